@@ -139,13 +139,15 @@ class Cache:
         deterministic: False where two runs may differ in bytes (mode ``verify`` then compares numerically). tags: for
         selecting entries later. mode, lock_timeout: as the settings, for this stage alone.
 
-        Raises UnsupportedFunction for a generator or a descriptor, UsageError for an unknown name in ``ignore``.
+        Raises UnsupportedFunction for what is no function that was defined with def (a ``functools.partial``, a bound
+        method, a class, a descriptor, ...) and for a generator, UsageError for an unknown name in ``ignore``.
         """
 
         from cachec.key.options import StageOptions  # all of stages is slow to import: 80 ms
-        from cachec.stage.decorator import Stage
+        from cachec.stage.decorator import Stage, plain_function
 
         def decorate(wrapped: Callable[..., Any]) -> Stage[..., Any]:
+            plain_function(wrapped)
             for option, value in (
                 ("ignore", ignore),
                 ("tools", tools),

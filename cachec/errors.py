@@ -3,7 +3,7 @@
     CachecError
     ├── UsageError               the API was used wrongly; the message says what to do instead
     │   ├── UnkeyableArgument        an argument has no stable key
-    │   ├── UnresolvedCode           code was reached that can't be fingerprinted
+    │   ├── UnresolvedCode           code was reached that can't be fingerprinted; a call runs uncached then
     │   ├── CapturedWeights          a weight set came in through a global or a closure
     │   ├── UnsupportedFunction      the function can't be a stage (a generator, say)
     │   └── UnstorableResult         no codec can store what the stage returned
@@ -18,7 +18,9 @@
     │   └── HandleClosed             a handle was used after its stage returned, or after release
     ├── LinkError                a weight set does not fit an artifact's manifest
     ├── PluginError              a plugin is missing or broken
-    │   └── UnsupportedVersion       a library is not of the versions that its plugin knows; the stage runs uncached
+    │   └── Uncacheable              a call can run, and its key or its result can't be stored: the stage runs uncached
+    │       ├── UnsupportedVersion       a library is not of the versions that its plugin knows
+    │       └── ProcessBoundProgram      a program refers to objects of this process, and no other process can run it
     ├── ReproducerError          a reproducer is malformed, or can't be made or run here
     └── StoreFault               internal: the cache itself failed; always caught, counted and treated as a miss
 
@@ -74,7 +76,10 @@ class UnkeyableArgument(UsageError):
 
 
 class UnresolvedCode(UsageError):
-    """The code of a stage reaches something that can't be fingerprinted; declare ``depends=`` or ``version=``."""
+    """The code of a stage reaches something that can't be fingerprinted; declare ``depends=`` or ``version=``.
+
+    Only ``key()`` and ``invalidate()`` of a stage raise it: a call runs uncached, as ``bypass:unresolved-code``.
+    """
 
 
 class CapturedWeights(UsageError):
@@ -133,8 +138,16 @@ class PluginError(CachecError):
     """A plugin is missing, broken, or answers for nothing that was given."""
 
 
-class UnsupportedVersion(PluginError):
+class Uncacheable(PluginError):
+    """A plugin can't key or store a value, which says nothing against the call: the stage runs uncached."""
+
+
+class UnsupportedVersion(Uncacheable):
     """An installed library is not of the versions that its plugin supports, or lacks what the plugin uses of it."""
+
+
+class ProcessBoundProgram(Uncacheable):
+    """A program refers to objects of the process that made it (callbacks of Python's), so it can't be stored."""
 
 
 class ReproducerError(CachecError):

@@ -247,7 +247,7 @@ def _texts(record: Outcome | FaultRecord) -> dict[str, str]:
 _TOLD = frozenset(
     {
         *(Reason.INPUT_CHANGED, Reason.KEY_UNREADABLE, Reason.STALE_MEMO, Reason.UNNAMED_CODE, Reason.UNDESCRIBED),
-        *(Reason.UNSUPPORTED_VERSION, Reason.NO_STORE_FOLDER),
+        *(Reason.UNSUPPORTED_VERSION, Reason.NO_STORE_FOLDER, Reason.PROCESS_BOUND, Reason.UNRESOLVED_CODE),
     }
 )
 

@@ -91,6 +91,8 @@ class Reason(enum.Enum):
     NO_STORE_FOLDER = "bypass:no-store-folder"  # no setting names the store, and the user has no home folder
     STALE_MEMO = "bypass:stale-memo"
     UNSUPPORTED_VERSION = "bypass:unsupported-version"  # of a library that a plugin speaks for
+    PROCESS_BOUND = "bypass:process-bound"  # an argument or the result refers to objects of this process (callbacks)
+    UNRESOLVED_CODE = "bypass:unresolved-code"  # the code reaches a value without a stable form, or code of no source
     # The same for a command: it is the build system's own; no adapter describes it; its arguments are not understood;
     # a flag is there for what it prints or writes beside the result; a file that it reads makes the result depend on
     # more (the time, other files); what it did was not what it was described to do.

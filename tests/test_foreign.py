@@ -118,12 +118,21 @@ def test_any_buffer_is_stored_as_its_bytes(cache, nbytes):
         (lambda cache: cache.foreign("a").put("k", b"1", seconds="x"), "found seconds='x'"),
         (lambda cache: cache.foreign("a").put("k", b"1", seconds=None), "seconds expected a number"),
         (lambda cache: cache.foreign("a").put("k", b"1", detail=1), "detail a text; found .*detail=1"),
+        (lambda cache: cache.foreign("a").bypass(Reason.HIT, ""), "kind 'bypass'; found <Reason.HIT"),
     ],
 )
 def test_wrong_use_is_refused(cache, call, words):
     with pytest.raises(cachec.UsageError, match=words):
         call(cache)
     assert not cache.events.counts
+
+
+@pytest.mark.parametrize("mode", ["on", "off", "read-only", "require", "refresh", "verify"])
+def test_a_bypass_is_counted_and_nothing_else(tmp_path, mode):
+    cache = cachec.Cache(tmp_path / "store", mode=mode)
+    cache.foreign("a", selective=True).bypass(Reason.PROCESS_BOUND, "it calls back")
+    found = [(outcome.reason, outcome.detail, outcome.stage) for outcome in read_log(cache.dir)]
+    assert found == ([] if mode == "off" else [(Reason.PROCESS_BOUND, "it calls back", "a")])
 
 
 def test_a_hit_saves_what_it_took(cache):

@@ -14,7 +14,9 @@ from functools import lru_cache
 #: What makes a folder a project's: the nearest one above a source file that has one of these.
 PROJECT_MARKS = ("cachec.toml", "pyproject.toml", ".git")
 
-_NAMES = ("base_dir", "project", "prefix", "home")
+#: The anchor of the folder of the stage's project.
+PROJECT = "project"
+_NAMES = ("base_dir", PROJECT, "prefix", "home")
 #: Anchors of one call, each with what it is of: a path argument, by number; a module that lies outside of the project.
 ARGUMENT, MODULE = _MOVING = ("argument ", "module ")
 
@@ -55,6 +57,11 @@ class Anchors:
             if os.path.join(path, "").startswith(folder):
                 return beside(name, folder, path)
         return path
+
+    def folder(self, name: str) -> str | None:
+        """The folder of an anchor here, without a slash at its end; None where it is no folder here."""
+        folder = self._folders.get(name)
+        return None if folder is None else folder[:-1] or folder
 
     def hold(self, folder: str) -> bool:
         """Whether ``folder`` is an anchor's, or one above."""

@@ -43,7 +43,7 @@ def encode(value: object, sink: ArtifactSink, plugins: PluginFor) -> Node:
     """The stored form of a stage's result; what is too large for a row becomes artifacts in ``sink``.
 
     Raises UnstorableResult, naming the place in the result, the type and the way out; StoreFault from ``sink``;
-    UnsupportedVersion.
+    Uncacheable.
     """
     return _Encoder(sink, plugins).node(value, "result", MAX_DEPTH)
 

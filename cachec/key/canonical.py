@@ -41,6 +41,10 @@ Special = Callable[[object, str], bytes | None]
 #: Nesting beyond this is refused: it is a mistake, or would exhaust Python's own stack.
 MAX_DEPTH: Final = 100
 
+#: More containers than this are refused, one that is reached in two ways counted twice: a list of the same two lists,
+#: and so on, has no end.
+MAX_CONTAINERS: Final = 2_000_000
+
 _LENGTH = struct.Struct("<cQ")
 _INT64 = struct.Struct("<cq")
 _FLOAT = struct.Struct("<cd")
@@ -110,11 +114,12 @@ SCALARS: Final[Mapping[type, Callable[[Any], bytes]]] = {
 class _Walk:
     """One encoding: who to ask, and the containers that are being walked (for cycles)."""
 
-    __slots__ = ("_active", "_special")
+    __slots__ = ("_active", "_containers", "_special")
 
     def __init__(self, special: Special) -> None:
         self._special = special
         self._active: list[int] = []
+        self._containers = 0
 
     def encode(self, value: Any, path: str) -> bytes:
         cls = type(value)
@@ -131,6 +136,9 @@ class _Walk:
             raise _refusal(value, path)
         if id(value) in self._active:
             raise UnkeyableArgument(f"{_place(path)} contains itself, so it has no canonical form; pass it without")
+        self._containers += 1
+        if self._containers > MAX_CONTAINERS:
+            raise UnkeyableArgument(f"{_place(path)} is one of over {MAX_CONTAINERS:,} containers; pass fewer")
         if len(self._active) >= MAX_DEPTH:
             raise UnkeyableArgument(f"{_place(path)} is nested over {MAX_DEPTH} deep; pass a flatter value")
         self._active.append(id(value))

@@ -19,6 +19,7 @@ from cachec.base.lazy import later
 from cachec.errors import UsageError
 from cachec.key.arguments import Annotation, ArgumentKeys, Payload
 from cachec.key.code.fingerprint import CodeKey, CodeKeys
+from cachec.key.code.graph import reading_text_alone
 from cachec.key.code.kept import KeptResults
 from cachec.key.companions import Companions
 from cachec.key.inventory import Inventory
@@ -168,12 +169,16 @@ class Requests:
         *,
         fresh: bool = False,
         without: fills.Without = fills.NOTHING,
+        text_alone: frozenset[str] = frozenset(),
     ) -> Request:
         """The key of a call with these arguments (defaults filled in). Raises UsageError where there can be none.
 
         fresh: look at every file of every tool now, and trust no look of the last second. without: attributes that do
-        not count.
+        not count. text_alone: modules that count as if they were not imported.
         """
+        if text_alone:
+            with reading_text_alone(text_alone):
+                return self.request(stage, arguments, fresh=fresh, without=without)
         options = stage.options
         if options.ignore:
             arguments = {name: value for name, value in arguments.items() if name not in options.ignore}
@@ -256,6 +261,11 @@ class Requests:
             if isinstance(item, str | os.PathLike):
                 for path in _files_in(os.path.abspath(item)):
                     yield Read("file", path, "", self._digests.of_path(path))
+
+    def unimported(self, request: Request) -> frozenset[str]:
+        """The names of modules that the key of a request reads from source, and that are not imported."""
+        names = frozenset[str]().union(*(code.unimported for code in self._all_reached(request)))
+        return names - sys.modules.keys()
 
     def stale_memos(self, request: Request) -> list[str]:
         """The names of functions with a memo that may answer for code which has changed since it was filled."""

@@ -6,7 +6,8 @@ import re
 from types import TracebackType
 
 from cachec.base.distributions import Distributions
-from cachec.errors import UnsupportedVersion
+from cachec.errors import ProcessBoundProgram, Uncacheable, UnsupportedVersion
+from cachec.model import Reason
 from cachec.programs.plugin import Plugin
 
 #: What is raised where something of a library that a plugin uses is gone, or is to be called in another way.
@@ -33,6 +34,11 @@ class Asking:
             raise UnsupportedVersion(
                 f"{_package(self._plugin)} knows {known or 'another library'}, and met {type(error).__name__}: {error}"
             ) from error
+
+
+def bypass_reason(error: Uncacheable) -> Reason:
+    """The reason that a call is counted with where a plugin raised ``error``."""
+    return Reason.PROCESS_BOUND if isinstance(error, ProcessBoundProgram) else Reason.UNSUPPORTED_VERSION
 
 
 def outside(plugin: Plugin, distributions: Distributions) -> str:

@@ -68,6 +68,8 @@ class Recorder:
         self.parent = parent
         #: Whether the run goes on.
         self.is_on = False
+        #: Whether paths below the project's folder are among the values that the run may have used.
+        self.has_project_paths = False
         #: Who observes the run: its own net, and those of the runs around it.
         self.observers: tuple[Observed, ...] = (
             *(() if net is None else (net.observed,)),

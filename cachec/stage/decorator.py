@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 from cachec.errors import UnsupportedFunction, UsageError
+from cachec.key.code.library import attribute
 from cachec.key.options import StageOptions
 from cachec.model import Mode, Outcome
 from cachec.stage.binding import Binding
@@ -37,7 +38,7 @@ class Stage(Generic[P, R]):
         mode: Mode | None = None,
         lock_timeout: float | None = None,
     ) -> None:
-        plain = _plain_function(function)
+        plain = plain_function(function)
         unknown = options.ignore - set(Binding(plain).parameters)
         if unknown:
             raise UsageError(f"ignore= names {sorted(unknown)}, which {plain.__qualname__} does not take")
@@ -124,17 +125,28 @@ class Stage(Generic[P, R]):
         return f"<cachec stage {self.options.name}>"
 
 
-def _plain_function(function: Any) -> FunctionType:
+def plain_function(function: object) -> FunctionType:
+    """The function itself, where it can be a stage. Raises UnsupportedFunction, naming it, for anything else."""
     if isinstance(function, staticmethod | classmethod):
         raise UnsupportedFunction(
             f"put @{type(function).__name__} above @cache.stage: a stage wraps the function, not the descriptor"
         )
     if not isinstance(function, FunctionType):
         raise UnsupportedFunction(
-            f"a stage is a function defined with def, not a {type(function).__qualname__}; wrap it in one"
+            f"a stage is a function that is defined with def, not {_described(function)}; define a function that calls "
+            "it, and make that function the stage"
         )
     if function.__code__.co_flags & (_GENERATOR | _ASYNC_GENERATOR):
         raise UnsupportedFunction(
             f"{function.__qualname__} is a generator, whose results have no end to store; return a list or a tuple"
         )
     return function
+
+
+def _described(value: object) -> str:
+    """What was given in place of a function, by its name or type."""
+    kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
+    if isinstance(value, functools.partial | functools.partialmethod):
+        return f"a {kind} of {_described(value.func)}"
+    name = attribute(value.__func__ if isinstance(value, MethodType) else value, "__qualname__")
+    return f"{name} ({kind})" if isinstance(name, str) else f"an object of type {kind}"

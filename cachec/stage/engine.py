@@ -14,7 +14,7 @@ import msgspec
 from cachec import recording
 from cachec.base import fsio, oversight
 from cachec.config import Settings
-from cachec.errors import CacheMissError, StoreFault, UnstorableResult, UnsupportedVersion, UsageError
+from cachec.errors import CacheMissError, StoreFault, Uncacheable, UnresolvedCode, UnstorableResult, UsageError
 from cachec.events import EventLog
 from cachec.model import Fault, Fetched, Mode, Outcome, Reason, Trace
 from cachec.stage.binding import Binding
@@ -84,23 +84,27 @@ class Call:
     def look(self) -> Look | None:
         """Key the call and look it up. A call that can't be keyed is counted, and raises its UsageError.
 
-        None where there is no folder for a store, where the system refuses what the key rests on (no descriptor is
-        free, a folder can't be read), or a plugin does not know the library that is there: that says nothing against
-        the call, which can run without the cache (``without`` says why).
+        None where there is no folder for a store, the system refuses what the key rests on (no descriptor is free, a
+        folder can't be read), a plugin does not know the library that is there, an argument refers to objects of this
+        process, or the code reaches something without a stable form. That says nothing against the call, which can
+        run without the cache (``without`` says why).
         """
         if self.engine.settings.store_folder is None:
             self.without = (Reason.NO_STORE_FOLDER, self.engine.settings.no_store)
             return None
         try:
             self._request = self.engine.tools.requests.request(self.stage, self.arguments)
+        except UnresolvedCode as error:
+            self.without = (Reason.UNRESOLVED_CODE, str(error))
+            return None
         except UsageError as error:
             self.outcome(Reason.USAGE, detail=str(error))
             raise
         except OSError as error:
             self.note(fsio.fault(error, "making the key"))
             return None
-        except UnsupportedVersion as error:
-            self.without = (Reason.UNSUPPORTED_VERSION, str(error))
+        except Uncacheable as error:
+            self.without = (_reason_of(error), str(error))
             return None
         return self.engine.tools.looker.look(self._request)
 
@@ -113,10 +117,12 @@ class Call:
         with only_looking():
             try:
                 self._request = self.engine.tools.requests.request(self.stage, self.arguments)
+            except UnresolvedCode as error:
+                return self.described(Reason.UNRESOLVED_CODE, detail=str(error))
             except UsageError as error:
                 return self.described(Reason.USAGE, detail=str(error))
-            except UnsupportedVersion as error:
-                return self.described(Reason.UNSUPPORTED_VERSION, detail=str(error))
+            except Uncacheable as error:
+                return self.described(_reason_of(error), detail=str(error))
             look = self.engine.tools.looker.look(self._request, decode=False)
             if look.trace is not None:
                 return self.described(Reason.HIT, saved=look.trace.seconds)
@@ -314,8 +320,8 @@ class Engine:
         except OSError as error:  # what a miss needs is imported, and watched, only then
             call.note(fsio.fault(error, "beginning a run"))
             return await _unkeyed(call)
-        except UnsupportedVersion as error:
-            call.without = (Reason.UNSUPPORTED_VERSION, str(error))
+        except Uncacheable as error:
+            call.without = (_reason_of(error), str(error))
             return await _unkeyed(call)
         if lock is not None:
             lock.note_run(call.stage.options.name, look.near or call.keyed.digest)
@@ -398,6 +404,12 @@ async def _result(call: Call, arguments: Mapping[str, Any], bracket: Bracket) ->
     return await bracket.steps(result) if call.asynchronous else result
 
 
+def _reason_of(error: Uncacheable) -> Reason:
+    from cachec.programs.supported import bypass_reason  # not on a hit
+
+    return bypass_reason(error)
+
+
 async def _plain_result(call: Call) -> Any:
     """The same, where nothing is looked at beside it."""
     return await _result(call, call.arguments, Bracket(()))
@@ -406,6 +418,9 @@ async def _plain_result(call: Call) -> Any:
 async def _unkeyed(call: Call) -> Answer:
     """The call runs without the cache."""
     reason, detail = call.without
+    outer = recording.current()
+    if outer is not None:  # what this call reads is recorded for nobody, so the stage around it can't be stored either
+        outer.keep_out(reason, detail)
     return Answer(await _plain_result(call), call.outcome(reason, detail=detail))
 
 

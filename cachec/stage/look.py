@@ -9,7 +9,7 @@ import msgspec
 
 from cachec import recording
 from cachec.base import foreign, fsio
-from cachec.base.anchors import is_anchored
+from cachec.base.anchors import PROJECT, is_anchored
 from cachec.base.hashing import EMPTY, FileDigests, digest_bytes
 from cachec.base.texts import clean
 from cachec.errors import ClassNotLoaded, StoreFault
@@ -266,6 +266,8 @@ def _read_in_words(read: Read, keeps_out: str) -> str:
         return f"module {read.where} is there now"
     if read.kind == "distribution":
         return f"distribution {read.where} changed (its code ran)"
+    if read.kind == "folder" and read.where == PROJECT:
+        return "the project's folder is another one, and its path is in the result"
     verb = {
         "file": "has other content",
         "absent": "is there now",

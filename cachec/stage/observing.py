@@ -14,6 +14,7 @@ import msgspec
 from cachec.base.anchors import (
     ARGUMENT,
     MODULE,
+    PROJECT,
     Anchors,
     anchors_of,
     beside,
@@ -21,7 +22,7 @@ from cachec.base.anchors import (
     project_of,
 )
 from cachec.base.fsio import Identity, identity_if_there
-from cachec.base.hashing import EMPTY
+from cachec.base.hashing import EMPTY, digest_bytes
 from cachec.base.paths import absolute, current_folder, links_on, relative_to
 from cachec.key.code.modules import is_cell
 from cachec.key.dependencies import (
@@ -148,6 +149,8 @@ class Observing:
         looked = frozenset(self.resolved(read, request) for read in seen.reads)
         looked |= frozenset(self._looked(request, recorder, observed))
         states = asked((ran.code, ran.namespace) for ran in list(observed.ran.values())) | request.inventory.states
+        if coverage.has_project_paths:
+            recorder.has_project_paths = True
         if coverage.has_decimals:
             states.add(PACKAGES["decimal"])
         looked |= {Read("state", state, "", state_digest(state)) for state in states}
@@ -247,6 +250,10 @@ class Observing:
         if net.beside is not None and net.beside.overflowed:
             recorder.keep_out(Reason.UNNAMED_CODE, "more files were opened at once than the kernel tells of (inotify)")
 
+    def project_folder(self, request: Request) -> str | None:
+        """The folder of a stage's project."""
+        return self.anchors(request).folder(PROJECT)
+
     # --- paths of reads
 
     def anchors(self, request: Request) -> Anchors:
@@ -259,6 +266,10 @@ class Observing:
         anchors = self.anchors(request)
         moving: dict[str, str] | None = None
         for read in reads:
+            if read.kind == "folder":
+                is_project = read.where == anchors.folder(PROJECT)
+                yield msgspec.structs.replace(read, where=PROJECT) if is_project else read
+                continue
             if read.kind not in _PATHS or read.where in IN_PROCESS:
                 yield read
                 continue
@@ -284,6 +295,8 @@ class Observing:
 
     def resolved(self, read: Read, request: Request) -> Read:
         """A kept read with the path that it stands for here; as it is where its anchor is no folder here."""
+        if read.kind == "folder" and read.where == PROJECT:
+            return msgspec.structs.replace(read, where=self.anchors(request).folder(PROJECT) or "")
         if read.kind not in _PATHS or read.where in IN_PROCESS:
             return read
         path = self._resolve(read.where, request)
@@ -309,11 +322,18 @@ class Observing:
         """The digest that a resolved read has now."""
         if read.kind in {"code", "module", "distribution"}:
             return self._ran.present(read, read.where)
+        if read.kind == "folder":
+            return folder_digest(read.where)
         if read.kind == "state":
             return state_digest(read.where)
         if read.kind == "cwd":
             return EMPTY if os.path.normpath(read.where) == current_folder() else ABSENT
         return dependencies.present(read)
+
+
+def folder_digest(folder: str) -> str:
+    """What stands for the path of the project's folder, where a result holds it; ``ABSENT`` where there is none."""
+    return digest_bytes(os.fsencode(folder)) if folder.startswith("/") else ABSENT
 
 
 def _source(request: Request) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -16,13 +17,13 @@ from cachec.base.hashing import digest_bytes
 from cachec.codecs.data import SCALARS
 from cachec.codecs.encoder import encode
 from cachec.codecs.files import files_size
-from cachec.errors import LinkError, StoreFault, UnkeyableArgument, UnsupportedVersion, UsageError
+from cachec.errors import LinkError, StoreFault, Uncacheable, UnkeyableArgument, UnresolvedCode, UsageError
 from cachec.key.code.memos import FilledBefore
 from cachec.key.options import StageLike
 from cachec.key.request import Request
 from cachec.model import ArtifactRef, Fault, KeyDescription, Node, Read, Reason, Trace
 from cachec.programs.plugin import Plugin
-from cachec.programs.supported import Asking
+from cachec.programs.supported import Asking, bypass_reason
 from cachec.recording import Recorder
 from cachec.stage import folding
 from cachec.stage.bracket import Bracket
@@ -86,6 +87,8 @@ class Run:
             raise _unguardable(min(unguarded))
         self._seen: frozenset[Read] = frozenset()
         self._sink: BoundedSink | None = None
+        #: Modules that the key reads from source and that the run may import; none where nothing observes the run.
+        self._unimported = frozenset[str]() if net is None else tools.requests.unimported(request)
         self._stale = tools.requests.stale_memos(request)
         self._meanwhile = Meanwhile(self.recorder, request.inventory.memos, request.inventory.unfilled)
         self._filled = FilledBefore(request.inventory.memos)
@@ -124,6 +127,8 @@ class Run:
             node = self._encoded(finished) if store else None
             if store and not self._collected(finished):
                 node = None
+            if node is not None:
+                self._note_project_path(node)
             kept_out = self.recorder.kept_out()
             if self._stale:
                 finished.kept_out, finished.changed = Reason.STALE_MEMO, _stale(self._stale)
@@ -139,8 +144,8 @@ class Run:
                     # A module that was imported meanwhile has memos that only the key of now tells of.
                     if not finished.changed and self._again is not None and (taken := self._taken(self._again)):
                         finished.kept_out, finished.changed = Reason.STALE_MEMO, taken
-                except UnsupportedVersion as error:  # the library was imported meanwhile
-                    finished.kept_out, finished.changed = Reason.UNSUPPORTED_VERSION, str(error)
+                except Uncacheable as error:  # the library was imported meanwhile
+                    finished.kept_out, finished.changed = bypass_reason(error), str(error)
                 except OSError as error:  # whether an input changed can't be told: the result is good, and kept out
                     fault = fsio.fault(error, "looking at the inputs again")
                     finished.fault, finished.detail, node = fault.fault, fault.detail, None
@@ -193,8 +198,8 @@ class Run:
             return self.encode(finished.value, sink)
         except StoreFault as fault:
             finished.fault, finished.detail = fault.fault, fault.detail
-        except UnsupportedVersion as error:
-            finished.kept_out, finished.changed = Reason.UNSUPPORTED_VERSION, str(error)
+        except Uncacheable as error:
+            finished.kept_out, finished.changed = bypass_reason(error), str(error)
         return None
 
     def _discard(self, finished: Finished) -> None:
@@ -214,7 +219,25 @@ class Run:
         except StoreFault as fault:
             finished.fault, finished.detail = fault.fault, fault.detail
             return False
+        except UnresolvedCode as error:  # of a value that the run itself put there
+            finished.kept_out, finished.changed = Reason.UNRESOLVED_CODE, str(error)
+            return False
         return True
+
+    def _note_project_path(self, node: Node) -> None:
+        """Let the project's folder count by its path where the result holds that, and values that count from that
+        folder may have brought it there."""
+        requests, observing = self._tools.requests, self._tools.observing
+        if observing is None or not (
+            self.recorder.has_project_paths or requests.coverage(self._request).has_project_paths
+        ):
+            return
+        from cachec.stage.observing import folder_digest
+        from cachec.stage.project_paths import holds_path  # few stages have such values
+
+        folder = observing.project_folder(self._request)
+        if folder is not None and holds_path(node, folder, self._tools.store.objects.path):
+            self.recorder.seen(Read("folder", folder, "", folder_digest(folder)))
 
     def _publish(self, finished: Finished, node: Node) -> None:
         try:
@@ -303,9 +326,18 @@ class Run:
         without = filled(self._request.inventory.unfilled)
         try:
             again = self._tools.requests.request(self._stage, self._given, fresh=True, without=without)
+            is_same = again.digest == self._request.digest
+            if not is_same and (brought := self._brought()):
+                # What a run does to the modules that it imports is no change of an input: it started without them.
+                without_imports = self._tools.requests.request(
+                    self._stage, self._given, fresh=True, without=without, text_alone=brought
+                )
+                if without_imports.digest == self._request.digest:
+                    self._again = again
+                    return ""
         except (UsageError, OSError) as error:
             return f"an input can't be looked at again: {error}"
-        if again.digest != self._request.digest:
+        if not is_same:
             from cachec.key.compare import first_difference  # rarely needed
 
             return first_difference(self._request.parts(), again.parts()).detail
@@ -314,6 +346,15 @@ class Run:
             with contextlib.suppress(UsageError, OSError):  # then the next call is told
                 self._next = self._tools.requests.filled(self._request, self._given, without, self.recorder.reads())
         return ""
+
+    def _brought(self) -> frozenset[str]:
+        """The names of the modules that the key reads from source, and that this run itself has imported."""
+        net = self.recorder.net
+        if net is None:
+            return frozenset()
+        files = {ran.code.co_filename for ran in list(net.observed.ran.values()) if ran.code.co_name == "<module>"}
+        held = ((name, sys.modules.get(name)) for name in self._unimported)
+        return frozenset(name for name, module in held if getattr(module, "__file__", None) in files)
 
     def _close(self) -> None:
         self._meanwhile.end()

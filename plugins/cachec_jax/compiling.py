@@ -33,18 +33,21 @@ def compile_xla(
     ``cachec.link`` gives a function of the inputs. The file is in a temporary folder that goes when the returned object
     does. Raises WeightReadError where ``fn`` asks for the bytes of a weight outside of its argument; what ``fn`` itself
     raises passes through; UsageError where the weights are donated, and where XLA_FLAGS are not what XLA has read;
-    PluginError where the program can't be stored (callbacks), and for a weight of 64 bits without ``jax_enable_x64``.
+    ProcessBoundProgram where ``fn`` calls Python back; PluginError where the program can't be stored otherwise, and for
+    a weight of 64 bits without ``jax_enable_x64``.
     """
     import jax
 
     from cachec_jax import executables, lowering
     from cachec_jax.afresh import afresh
+    from cachec_jax.bound import refuse_lowered
     from cachec_jax.targets import check_flags, record_target
     from cachec_mlir.compilers import file_in_new_folder
 
     check_flags()
     names = jax.tree.leaves(lowering.names(weights))
     lowered = jax.jit(_anew(fn), **options).lower(lowering.abstract(weights), *inputs, **named_inputs)
+    refuse_lowered(lowered)
     if any(leaf.donated for leaf in jax.tree.leaves(lowered.args_info[0][0])):
         raise UsageError("the weights can't be donated: they are mapped from a file, and used again by the next call")
     with afresh():

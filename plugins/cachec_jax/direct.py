@@ -50,7 +50,7 @@ _KEYS = frozenset({str, int, float, bool})
 
 def is_direct(form: ProgramForm, data: bytes) -> bool:
     """Whether a compiled program needs nothing of JAX: one CPU, plain arrays in plain trees of dicts, lists, tuples, no
-    function of LAPACK. data: what XLA serialised of it."""
+    function of LAPACK, and none that a module has to register. data: what XLA serialised of it."""
     places = (*form.in_shardings, *form.out_shardings)
     layouts = (*form.in_layouts, *form.out_layouts, *form.dispatch_layouts)
     return (
@@ -63,6 +63,7 @@ def is_direct(form: ProgramForm, data: bytes) -> bool:
         and _leaves(form.in_tree) == len(form.arguments)
         and _leaves(form.out_tree) == len(form.results)
         and [child.kind for child in form.in_tree.children] == ["tuple", "dict"]
+        and not form.targets
         and not uses_lapack(data)
     )
 

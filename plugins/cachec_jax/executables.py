@@ -7,6 +7,7 @@ JAX neither.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
@@ -23,6 +24,7 @@ from jax._src.stages import ArgInfo
 
 from cachec.errors import PluginError
 from cachec_jax.afresh import may_lack_code
+from cachec_jax.bound import called_targets, refuse_compiled, refuse_lowered
 from cachec_jax.forms import ProgramForm, Toolchain, TreeForm, check_toolchain, joined, uses_lapack
 from cachec_jax.placements import (
     aval_form,
@@ -35,6 +37,11 @@ from cachec_jax.placements import (
 )
 from cachec_jax.structures import form_of, structure_of
 
+#: Where XLA registers functions, by the platform of a client.
+_REGISTRIES = {"cpu": "Host", "gpu": "CUDA", "cuda": "CUDA", "rocm": "ROCM"}
+
+_HLO_TARGET = re.compile(r'custom_call_target="([^"]*)"')
+
 #: Where a restored program keeps what it was made of: XLA serialises it with other bytes each time it is loaded.
 _BYTES = "_cachec_stored"
 
@@ -43,8 +50,8 @@ def dumped(program: Any, names: Sequence[str] | None = None) -> bytes:
     """A ``jax.stages.Compiled`` or ``Lowered``. names: of the weights that are the leaves of its first argument, in
     their order. What comes back takes those of them that are used, as a tuple.
 
-    Raises PluginError for what lives in this process alone (callbacks, effects, arrays that can be written), and for
-    placements, types and static data that have no stored form.
+    Raises ProcessBoundProgram for what calls Python back; PluginError for what else lives in this process alone
+    (arrays that can be written), and for placements, types and static data that have no stored form.
     """
     if names is None and _BYTES in vars(program):
         stored: bytes = vars(program)[_BYTES]
@@ -57,6 +64,7 @@ def _compiled(program: Any, names: Sequence[str] | None) -> tuple[ProgramForm, b
     known: Any = getattr(program._executable, "_unloaded_executable", None)
     if type(known) is not pxla.UnloadedMeshExecutable:
         raise PluginError(f"a {type(program._executable).__name__} can't be stored; compile with jax.jit")
+    refuse_compiled(known)
     _refuse_bound(partial(getattr, known), program._params.const_args, program._params.in_types)
     form = ProgramForm(
         kind="compiled",
@@ -69,6 +77,7 @@ def _compiled(program: Any, names: Sequence[str] | None) -> tuple[ProgramForm, b
         out_layouts=tuple(map(layout_form, known.xla_out_layouts)),
         dispatch_layouts=tuple(map(layout_form, known.dispatch_in_layouts)),
         committed=known.committed,
+        targets=_registered(known.backend, _targets_of_hlo(program)),
         **_signature(program, names, known.all_args_info, known.kept_var_idx),
     )
     data = known.backend.serialize_executable(known.xla_executable)
@@ -85,6 +94,7 @@ def _lowered(program: Any, names: Sequence[str] | None) -> tuple[ProgramForm, by
     if type(lowering) is not pxla.MeshComputation or lowering._device_list is None:
         raise PluginError(f"a {type(lowering).__name__} for no device of this process can't be stored")
     known = lowering.compile_args
+    refuse_lowered(program)
     _refuse_bound(known.__getitem__, lowering.const_args, program._in_types)
     symbolic = known["shape_poly_state"]
     if symbolic is not None and symbolic.uses_dim_vars:
@@ -104,6 +114,7 @@ def _lowered(program: Any, names: Sequence[str] | None) -> tuple[ProgramForm, by
         committed=known["committed"],
         options=tuple(lowering._compiler_options_kvs),
         inside=tuple(map(sharding_form, known["intermediate_shardings"])),
+        targets=_registered(known["backend"], called_targets(lowering.stablehlo())),
         **_signature(program, names, known["all_args_info"], known["kept_var_idx"]),
     )
     return form, mlir.module_to_bytecode(lowering.stablehlo())
@@ -111,14 +122,33 @@ def _lowered(program: Any, names: Sequence[str] | None) -> tuple[ProgramForm, by
 
 def _refuse_bound(known: Callable[[str], Any], constants: Sequence[Any], types: Any) -> None:
     """Raise PluginError for a program that holds something of this process."""
-    if known("host_callbacks") or known("keepalive") or known("unordered_effects") or known("ordered_effects"):
-        raise PluginError("a program that calls Python back (jax.debug.print, io_callback) can't be stored")
     if known("mut") is not None or (types and any(each.is_high for each in types[1])):
         raise PluginError("a program that closes over or takes arrays that can be written (jax.Ref) can't be stored")
     if constants:
         raise PluginError("a program that was given its constants apart can't be stored; pass them as arguments")
     if known("pgle_profiler") is not None or jax.process_count() != 1:
         raise PluginError("a program of several processes, or one that is being profiled, can't be stored")
+
+
+def _targets_of_hlo(program: Any) -> set[str]:
+    """The targets of the custom calls of a ``Compiled``."""
+    modules = program.runtime_executable().hlo_modules()
+    return {target for module in modules for target in _HLO_TARGET.findall(module.to_string())}
+
+
+def _registered(backend: Any, targets: Collection[str]) -> tuple[str, ...]:
+    """Those of the targets that are functions of this process; XLA knows the others by itself."""
+    known = xla_client.custom_call_targets(_REGISTRIES.get(backend.platform, backend.platform))
+    return tuple(sorted(set(targets).intersection(known)))
+
+
+def _check_registered(backend: Any, targets: Collection[str]) -> None:
+    missing = sorted(set(targets).difference(_registered(backend, targets)))
+    if missing:
+        raise PluginError(
+            f"a stored program calls {missing[0]!r}, which is not registered in this process; import the module that "
+            "calls jax.ffi.register_ffi_target for it first"
+        )
 
 
 def _toolchain(backend: Any, devices: Any) -> Toolchain:
@@ -153,7 +183,8 @@ def _signature(program: Any, names: Sequence[str] | None, arguments: Any, used: 
 def restored(found: ProgramForm, data: bytes) -> Any:
     """The ``jax.stages.Compiled`` or ``Lowered``. Nothing is traced, lowered or compiled.
 
-    Raises PluginError where another release of JAX, or another kind of device, made it.
+    Raises PluginError where another release of JAX, or another kind of device, made it, and where it calls a function
+    that is not registered here.
     """
     devices = devices_of(found.toolchain.platform)
     client = next(iter(devices.values())).client
@@ -186,6 +217,7 @@ def restored(found: ProgramForm, data: bytes) -> Any:
     shardings = [[sharding_of(form, devices) for form in forms] for forms in (found.in_shardings, found.out_shardings)]
     layouts = [[layout_of(form) for form in forms] for forms in (found.in_layouts, found.out_layouts)]
     _initialize(client.platform, data)
+    _check_registered(client, found.targets)
     try:
         if found.kind == "lowered":
             lowering = pxla.MeshComputation(

@@ -97,7 +97,8 @@ class ProgramForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     names: of the weights that are the first argument, a tuple; None where it is like the others. arguments: all of
     them; donated, kept: the numbers of those that are, as nothing uses the others. The shardings and layouts are of
-    those that are kept.
+    those that are kept. targets: the functions that the program calls by their names, as registered in the process that
+    made it (``jax.ffi.register_ffi_target``; JAX's own for LAPACK too).
     """
 
     kind: Literal["compiled", "lowered"]
@@ -120,6 +121,7 @@ class ProgramForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     no_keywords: bool
     options: tuple[tuple[str, bool | int | float | str], ...] = ()
     inside: tuple[ShardingForm, ...] = ()
+    targets: tuple[str, ...] = ()
 
 
 def joined(form: ProgramForm, data: bytes) -> bytes:

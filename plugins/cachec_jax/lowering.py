@@ -49,7 +49,8 @@ def to_stablehlo(
 
     Raises WeightReadError where ``fn`` asks for the bytes of a weight outside of its argument;
     what ``fn`` itself raises passes through; PluginError where a weight has no form in JAX's current configuration
-    (64 bits without ``jax_enable_x64``).
+    (64 bits without ``jax_enable_x64``); ProcessBoundProgram where ``fn`` calls Python back (``jax.pure_callback``,
+    ``io_callback``, ``jax.debug.print``, custom partitioning), as no other process has the function that is called.
     """
     import jax
 
@@ -65,13 +66,16 @@ def strip(lowered: Any, weights: WeightSet, *, symbols: str | None = None) -> Pr
     """The program in a ``jax.stages.Lowered``, whose one argument that is the tree of the weights becomes names.
 
     ``lowered`` itself stays as it is. symbols: as of ``to_stablehlo``.
-    Raises PluginError where no argument or several are such a tree.
+    Raises PluginError where no argument or several are such a tree, ProcessBoundProgram as ``to_stablehlo``.
     """
     return _stripped(lowered, weights, symbols=symbols, is_first=False)
 
 
 def _stripped(lowered: Any, weights: WeightSet, *, symbols: str | None, is_first: bool) -> Program:
     """is_first: the weights are the first argument, whatever the others are."""
+    from cachec_jax.bound import refuse_lowered
+
+    refuse_lowered(lowered)
     positions, count = _weight_arguments(lowered, weights, is_first=is_first)
     text = _rewritten(lowered.compiler_ir("stablehlo"), positions, count)
     if symbols is None:

@@ -1,9 +1,11 @@
 """JAX's persistent compilation cache, kept in a cachec store: for plain ``jax.jit``, ``pmap`` and ``pjit``.
 
 JAX has no official setter. ``jax._src.compilation_cache.get_file_cache(path)`` makes the cache when the first program
-is compiled; it is replaced here by one that makes ours. What JAX does around it stays JAX's: the key, the compression,
-``VerificationCache``, which programs are worth storing (``jax_persistent_cache_min_compile_time_secs``,
-``jax_persistent_cache_min_entry_size_bytes``), that only one process of several writes.
+is compiled; it is replaced here by one that makes ours. ``get_cache_key`` is replaced too: a program that refers to
+objects of the process that traced it is neither looked for nor stored (``cachec_jax.bound``). What JAX does around it
+stays JAX's: the key, the compression, ``VerificationCache``, which programs are worth storing
+(``jax_persistent_cache_min_compile_time_secs``, ``jax_persistent_cache_min_entry_size_bytes``), that only one process
+of several writes.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cachec.errors import UnsupportedVersion
+from cachec.model import Reason
 from cachec.programs.supported import GONE, is_within
 from cachec_jax.versions import SUPPORTED
 
@@ -21,6 +24,9 @@ if TYPE_CHECKING:
 
 #: The name under which JAX's programs are listed.
 NAME = "jax.xla"
+
+#: How the key of a program begins that refers to objects of this process.
+_BOUND = "process-bound-"
 
 _FOLDER = "jax_compilation_cache_dir"
 _SIDE_CACHES = "jax_persistent_cache_enable_xla_caches"
@@ -85,14 +91,29 @@ class _Installed:
         self._shared = shared
         self._seam = seam
         self._before = seam.get_file_cache
+        self._key_before = seam.get_cache_key
         self._settings: dict[str, tuple[Any, Any]] = {}  # name -> (before, ours)
+        self._refused: dict[str, str] = {}  # key of a program that is not stored -> why, until it is asked for
 
     def __call__(self, path: str) -> tuple[Any, str]:
         """The cache that JAX asks for, whatever folder it was told."""
         from jax._src import config
 
-        kept = jax_cache(self.cache, shared=self._shared)
+        kept = jax_cache(self.cache, shared=self._shared, refused=self._refused)
         return (self._seam.VerificationCache(kept) if config.compilation_cache_check_contents.value else kept), path
+
+    def key(self, module: Any, devices: Any, compile_options: Any, backend: Any, ignore_callbacks: Any = None) -> str:
+        """JAX's key of a program. That of one that refers to objects of this process says so. Processes of one program
+        exchange what they compile by such keys, so it is the same in all of them."""
+        from cachec_jax.bound import bound_calls, refusal
+
+        more = () if ignore_callbacks is None else (ignore_callbacks,)
+        made: str = self._key_before(module, devices, compile_options, backend, *more)
+        calls = bound_calls(module)
+        if calls:
+            made = _BOUND + made
+            self._refused[made] = refusal(calls)
+        return made
 
     def put(self) -> None:
         """Stand in JAX. A cache that it has opened is forgotten, so that the next look comes here."""
@@ -103,6 +124,7 @@ class _Installed:
                 self._settings[name] = getattr(jax.config, name), value
                 jax.config.update(name, value)
         self._seam.get_file_cache = self
+        self._seam.get_cache_key = self.key
         self._seam.reset_cache()
 
     def remove(self, seam: Any) -> None:
@@ -113,11 +135,16 @@ class _Installed:
             if getattr(jax.config, name) == ours:
                 jax.config.update(name, before)
         seam.get_file_cache = self._before
+        seam.get_cache_key = self._key_before
         seam.reset_cache()
 
 
-def jax_cache(cache: Cache, *, shared: bool = False) -> Any:
-    """JAX's ``CacheInterface`` over the store of ``cache``. Imports JAX."""
+def jax_cache(cache: Cache, *, shared: bool = False, refused: dict[str, str] | None = None) -> Any:
+    """JAX's ``CacheInterface`` over the store of ``cache``. Imports JAX.
+
+    refused: why programs are not stored, by their keys; each is taken out when it is counted.
+    """
+    said = {} if refused is None else refused
     from jax._src import compilation_cache
     from jax._src.compilation_cache_interface import CacheInterface
 
@@ -139,9 +166,14 @@ def jax_cache(cache: Cache, *, shared: bool = False) -> Any:
             )
 
         def get(self, key: str) -> bytes | None:
+            if key.startswith(_BOUND):
+                self._foreign.bypass(Reason.PROCESS_BOUND, said.pop(key, ""))
+                return None
             return self._foreign.get(_checked(key))
 
         def put(self, key: str, value: bytes) -> None:
+            if key.startswith(_BOUND):
+                return
             self._foreign.put(_checked(key), value, detail=_detail(key))
 
     return StoredPrograms()
@@ -182,6 +214,7 @@ def checked_seam() -> Any:
 
         asked = {
             "get_file_cache": compilation_cache.get_file_cache,
+            "get_cache_key": compilation_cache.get_cache_key,
             "get": CacheInterface.get,
             "put": CacheInterface.put,
         }
@@ -197,7 +230,13 @@ def checked_seam() -> Any:
             f"cachec_jax.install knows {known}, and met in {found} {type(error).__name__}: {error}; "
             "JAX keeps its own cache"
         ) from error
-    expected = {"get_file_cache": ["path"], "get": ["self", "key"], "put": ["self", "key", "value"]}
+    asked_of_key = ["module", "devices", "compile_options", "backend", "ignore_callbacks"]
+    expected = {
+        "get_file_cache": ["path"],
+        "get_cache_key": asked_of_key,
+        "get": ["self", "key"],
+        "put": ["self", "key", "value"],
+    }
     if shapes != expected or CacheInterface.__abstractmethods__ != {"get", "put"}:
         raise UnsupportedVersion(
             f"cachec_jax.install knows {known}, whose cache has {expected}; {found} has {shapes} and "

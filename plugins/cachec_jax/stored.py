@@ -19,6 +19,7 @@ from jaxlib import _hlo
 from cachec.base.hashing import Hasher
 from cachec.errors import PluginError
 from cachec.programs.plugin import ArtifactWriter, Fingerprint
+from cachec_jax.bound import refuse_exported
 from cachec_jax.executables import dumped, restored
 from cachec_jax.forms import described
 from cachec_jax.targets import check_flags, record_target
@@ -82,6 +83,7 @@ def _kind(value: Any) -> str:
 def _stored(value: Any) -> bytes:
     if not isinstance(value, jax.export.Exported):
         return dumped(value)
+    refuse_exported(value)
     try:
         return bytes(value.serialize())
     except (ImportError, ValueError, NotImplementedError) as error:  # no flatbuffers; a node without its functions

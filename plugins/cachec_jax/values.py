@@ -30,6 +30,9 @@ def fingerprint(value: Any) -> Fingerprint:
     """See JaxPlugin.fingerprint. Raises PluginError for an array that this process sees only in part."""
     hasher = Hasher("jax")
     if isinstance(value, jax.stages.Lowered):
+        from cachec_jax.bound import refuse_lowered
+
+        refuse_lowered(value)
         text = value.as_text()
         hasher.part("lowered", text.encode())
         hasher.part("signature", str(value.in_tree).encode())

@@ -31,8 +31,14 @@ from cachec.programs.sources import (
 from cachec.weights import WeightSet
 from cachec.weights.dtypes import SIZES
 
-#: Alignment of bytes that come with none: what IREE and XLA want of constants.
+#: Alignment of the weights of a live module: what IREE and XLA want of constants.
 ALIGNMENT = 64
+
+#: LLVM reads a small file into memory of this alignment (``MemoryBuffer.cpp``).
+BUFFER_ALIGNMENT = 16
+
+#: LLVM maps a large file, and a mapping begins at a page: of this size on most machines, and of a multiple on others.
+PAGE_ALIGNMENT = 4096
 
 #: The key that MLIR prints for every constant that ``--mlir-elide-elementsattrs-if-larger`` leaves out.
 ELIDED = "__elided__"

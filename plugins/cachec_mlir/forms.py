@@ -7,11 +7,11 @@ from collections.abc import Collection, Mapping
 
 from cachec.errors import LinkError, UsageError
 from cachec.weights.manifest import Manifest
-from cachec_mlir.blobs import ALIGNMENT
+from cachec_mlir.blobs import BUFFER_ALIGNMENT
 from cachec_mlir.bytecode.reading import Bytecode, is_bytecode
 from cachec_mlir.bytecode.rewriting import UnlinkedBytecode, strip_bytecode
 from cachec_mlir.inputs import Source
-from cachec_mlir.offers import Weights, bind, check_link, unused
+from cachec_mlir.offers import Alignment, Weights, bind, check_link, unused
 from cachec_mlir.text.linking import UnlinkedText
 from cachec_mlir.text.stripping import MINIMUM, SCOPE, Target, strip_text
 from cachec_mlir.writing import Linked, Stripped, write
@@ -58,12 +58,15 @@ def link(
     names: Mapping[str, str] | None = None,
     manifest: Manifest | None = None,
     inline: Collection[str] = (),
-    alignment: int = ALIGNMENT,
+    alignment: Alignment = None,
     fsync: bool = False,
 ) -> Linked:
     """Write ``target``: the module, text or bytecode, with bytes for all that it lacks them for. All, or nothing.
 
-    weights: a weight set, or the resources of another module (``strip(older).resources``), which keep their alignment.
+    weights: a weight set, or the resources of another module (``strip(older).resources``).
+    alignment: in bytes, of all that is put in, or by name in ``weights``. Without one a resource keeps its own and a
+    weight has that of its type, as MLIR itself gives it: the size of an element, and 16 where the type is not known.
+    Bytecode with an alignment of more than 16 is read from a file only, not from a pipe.
     names: name in the module -> name in ``weights``, for those that differ. manifest: what the weights have to be, by
     their names in the module: nothing missing, nothing more. Resources that the module has bytes of stay.
 
@@ -71,7 +74,8 @@ def link(
     parameters. inline: names that become ``dense<"0x...">`` instead.
 
     Raises LinkError (a name is missing, has bytes already, or is not of the size or type that the module or the
-    manifest states), CheckpointError, WeightsChanged, OSError, UsageError.
+    manifest states; bytecode would have an alignment of more than 4096, which MLIR's tools can't read),
+    CheckpointError, WeightsChanged, OSError, UsageError.
     """
     lacking = ir if isinstance(ir, UnlinkedText | UnlinkedBytecode) else unlinked(ir, references, scope)
     if inline and isinstance(lacking, UnlinkedBytecode):
@@ -82,4 +86,7 @@ def link(
         raise LinkError(f"inline= names {strange[0]!r}, which the module does not use, or has bytes of")
     bound = bind(lacking.wanted, weights, names, manifest, alignment=alignment)
     nbytes = write(target, lacking.pieces(bound, inline), digits=lacking.digits, fsync=fsync)
-    return Linked(nbytes, unused(weights, bound, names))
+    is_file_only = isinstance(lacking, UnlinkedBytecode) and any(
+        alignment > BUFFER_ALIGNMENT for alignment in lacking.alignments() | {each.alignment for each in bound.values()}
+    )
+    return Linked(nbytes, unused(weights, bound, names), is_file_only)

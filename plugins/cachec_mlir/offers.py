@@ -12,11 +12,18 @@ from cachec.base.texts import nearest, said
 from cachec.errors import LinkError, UsageError
 from cachec.model import WeightSpec
 from cachec.weights import Weight
+from cachec.weights.dtypes import SIZES
 from cachec.weights.manifest import Manifest
-from cachec_mlir.blobs import ALIGNMENT, ELIDED, Blob, Resource, spec_of
+from cachec_mlir.blobs import BUFFER_ALIGNMENT, ELIDED, Blob, Resource, element_type, spec_of
 
 #: What a module is linked with: a weight set, or the resources of another module.
 Weights = Mapping[str, Weight] | Mapping[str, Resource]
+
+#: The alignment of what is linked, in bytes: of all, by name in ``Weights``, or None for that of each.
+Alignment = int | Mapping[str, int] | None
+
+#: What the text of a module can state.
+_MOST = 1 << 31
 
 
 class Bound(NamedTuple):
@@ -27,10 +34,28 @@ class Bound(NamedTuple):
     spec: WeightSpec | None
 
 
-def check_link(there: Set[str], weights: Weights, names: Mapping[str, str] | None, alignment: int) -> None:
+def check_alignment(alignment: Alignment) -> None:
+    """Raise UsageError unless all are powers of two that a module can state."""
+    each = () if alignment is None else (alignment,) if isinstance(alignment, int) else alignment.values()
+    for value in each:
+        if not 1 <= value <= _MOST or value & (value - 1):
+            raise UsageError(f"link: alignment expected a power of two of at most {_MOST}, found {value}")
+
+
+def natural_alignment(spec: WeightSpec, kinds: Collection[str] = ()) -> int:
+    """The alignment that MLIR gives a resource of this type: the size of one element.
+
+    kinds: the types that the module states for it. Where nothing states the type (a weight of bytecode is a vector of
+    uint8), the alignment is one that fits all types and that all readers give.
+    """
+    stated = [known[0] for kind in kinds if (known := element_type(kind)) is not None]
+    dtype = stated[0] if stated else spec.dtype
+    return BUFFER_ALIGNMENT if dtype == "uint8" and not stated else SIZES.get(dtype, BUFFER_ALIGNMENT)
+
+
+def check_link(there: Set[str], weights: Weights, names: Mapping[str, str] | None, alignment: Alignment) -> None:
     """Raise UsageError for an alignment that is none, LinkError for names of which the module has bytes (``there``)."""
-    if alignment < 1 or alignment & (alignment - 1):
-        raise UsageError(f"link: alignment expected a power of two, found {alignment}")
+    check_alignment(alignment)
     double = there & {*weights, *(names or ())}
     if double:
         raise LinkError(
@@ -45,14 +70,14 @@ def unused(weights: Weights, bound: Mapping[str, Bound], names: Mapping[str, str
 
 def offered(
     weights: Weights,
-    wanted: Collection[str],
+    wanted: Mapping[str, Collection[str]],
     names: Mapping[str, str] | None,
-    alignment: int,
+    alignment: Alignment,
 ) -> dict[str, Bound]:
     """Bytes for each wanted name, by exactly that name or by ``names`` (name in the module -> name in ``weights``).
 
-    alignment: of weights; a resource keeps its own. Raises LinkError for a name that is missing, or mapped but not
-    wanted.
+    wanted: name -> types that the module states for it. alignment: without one a resource keeps its own, and a weight
+    has that of its type (``natural_alignment``). Raises LinkError for a name that is missing, or mapped but not wanted.
     """
     names = names or {}
     if ELIDED in wanted and ELIDED not in names:
@@ -72,7 +97,12 @@ def offered(
         hint = f"; if {near!r} is meant, {say}" if near else ""
         mapped = f", which {_names()} says is {first!r}" if first != missing[0] else ""
         raise LinkError(f"no bytes for {len(missing)} resources of the module, first {missing[0]!r}{mapped}{hint}")
-    return {name: _bound(weights[names.get(name, name)], alignment) for name in wanted}
+    bound = {}
+    for name, kinds in wanted.items():
+        there_name = names.get(name, name)
+        stated = alignment if alignment is None or isinstance(alignment, int) else alignment.get(there_name)
+        bound[name] = _bound(weights[there_name], stated, kinds)
+    return bound
 
 
 def _names() -> str:
@@ -85,7 +115,7 @@ def bind(
     names: Mapping[str, str] | None = None,
     manifest: Manifest | None = None,
     *,
-    alignment: int = ALIGNMENT,
+    alignment: Alignment = None,
 ) -> dict[str, Bound]:
     """``offered``, checked against the types that the module states for each name, and against the manifest."""
     bound = offered(weights, wanted, names, alignment)
@@ -162,12 +192,14 @@ def _stated(manifest: Manifest, name: str, spec: WeightSpec | None, nbytes: int,
     return replace(spec, name=name, alias=alias)
 
 
-def _bound(given: Weight | Resource, alignment: int) -> Bound:
+def _bound(given: Weight | Resource, alignment: int | None, kinds: Collection[str]) -> Bound:
     if isinstance(given, Resource):
-        return Bound(given.alignment, given.blob, None)
+        return Bound(alignment or given.alignment, given.blob, None)
     ways = given.exposed()
     place = ways.extent()  # also in a stage: only the bytes get out
-    return Bound(alignment, Blob(ways.view() if place is None else place), given.spec)
+    return Bound(
+        alignment or natural_alignment(given.spec, kinds), Blob(ways.view() if place is None else place), given.spec
+    )
 
 
 def _few(names: Collection[str]) -> str:

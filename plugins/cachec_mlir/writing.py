@@ -23,10 +23,12 @@ class Stripped(NamedTuple):
 
 
 class Linked(NamedTuple):
-    """What a link wrote. unused: names that were offered and not asked for."""
+    """What a link wrote. unused: names that were offered and not asked for. is_file_only: whether MLIR's tools can read
+    it from a file, and not from a pipe or from memory that is aligned to less than its resources."""
 
     nbytes: int
     unused: tuple[str, ...]
+    is_file_only: bool = False
 
 
 #: Part of a file to be written: bytes, or a blob.

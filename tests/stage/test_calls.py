@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import gc
+import operator
 import os
 import threading
 import time
@@ -397,17 +399,74 @@ def test_a_stage_that_reaches_its_own_key_does_not_wait_for_itself(cache):
     assert same(1, False) == b"inner outer"
 
 
-def test_generators_and_descriptors_are_refused(cache):
-    with pytest.raises(cachec.UnsupportedFunction, match="generator"):
+class _Callable:
+    def __call__(self, n: int) -> int:
+        return n
 
-        @cache.stage
-        def stage():
-            yield 1
+    def method(self) -> int:
+        return 1
 
-    with pytest.raises(cachec.UnsupportedFunction, match="staticmethod"):
-        cache.stage(name="s")(staticmethod(len))
-    with pytest.raises(cachec.UnsupportedFunction, match="def"):
-        cache.stage(name="s")(len)
+    def __getattr__(self, name: str) -> object:
+        raise RuntimeError(name)
+
+
+async def _later() -> int:
+    return 1
+
+
+def _numbers():
+    yield 1
+
+
+async def _numbers_later():
+    yield 1
+
+
+@pytest.mark.parametrize("options", [{}, {"name": "s"}])
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (
+            functools.partial(pow, 2),
+            r"a functools.partial of pow \(builtin_function_or_method\); define",
+        ),
+        (functools.partialmethod(_Callable.method), r"a functools.partialmethod of _Callable.method \(function\)"),
+        (operator.itemgetter(1), "not an object of type operator.itemgetter"),
+        (operator.methodcaller("x"), "not an object of type operator.methodcaller"),
+        (_Callable(), "not an object of type .*test_calls._Callable; define"),
+        (_Callable().method, r"not _Callable.method \(method\)"),
+        (_Callable, r"not _Callable \(type\)"),
+        (len, r"not len \(builtin_function_or_method\)"),
+        (str.upper, r"not str.upper \(method_descriptor\)"),
+        (functools.lru_cache(_later), r"not _later \(functools._lru_cache_wrapper\)"),
+        (functools.singledispatchmethod(_later), "not an object of type functools.singledispatchmethod"),
+        (property(_later), "not an object of type property"),
+        (3, "not an object of type int"),
+        ("stage", "not an object of type str"),
+        (staticmethod(len), "put @staticmethod above @cache.stage"),
+        (classmethod(len), "put @classmethod above @cache.stage"),
+        (_numbers, "_numbers is a generator"),
+        (_numbers_later, "_numbers_later is a generator"),
+    ],
+    ids=range(18),
+)
+def test_what_is_no_plain_function_is_refused_by_name(cache, given, words, options):
+    with pytest.raises(cachec.UnsupportedFunction, match=words):
+        cache.stage(**options)(given)
+
+
+def test_functions_of_all_kinds_are_stages(cache):
+    @functools.wraps(pow)
+    def wrapped(*args):
+        return args[0] + 1
+
+    async def asynchronous(n):
+        return n + 1
+
+    assert cache.stage(lambda n: n + 1)(1) == 2
+    assert cache.stage(wrapped)(1) == 2
+    assert asyncio.run(cache.stage(asynchronous)(1)) == 2
+    assert cache.stage(_Callable.__call__, name="of a class")(None, 1) == 1
 
 
 def test_the_stage_keeps_the_function_and_its_name(cache):

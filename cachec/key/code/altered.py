@@ -27,6 +27,8 @@ from cachec.key.code.watch import MISSING, Watch
 _BINDING = rb"\b(globals|locals|vars|setattr|exec|eval|__dict__|modules|__getattr__)\b"
 #: Of modules whose metaclasses put nothing but bookkeeping on a class.
 _METACLASSES = frozenset({"builtins", "enum"})
+#: Decorators that mark a method as abstract.
+_ABSTRACT = frozenset({"abstractmethod", "abstractproperty", "abstractclassmethod", "abstractstaticmethod"})
 #: What frameworks note on functions that they have met.
 _NOTES = ("_torchdynamo", "__wrapped__")
 
@@ -106,7 +108,10 @@ def of_function(
         said = literal(written)
         if said is not UNTOLD and not same(said, value):
             yield Altered(f"{where}.__defaults__", value)
+    decorators = {(dotted(each) or ("",))[-1] for each in node.decorator_list}
     for name, value in list(vars(held).items()):
+        if name == "__isabstractmethod__" and value is True and not decorators.isdisjoint(_ABSTRACT):
+            continue
         if not name.startswith(_NOTES):
             yield Altered(f"{where}.{name}", value, is_open=stores(unit, (*chain, name)))
 

@@ -71,7 +71,7 @@ class TextComparison:
 
     def subclasses(self, unit: Unit, name: str) -> None:
         """Subclasses that this process has, by whoever made them, of a class that is read from source."""
-        module = None if self._text_only else sys.modules.get(unit.name)
+        module = sys.modules.get(unit.name) if self._is_live(unit.name) else None
         cls = vars(module).get(name) if isinstance(module, ModuleType) else None
         if isinstance(cls, type):
             self._graph.watch.subclasses(cls)
@@ -86,9 +86,13 @@ class TextComparison:
 
     def _module(self, unit: Unit) -> ModuleType | None:
         """The imported module, if it is this one."""
-        module = None if self._text_only else sys.modules.get(unit.name)
+        module = sys.modules.get(unit.name) if self._is_live(unit.name) else None
         is_this = isinstance(module, ModuleType) and getattr(module, "__file__", None) == unit.source.path
         return module if is_this else None
+
+    def _is_live(self, name: str) -> bool:
+        """Whether what this process has imported under a name counts."""
+        return not self._text_only and name not in self._graph.text_alone
 
     def _take(self, unit: Unit, altered: Iterable[altering.Altered]) -> None:
         for each in altered:
@@ -114,7 +118,7 @@ class TextComparison:
 
     def gone(self, name: str) -> None:
         """A submodule that is not to be found; this process may have imported it while it was."""
-        held = MISSING if self._text_only else self._graph.watch.name(sys.modules, name)
+        held = self._graph.watch.name(sys.modules, name) if self._is_live(name) else MISSING
         if isinstance(held, ModuleType):
             self._live.as_imported(held, name)
 

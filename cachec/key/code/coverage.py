@@ -20,6 +20,7 @@ class Coverage:
         "distributions",
         "has_decimals",
         "has_importer",
+        "has_project_paths",
         "is_as_written",
         "is_charged",
         "stages",
@@ -32,6 +33,7 @@ class Coverage:
         self.stages: list[object] = []
         self.has_importer = False
         self.has_decimals = False
+        self.has_project_paths = False
         self.derived: set[tuple[str, str]] = set()
         self.is_as_written = True
         #: Whether the stage takes charge of what has no stable form (``version=``, ``depends=``).
@@ -49,6 +51,7 @@ class Coverage:
         self.distributions |= key.distributions
         self.has_importer = self.has_importer or key.has_importer
         self.has_decimals = self.has_decimals or key.has_decimals
+        self.has_project_paths = self.has_project_paths or key.has_project_paths
         self.derived |= key.derived
         self.is_as_written = self.is_as_written and key.is_as_written
 

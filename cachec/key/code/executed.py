@@ -8,6 +8,7 @@ from types import ModuleType
 
 import msgspec
 
+from cachec.base import IMPORTED_AT, IMPORTED_BEFORE
 from cachec.base.fsio import Identity, identity_if_there
 from cachec.key.code.modules import SourceText
 from cachec.key.tools.process import process_start
@@ -63,8 +64,10 @@ class Executed:
             return False
         if self._awaited.get((name, path)) == now:
             return True
-        # Never seen before it was imported: then it is known for what was changed last before this process began.
-        return os.stat(path).st_ctime < self._started
+        # Never seen before it was imported: then it is known for what was changed last before this process began, or
+        # before cachec was imported where the module came later. The kernel tells the former in steps of 10 ms alone.
+        changed = os.stat(path).st_ctime
+        return changed < self._started or (name not in IMPORTED_BEFORE and changed < IMPORTED_AT)
 
 
 @cache

@@ -12,15 +12,17 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from functools import lru_cache
 from types import CodeType, FunctionType, MappingProxyType, MethodType
 from typing import Any
 
 import msgspec
 
+from cachec.base.anchors import project_of
 from cachec.base.fills import Unfilled, left_out, meeting
 from cachec.base.hashing import Hasher, Memory
 from cachec.errors import CapturedWeights, UnkeyableArgument, UnresolvedCode
-from cachec.key.code.graph import Graph, module_name
+from cachec.key.code.graph import Graph, module_name, text_alone
 from cachec.key.code.live import Walk
 from cachec.key.code.memos import Memo, Memos
 from cachec.key.code.modules import Locator, Origin, Sources, SourceText, Span, TextVersion
@@ -41,9 +43,11 @@ class CodeKey:
     functions that keep results and are reached. texts: of what file's text a part is, by its name, and where it stands
     there. has_importer: whether the function behind ``import`` is among its values. looks_outside: whether it looks at
     files, variables and the like, as far as its words tell. derived: module-level names (module, name) whose values
-    are not told by the source that stands for them. is_as_written: whether all that was imported is what its source
+    are not told by the source that stands for them. has_project_paths: whether paths below the project's folder, which
+    count from there, are among its values. is_as_written: whether all that was imported is what its source
     says, as far as that tells. has_decimals: whether decimal numbers are among its values.
-    unfilled: instances among its values with cached properties that hold nothing yet.
+    unfilled: instances among its values with cached properties that hold nothing yet. unimported: names of modules that
+    were read from source and are not imported.
     digest: 64 hexadecimal characters over all parts.
     """
 
@@ -54,6 +58,7 @@ class CodeKey:
         "distributions",
         "has_decimals",
         "has_importer",
+        "has_project_paths",
         "is_as_written",
         "looks_outside",
         "memos",
@@ -62,6 +67,7 @@ class CodeKey:
         "stages",
         "texts",
         "unfilled",
+        "unimported",
     )
 
     def __init__(
@@ -77,9 +83,11 @@ class CodeKey:
         has_importer: bool = False,
         looks_outside: bool = False,
         has_decimals: bool = False,
+        has_project_paths: bool = False,
         derived: Set[tuple[str, str]] = frozenset(),
         is_as_written: bool = True,
         unfilled: tuple[Unfilled, ...] = (),
+        unimported: Set[str] = frozenset(),
     ) -> None:
         self.parts = parts
         self.spans = spans
@@ -91,9 +99,11 @@ class CodeKey:
         self.has_importer = has_importer
         self.looks_outside = looks_outside
         self.has_decimals = has_decimals
+        self.has_project_paths = has_project_paths
         self.derived = derived
         self.is_as_written = is_as_written
         self.unfilled = unfilled
+        self.unimported = unimported
         hasher = Hasher("code key")
         for part in parts:
             hasher.part(part.name, part.digest.encode())
@@ -144,12 +154,20 @@ class CodeKeys:
         self._asking: set[int] = set()
         self._lock = threading.RLock()
 
-    def of(self, fn: Callable[..., Any], *, depends: Sequence[object] = (), has_version: bool = False) -> CodeKey:
+    def of(
+        self,
+        fn: Callable[..., Any],
+        *,
+        depends: Sequence[object] = (),
+        has_version: bool = False,
+        file: str | None = None,
+    ) -> CodeKey:
         """The key of a function, class, or other callable, with what ``depends`` names beside it.
 
         Of a bound method it is the key of the function and of the object that it is bound to, with what that holds.
         Raises UnresolvedCode for code that can't be fingerprinted, unless ``depends`` or ``has_version`` says that the
-        stage accounts for it, and CapturedWeights for a weight set that is reached without being an argument.
+        stage accounts for it, and CapturedWeights for a weight set that is reached without being an argument. file: one
+        of the project that paths count from, None for that of the function.
         """
         if isinstance(fn, MethodType):
             held: tuple[object, ...] = (fn.__func__, fn.__self__, *depends)
@@ -157,30 +175,34 @@ class CodeKeys:
             held = (getattr(fn, "__wrapped__", fn), bound[0], *depends)
         else:
             held = (fn, None, *depends)
-        name = (*map(id, held), has_version)
-        if left_out():  # of one look, by which nothing else goes
+        project = _project(fn, file)
+        name = (*map(id, held), has_version, project)
+        if left_out() or text_alone():  # of one look, by which nothing else goes
             with self._lock:
-                return self._compute(held, has_version=has_version).key
+                return self._compute(held, has_version=has_version, project=project).key
         known = self._known.get(name)
         if known is not None and known.watch.holds():
             return known.key
         with self._lock:
-            known = self._compute(held, has_version=has_version)
+            known = self._compute(held, has_version=has_version, project=project)
             self._known.pop(name, None)
             self._known[name] = known
             while len(self._known) > _KEPT:
                 del self._known[next(iter(self._known))]
         return known.key
 
-    def _compute(self, held: tuple[object, ...], *, has_version: bool) -> _KnownCode:
+    def _compute(self, held: tuple[object, ...], *, has_version: bool, project: str) -> _KnownCode:
         with meeting() as met:
-            graph = self._walked(held, has_version=has_version)
-            memos = tuple(self._memo(each) for each in graph.memos.values() if id(each) not in self._asking)
+            try:
+                graph = self._walked(held, has_version=has_version, project=project)
+                memos = tuple(self._memo(each) for each in graph.memos.values() if id(each) not in self._asking)
+            except RecursionError as error:
+                raise UnresolvedCode(f"{_name(held[0])} reaches code that is nested too deep to be followed") from error
         return _KnownCode(_key(graph, memos, met.unfilled), graph.watch, held)
 
-    def _walked(self, held: tuple[object, ...], *, has_version: bool) -> Graph:
+    def _walked(self, held: tuple[object, ...], *, has_version: bool, project: str = "") -> Graph:
         fn, bound, *depends = held
-        graph = Graph(tolerant=has_version or bool(depends), recorded=self.recorded)
+        graph = Graph(tolerant=has_version or bool(depends), recorded=self.recorded, project=project)
         self._locator.refresh()
         walk = Walk(graph, self._locator, self._sources, self._units, self._encode_value)
         if getattr(fn, "__cachec_stage__", False) is True:
@@ -292,7 +314,8 @@ class CodeKeys:
             found = main
         if found is None or (name and name not in vars(found)):
             return None
-        return self.of(vars(found)[name] if name else found, has_version=not in_full)  # type: ignore[arg-type]
+        value: Any = vars(found)[name] if name else found
+        return self.of(value, has_version=not in_full, file=vars(found).get("__file__"))
 
 
 class _Altered:
@@ -318,9 +341,25 @@ def _key(graph: Graph, memos: tuple[Memo, ...] = (), unfilled: Iterable[Unfilled
     return CodeKey(
         graph.parts(), distributions, stages, memos, graph.spans, codes, graph.texts,
         has_importer=graph.has_importer, looks_outside=graph.looks_outside,
-        has_decimals=graph.has_decimals, derived=frozenset(graph.derived), is_as_written=graph.is_as_written,
-        unfilled=tuple(unfilled),
+        has_decimals=graph.has_decimals, has_project_paths=graph.has_project_paths,
+        derived=frozenset(graph.derived), is_as_written=graph.is_as_written,
+        unfilled=tuple(unfilled), unimported=frozenset(graph.unimported),
     )  # fmt: skip
+
+
+def _project(fn: object, file: str | None) -> str:
+    """The folder of the project that code is of, with a slash at its end; empty where it has no file."""
+    if file is None:
+        code = getattr(getattr(fn, "__wrapped__", fn), "__code__", None)
+        file = code.co_filename if isinstance(code, CodeType) else None
+    if not isinstance(file, str) or not file.startswith("/"):
+        return ""
+    return _folder_of(file)
+
+
+@lru_cache(maxsize=256)
+def _folder_of(file: str) -> str:
+    return os.path.join(project_of(file), "")
 
 
 def _name(fn: object) -> str:

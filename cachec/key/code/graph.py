@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
@@ -57,7 +59,25 @@ _OUTSIDE = tuple(f"s{len(name)}:{name}".encode() for name in sorted(OUTSIDE))
 #: The function behind ``import``: code that names it may import by whatever name, also by another one of its own.
 _IMPORTER = b"s10:__import__"
 
+#: Names of modules that are read from source alone, whatever this process has imported.
+_text_alone: ContextVar[frozenset[str]] = ContextVar("cachec_text_alone", default=frozenset())
+
 _WAYS_OUT = "declare it with depends=[...], or take charge of its changes with version=..."
+
+
+@contextmanager
+def reading_text_alone(modules: frozenset[str]) -> Iterator[None]:
+    """Make code keys inside as if these modules were not imported."""
+    token = _text_alone.set(modules)
+    try:
+        yield
+    finally:
+        _text_alone.reset(token)
+
+
+def text_alone() -> frozenset[str]:
+    """The modules that the surrounding block takes for not imported."""
+    return _text_alone.get()
 
 
 class Graph:
@@ -68,8 +88,12 @@ class Graph:
     helper changes its own part alone, and the parts together still tell any two graphs apart.
     """
 
-    def __init__(self, *, tolerant: bool, recorded: bool = False) -> None:
-        """tolerant: what can't be followed is accounted for by the stage. recorded: runs record the code that ran."""
+    def __init__(self, *, tolerant: bool, recorded: bool = False, project: str = "") -> None:
+        """tolerant: what can't be followed is accounted for by the stage. recorded: runs record the code that ran.
+        project: the folder of the stage's project, below which paths count from there; empty for none."""
+        self.project = project
+        #: Whether a value is a path below that folder.
+        self.has_project_paths = False
         #: What is in the key: by a file's text the spans of its statements, and code whose source is another by now.
         self.spans: dict[TextVersion, list[Span]] = {}
         self.codes: set[tuple[str, CodeType]] = set()
@@ -82,11 +106,15 @@ class Graph:
         self.memos: dict[int, Any] = {}
         #: Names of modules that were imported, read from source, of which the source does not tell what they came to.
         self.derived: set[tuple[str, str]] = set()
+        #: Names of modules that were read from source, and are not imported.
+        self.unimported: set[str] = set()
+        #: Names of modules that count as not imported.
+        self.text_alone = text_alone()
         self.is_as_written = True
         self.has_importer = False
         self.looks_outside = False
         self.has_decimals = False
-        self._tolerant = tolerant
+        self.tolerant = tolerant
         self._recorded = recorded
         self._parts: dict[str, Part] = {}
         self._labels: dict[object, str] = {}
@@ -207,7 +235,7 @@ class Graph:
 
     def unresolved(self, what: str, why: str, cause: CachecError | None = None) -> str:
         """Report code that can't be fingerprinted, unless the stage declared how it is accounted for."""
-        if self._tolerant:
+        if self.tolerant:
             return f"unresolved {what}"
         raise UnresolvedCode(f"{what} {why}, so a change of it would go unseen; {_WAYS_OUT}") from cause
 

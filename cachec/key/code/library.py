@@ -21,6 +21,8 @@ _COPIED = frozenset(
     {"__annotations__", "__name__", "__module__", "__doc__", "__qualname__", "__type_params__", "__annotate__"}
 )
 _DEPTH = 6
+#: Objects that one wrapper may lead to.
+_MAX_OBJECTS = 10_000
 
 
 def is_plain(value: object) -> bool:
@@ -85,6 +87,7 @@ class _Told:
         self._strict = strict
         self._where = where
         self._seen: set[int] = set()
+        self._visited = 0
 
     def inside(self, value: Any, depth: int) -> Any:
         """What the object itself holds."""
@@ -107,6 +110,9 @@ class _Told:
         kind = type(value)
         if kind in _PLAIN:
             return "where" if kind is str and any(name in value for name in self._where) else value
+        self._visited += 1
+        if self._visited > _MAX_OBJECTS:
+            raise UnkeyableArgument(f"it leads to more than {_MAX_OBJECTS:,} objects")
         name = f"{module_of(kind)}.{kind.__qualname__}"
         if id(value) in self._seen or depth >= _DEPTH:
             return name
@@ -115,6 +121,8 @@ class _Told:
             return [name, *map(again, value)]
         if kind is list:
             return [name, *map(again, value)]
+        if kind is dict and _is_namespace(value):
+            return [name, "namespace"]  # what is used of it counts with the code that uses it
         if kind is dict:
             return [name, *((again(key), again(each)) for key, each in value.items())]
         try:
@@ -125,6 +133,11 @@ class _Told:
             if self._strict:
                 raise
             return name  # a weak dictionary, a lock: what it holds comes and goes with every call
+
+
+def _is_namespace(value: dict[Any, Any]) -> bool:
+    """Whether a dict is that of a module: ``f.__globals__``."""
+    return "__builtins__" in value and "__name__" in value
 
 
 def attribute(value: object, name: str) -> Any:

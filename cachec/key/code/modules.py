@@ -26,6 +26,8 @@ from cachec.key.code.scopes import Chain, ImportUse, Uses
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+#: Expressions whose loop variables are their own.
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _SOURCE_SUFFIX = ".py"
 
 #: Bytes of a source: more than any has.
@@ -121,6 +123,8 @@ class SourceText:
                 yield node.name
             elif isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
                 yield node.id
+            elif isinstance(node, _COMPREHENSIONS):
+                yield from (each.target.id for each in ast.walk(node) if isinstance(each, ast.NamedExpr))
             elif isinstance(node, ast.Lambda | ast.Name | ast.Constant) or (
                 isinstance(node, ast.If) and scopes.is_type_checking(node)
             ):

@@ -22,12 +22,12 @@ import msgspec
 from cachec.base.anchors import Anchors
 from cachec.base.fsio import identity_if_there
 from cachec.base.hashing import Hasher
-from cachec.errors import CachecError, CapturedWeights
+from cachec.errors import CachecError, CapturedWeights, UnkeyableArgument, UnresolvedCode
 from cachec.key.code.assigns import may_change
 from cachec.key.code.codeobjects import code_uses
 from cachec.key.code.coverage import Coverage
 from cachec.key.code.dynamic import Reach, reach
-from cachec.key.code.fingerprint import CodeKeys
+from cachec.key.code.fingerprint import CodeKey, CodeKeys
 from cachec.key.code.graph import module_name
 from cachec.key.code.library import attribute
 from cachec.key.code.modules import absolute, is_cell
@@ -152,24 +152,34 @@ class RanKeys:
             if digest is not None:
                 known.digests[name] = digest
 
-    def _value(self, module: str, name: str) -> str | None:
-        """What a module of this process holds under a name; None where that has no stable form."""
+    def _as_in_process(self, module: str, name: str) -> CodeKey | None:
+        """The key of what a module of this process holds under a name, as far as that has a stable form."""
+        try:
+            return self._code.in_process(module, name, in_full=True)
+        except (UnresolvedCode, UnkeyableArgument):
+            return self._code.in_process(module, name)
+
+    def _value(self, module: str, name: str, coverage: Coverage | None = None) -> str | None:
+        """What a module of this process holds under a name; None where that has no stable form. coverage: told where
+        that is a path below the project's folder."""
         try:
             key = self._code.in_process(module, name, in_full=True)
         except CachecError:
             return None
+        if key is not None and coverage is not None:
+            coverage.has_project_paths = coverage.has_project_paths or key.has_project_paths
         return _found(False) if key is None else key.digest
 
     def _made(self, module: str, name: str, coverage: Coverage) -> Iterator[Read]:
         """A value that importing a module made, in the run: where a process has it already, it has to be the same."""
-        value = self._value(module, name)
+        value = self._value(module, name, coverage)
         if value is not None or not coverage.is_charged:
             yield Read("code", IMPORTED, f"{module}:{name}", value or _formless())
 
     def _derived(self, module: str, name: str, coverage: Coverage) -> Iterator[Read]:
         """A value that importing a module made, before the run: with what was read then, where that is known and all
         is as it was, or as it is in this process. Raises Lost where that has no stable form."""
-        known, value = self._brought.get(module), self._value(module, name)
+        known, value = self._brought.get(module), self._value(module, name, coverage)
         if value is None:
             if not coverage.is_charged:
                 text = (
@@ -233,7 +243,7 @@ class RanKeys:
             text = f"code of {path} ran, which is no module of Python's (a template?): {_UNSEEN}"
             raise Lost(Reason.UNNAMED_CODE, f"{text}; pass what it makes as an argument")
         elif source is None or place is None:
-            yield self._live(module, code.co_qualname.partition(".")[0], code.co_qualname)
+            yield self._live(module, code.co_qualname.partition(".")[0], code.co_qualname, coverage)
         elif not coverage.holds_place(source, place):
             for name in source.names_at(place[0]) or ("",):
                 yield from self._read(path, module, name, coverage, anchors, loaded, code.co_qualname)
@@ -252,7 +262,7 @@ class RanKeys:
         tools = frozenset(coverage.distributions)
         found = self._code.in_text(path, module, name) if os.path.isfile(path) else None
         if found is None or (found[0].digest != found[1].digest and path not in loaded):
-            yield self._live(module, name, qualname)
+            yield self._live(module, name, qualname, coverage)
             return
         key, held = found
         coverage.add(key)  # what this one leads to is in its digest, and needs no read of its own
@@ -261,14 +271,15 @@ class RanKeys:
         for distribution in sorted(key.distributions - tools):
             yield Read("distribution", distribution, "", self._tool(distribution))
 
-    def _live(self, module: str, name: str, qualname: str) -> Read:
+    def _live(self, module: str, name: str, qualname: str, coverage: Coverage) -> Read:
         try:
-            key = self._code.in_process(module, name)
+            key = self._as_in_process(module, name)
         except CapturedWeights as error:  # any module of this process, which the stage need not have asked for
             raise Lost(Reason.UNNAMED_CODE, str(error)) from error
         if key is None:
             text = f"{module}.{qualname} ran, and no name of {module} leads to it: {_UNSEEN}"
             raise Lost(Reason.UNNAMED_CODE, text)
+        coverage.has_project_paths = coverage.has_project_paths or key.has_project_paths
         return Read("code", LIVE, f"{module}:{name}", key.digest)
 
     def _imported(self, name: str, coverage: Coverage, loaded: set[str]) -> Iterator[Read]:
@@ -277,7 +288,7 @@ class RanKeys:
             yield Read("distribution", origin.distribution, "", self._tool(origin.distribution))
         elif origin.kind == "absent" and module is not None:
             if _file(module) not in loaded:  # by a way that the run took back; its text counts as code that ran
-                yield self._live(name, "", "<module>")  # its file went since
+                yield self._live(name, "", "<module>", coverage)  # its file went since
         elif origin.kind == "absent" or (origin.kind == "project" and module is None and origin.path not in loaded):
             yield Read("module", name, "", _found(False))
 
@@ -288,7 +299,7 @@ class RanKeys:
         if origin.kind != "project" or not origin.source or module is None:
             return
         if _file(module) != origin.path:
-            yield self._live(name, "", "<module>")  # another one would be found now
+            yield self._live(name, "", "<module>", coverage)  # another one would be found now
         elif (source := self._code.source(origin.path)) is None or not coverage.holds_whole(source):
             yield from self._read(origin.path, name, "", coverage, anchors, loaded)
 
@@ -306,7 +317,7 @@ class RanKeys:
             yield from self._named(name, coverage, anchors, loaded)
         main = sys.modules.get("__main__")
         if main is not None and self._code.is_project(_file(main) or "<typed>"):
-            yield self._live(module_name(vars(main)), "", "<module>")
+            yield self._live(module_name(vars(main)), "", "<module>", coverage)
         yield Read("distribution", "*", "", self._tool("*"))
 
     def _imported_project(self, names: Iterable[str]) -> list[str]:
@@ -331,7 +342,7 @@ class RanKeys:
             return self._tool(read.where)
         module, _, name = read.name.partition(":")
         if read.where == LIVE:
-            live = self._code.in_process(module, name)
+            live = self._as_in_process(module, name)
             return live.digest if live is not None else _found(False)
         if read.where == IMPORTED:
             return read.digest if module not in sys.modules else self._value(module, name) or _found(False)

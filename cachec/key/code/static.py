@@ -87,7 +87,8 @@ class Static:
         origin = self._located.get(name)
         if origin is not None and origin.kind != "absent":
             return origin
-        found = graph.watch.name(sys.modules, name) if self._live is not None else MISSING
+        is_live = self._live is not None and name not in graph.text_alone
+        found = graph.watch.name(sys.modules, name) if is_live else MISSING
         if found is None:  # what stands so in ``sys.modules`` can't be imported
             label, first = graph.label(("barred", name), f"{name} (barred)")
             if first:
@@ -96,7 +97,7 @@ class Static:
         origin = self._located[name] = self._locator.find(name)
         if origin.kind == "library":
             return origin
-        if self._live is not None and origin.kind == "project":
+        if self._live is not None and is_live and origin.kind == "project":
             self._elsewhere(found, origin, self._live)
         graph.watch.search_path()
         if origin.kind == "distribution":
@@ -123,6 +124,7 @@ class Static:
             if origin.path:
                 graph.watch.file(origin.path)
             if graph.watch.name(sys.modules, name) is MISSING and origin.source:
+                graph.unimported.add(name)
                 executed().awaited(name, origin.path)
         return origin
 
@@ -392,7 +394,7 @@ class Static:
             self._compared.name(unit, name, statements)
             if any(isinstance(each, ast.ClassDef) for each in statements):
                 self._graph.when("subclasses", partial(self._compared.subclasses, unit, name))
-        for name in source.imports.keys() - {"*"}:
+        for name in sorted(source.imports.keys() - {"*"}):
             self._compared.imports(unit, name)
         self._compared.run(unit)
 

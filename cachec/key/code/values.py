@@ -6,15 +6,17 @@ import collections
 import contextlib
 import enum
 import functools
+import re
 import sys
 import types
 from collections.abc import Callable, Mapping
-from types import FunctionType, MethodType, ModuleType
+from pathlib import PurePath
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, Protocol
 
 from cachec.base.hashing import Hasher, digest_bytes
 from cachec.base.texts import module_of
-from cachec.errors import CapturedWeights, UnkeyableArgument
+from cachec.errors import CapturedWeights, UnkeyableArgument, UnresolvedCode
 from cachec.key.canonical import DECIMAL
 from cachec.key.code.classes import HEAPTYPE, is_named_tuple
 from cachec.key.code.codeobjects import code_digest
@@ -77,8 +79,20 @@ _WATCHED = 1000
 _MAX_DEPTH = 100
 #: Leaves of a value that are kept to tell a difference: there are many values, in each entry.
 _MAX_LEAVES = 64
+#: What ``repr`` says of an object that has none of its own; another in each process.
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 #: Marks what stands for code in a value; no string of a program starts so.
 _MARK = "\0cachec:"
+
+
+#: Objects that one value may lead to, each counted once.
+_MAX_OBJECTS = 1_000_000
+#: By the ``id`` of an object: the object, and what stands for it.
+_Forms = dict[int, tuple[object, Any]]
+
+
+#: Modules of the classes of paths, by Python.
+_PATH_MODULES = frozenset({"pathlib", "pathlib._local"})
 
 
 class Live(Protocol):
@@ -106,6 +120,7 @@ class Values:
             return data
 
         self._encode_value = encoded
+        self._visited = 0
         #: Names of values that hold something of which not all shows: the statements that make them count too.
         self._opaque: set[str] = set()
 
@@ -133,6 +148,7 @@ class Values:
         known = graph.known(("value", name, id(value)))
         if known is not None:
             return f"value {known}"
+        pickles = False
         try:
             data = self._encode(value, name, lenient)
         except CapturedWeights:
@@ -142,13 +158,20 @@ class Values:
         except UnkeyableArgument as error:
             said = fallback()
             if said is None and lenient and (told or wraps_code(value)):
-                said = self.told(value, name)
+                try:
+                    said = self.told(value, name)
+                except UnkeyableArgument as reason:
+                    return self._unresolved(value, name, reason)
                 if not wraps_code(value):
                     graph.watch.value(lambda: self.told(value, name).encode(), said.encode())
-            if said is None and not lenient:
-                kind = type(value)
-                said = graph.unresolved(f"{name} ({module_of(kind)}.{kind.__qualname__})", "has no stable form", error)
-            return said or "by source"
+            if said is not None or lenient:
+                return said or "by source"
+            if graph.tolerant:
+                return self._unresolved(value, name, error)
+            try:
+                data, pickles = self._encode(value, name, lenient, pickles=True), True
+            except UnkeyableArgument as reason:
+                return self._unresolved(value, name, reason)
         label, _ = graph.label(("value", name, id(value)), name, value)
         hasher = Hasher("value")
         hasher.part("value", data)
@@ -157,18 +180,29 @@ class Values:
 
         graph.part(label, hasher, shown, shown, leaves(value, label, _MAX_LEAVES))
         if not self._by_identity(value):
-            graph.watch.value(functools.partial(self._again, value, name, lenient), digest_bytes(data).encode())
+            graph.watch.value(
+                functools.partial(self._again, value, name, lenient, pickles), digest_bytes(data).encode()
+            )
         return f"value {label}"
+
+    def _unresolved(self, value: object, name: str, reason: UnkeyableArgument) -> str:
+        kind = type(value)
+        what = f"{name} ({module_of(kind)}.{kind.__qualname__})"
+        return self._graph.unresolved(what, f"has no stable form ({reason})", reason)
 
     def told(self, value: object, name: str) -> str:
         """The digest of what an object without a stable form was told, see ``library.told``."""
-        return f"told {digest_bytes(repr(self._told(value, name, True, ())).encode('utf-8', 'surrogatepass'))}"
+        said = repr(self._told(value, name, True, (), {}))
+        return f"told {digest_bytes(said.encode('utf-8', 'surrogatepass'))}"
 
-    def _told(self, value: object, name: str, lenient: bool, within: tuple[int, ...]) -> Any:
+    def _told(
+        self, value: object, name: str, lenient: bool, within: tuple[int, ...], forms: _Forms, pickles: bool = False
+    ) -> Any:
         self._opaque.add(name)
 
         def follow(each: Any) -> str:
-            return digest_bytes(self._encode_value(self._plain(each, name, lenient, within), name))
+            self._visit(name)
+            return digest_bytes(self._encode_value(self._plain(each, name, lenient, within, forms, pickles), name))
 
         # What wraps a function was made by a statement that says the rest; anything else may have been changed since.
         return told(value, follow, strict=not lenient and attribute(value, "__wrapped__") is None)
@@ -246,15 +280,23 @@ class Values:
             return False
         return is_plain_class(kind)
 
-    def _again(self, value: object, name: str, lenient: bool) -> bytes:
+    def _again(self, value: object, name: str, lenient: bool, pickles: bool) -> bytes:
         """The digest of a value now; of nothing where it can't be encoded any more."""
         try:
-            return digest_bytes(self._encode(value, name, lenient)).encode()
-        except (UnkeyableArgument, CapturedWeights):
+            return digest_bytes(self._encode(value, name, lenient, pickles=pickles)).encode()
+        except (UnkeyableArgument, CapturedWeights, UnresolvedCode):
             return b""
 
-    def _encode(self, value: object, name: str, lenient: bool) -> bytes:
-        return self._encode_value(self._plain(value, name, lenient, ()), name)
+    def _encode(self, value: object, name: str, lenient: bool, *, pickles: bool = False) -> bytes:
+        """pickles: an object without another form counts by its pickle."""
+        self._visited = 0
+        return self._encode_value(self._plain(value, name, lenient, (), {}, pickles), name)
+
+    def _visit(self, name: str) -> None:
+        """Count an object that is looked at. Raises UnkeyableArgument where one value leads to too many."""
+        self._visited += 1
+        if self._visited > _MAX_OBJECTS:
+            raise UnkeyableArgument(f"{name} holds more than {_MAX_OBJECTS:,} objects")
 
     # --- weights
 
@@ -279,16 +321,32 @@ class Values:
 
     # --- values with the code in them replaced by its label
 
-    def _plain(self, value: Any, name: str, lenient: bool, within: tuple[int, ...]) -> Any:
+    def _plain(
+        self, value: Any, name: str, lenient: bool, within: tuple[int, ...], forms: _Forms, pickles: bool = False
+    ) -> Any:
+        """What stands for a value. forms: what stands for objects that were looked at already: each is once, by however
+        many ways it is reached. What lies deeper stands by its digest: as text, such forms may have no end."""
+        if type(value) in _PLAIN:
+            return value if type(value) is not str else self._placed(value, value)
+        known = forms.get(id(value))
+        if known is not None:
+            return known[1]
+        self._visit(name)
+        form = self._form(value, name, lenient, within, forms, pickles)
+        if len(within) > 1 and not _is_flat(form):
+            form = (_MARK + "digest", digest_bytes(self._encode_value(form, name)))
+        forms[id(value)] = (value, form)
+        return form
+
+    def _form(self, value: Any, name: str, lenient: bool, within: tuple[int, ...], forms: _Forms, pickles: bool) -> Any:
         kind = type(value)
-        if kind in _PLAIN:
-            return value
         if id(value) in within or len(within) >= _MAX_DEPTH:
             raise UnkeyableArgument(f"{name} contains itself, or is nested over {_MAX_DEPTH} deep")
         if not _has_class(value):
             raise UnkeyableArgument(f"{name} is an object whose __class__ is no class ({describe(value, 40)})")
         self.refuse_weights(value, name)
-        again = functools.partial(self._plain, name=name, lenient=lenient, within=(*within, id(value)))
+        inner = (*within, id(value))
+        again = functools.partial(self._plain, name=name, lenient=lenient, within=inner, forms=forms, pickles=pickles)
         if kind in (list, tuple):
             return _replaced(value, kind, [again(each) for each in value])
         if kind in (set, frozenset):
@@ -311,6 +369,9 @@ class Values:
         name = f"{module_of(kind)}.{kind.__qualname__}"
         if name in _INERT:
             return (_MARK + "inert", name)
+        if isinstance(value, PurePath) and type(value).__module__ in _PATH_MODULES:
+            placed = self._placed(str(value), value)
+            return value if placed is value else (_MARK + "path", name, placed)
         if isinstance(value, functools.partial):
             given = again(value.func), again(value.args), again(value.keywords)
             return (_MARK + "partial", *given, *([again(vars(value))] if vars(value) else ()))
@@ -327,7 +388,7 @@ class Values:
         if isinstance(value, _TYPING) or module_of(kind) == "typing":
             return (
                 _MARK + "type",
-                repr(value),
+                _type_name(value),
                 [self._unless_refused(each, name, again) for each in _of_a_type(value)],
             )
         if attribute(value, "__cachec_stage__") is True:
@@ -366,7 +427,34 @@ class Values:
             # What a compiled decorator made (functools.lru_cache, jax.jit, jax.custom_vjp): all that it wraps, whose
             # decorators are in its syntax, and what it was told as far as that shows.
             return (_MARK + "wrapper", name, self._told(value, **{**again.keywords, "lenient": lenient}))
-        return value
+        return self._pickled(value, kind, again) if again.keywords["pickles"] else value
+
+    def _placed(self, text: str, value: Any) -> Any:
+        """What stands for a text that is a path below the project's folder: where that is there. Any other value is its
+        own form."""
+        project = self._graph.project
+        if not project or not (text.startswith(project) or text == project[:-1]):
+            return value
+        self._graph.has_project_paths = True
+        return (_MARK + "project", text[len(project) :])
+
+    def _pickled(self, value: Any, kind: type, again: functools.partial[Any]) -> Any:
+        """What stands for an object of which only its pickle may tell all; itself where it has another form."""
+        name: str = again.keywords["name"]
+        try:
+            return (_MARK + "encoded", digest_bytes(self._encode_value(value, name)))
+        except UnkeyableArgument:
+            pass
+        from cachec.key.code.pickled import pickle_digest  # few values need it
+
+        if hasattr(kind, "__next__"):
+            raise UnkeyableArgument(f"{name} is an iterator, which changes as it is used")
+
+        def follow(code: object) -> str:
+            return digest_bytes(self._encode_value(again(code), name))
+
+        digest = pickle_digest(value, name, follow, _is_inert)
+        return (_MARK + "pickled", self._live.cls(kind, lenient=again.keywords["lenient"]), digest)
 
     def _unless_refused(self, value: object, name: str, again: Callable[[Any], Any]) -> str:
         """The digest of what stands for a value, nothing for one without a stable form."""
@@ -416,12 +504,24 @@ _TYPE_PARTS = ("__origin__", "__args__", "__metadata__", "__supertype__", "__bou
 _NO_DEFAULT = "NoDefaultType"
 
 
+def _type_name(value: object) -> str:
+    """What tells a form of types from another of the same parts: the text of one with many parts may have no end."""
+    if attribute(value, "__args__") is not None:
+        kind = type(value)
+        return f"{module_of(kind)}.{kind.__qualname__} {attribute(value, '_name')} {attribute(value, '__unpacked__')}"
+    return _ADDRESS.sub("", repr(value))
+
+
 def _of_a_type(value: object) -> list[object]:
     held = []
     for name in _TYPE_PARTS:
         with contextlib.suppress(NameError):  # a bound is evaluated when it is asked for
             held.append((name, attribute(value, name)))
     return [(name, each) for name, each in held if each is not None and type(each).__qualname__ != _NO_DEFAULT]
+
+
+def _is_inert(value: object) -> bool:
+    return f"{module_of(type(value))}.{type(value).__qualname__}" in _INERT
 
 
 def _has_class(value: object) -> bool:
@@ -472,14 +572,25 @@ def _beside_its_class(value: object) -> tuple[str, str] | None:
     return next(((module.__name__, name) for name, each in list(vars(module).items()) if each is value), None)
 
 
+def _is_flat(form: Any) -> bool:
+    """Whether a form is plain, or a container of what is."""
+    kind = type(form)
+    if kind in (tuple, list, set, frozenset):
+        return all(type(each) in _PLAIN for each in form)
+    if kind is dict:
+        return all(type(key) in _PLAIN and type(each) in _PLAIN for key, each in form.items())
+    return kind in _PLAIN
+
+
 def _replaced(value: Any, kind: type, items: list[Any]) -> Any:
     """The container itself where no item was replaced, so that its encoding is the plain one."""
     return value if all(new is old for new, old in zip(items, value, strict=True)) else kind(items)
 
 
-def _order(value: object) -> tuple[str, str]:
+def _order(value: object) -> tuple[str, str, list[int]]:
     """An order of the items of a set that does not depend on hashes: enough to number functions of one name."""
     code = getattr(value, "__code__", None)
-    if code is not None:
-        return (str(getattr(value, "__module__", "")), f"{code.co_qualname} {code.co_firstlineno}")
-    return (type(value).__qualname__, repr(value) if type(value) in _PLAIN else "")
+    if isinstance(code, CodeType):
+        places = [-1 if each is None else each for place in code.co_positions() for each in place]
+        return (str(getattr(value, "__module__", "")), code.co_qualname, [code.co_firstlineno, *places])
+    return (type(value).__qualname__, repr(value) if type(value) in _PLAIN else "", [])

@@ -46,8 +46,8 @@ _VERSION = 6
 #: Bytes of any one section other than the resources: more is no module, but would all be read.
 _MAX_SECTION = 1 << 30
 _MAX_ALIGNMENT = 1 << 32
-#: A producer is a line; a section's head is 1 + 9 + 9 bytes.
-_HEAD = 1 << 12
+#: A producer is a line, or a line and the spaces that a link fills it with; a section's head is 1 + 9 + 9 bytes.
+_HEAD, _FILLED_HEAD = 1 << 12, 1 << 18
 _SECTION_HEAD = 19
 #: First byte of a number -> its bytes in all.
 _WIDTHS = bytes((first & -first).bit_length() or 9 for first in range(256))
@@ -174,7 +174,7 @@ def topology(source: Source | Bytecode) -> str:
     module = source if isinstance(source, Bytecode) else Bytecode(source)
     hasher = Hasher("mlir-bytecode")
     hasher.part("version", str(module.version).encode())
-    hasher.part("producer", module.producer)
+    hasher.part("producer", module.producer.rstrip(b" "))  # without what a link may have filled it with
     for section in module.sections:
         if section.id not in {RESOURCES, OFFSETS}:
             hasher.part(f"section {section.id}", module.input.at(section.offset, section.nbytes, "a section"))
@@ -349,6 +349,9 @@ def _header(source: ModuleInput) -> tuple[int, bytes, int]:
     if version > _VERSION:
         raise source.error(len(MAGIC), f"bytecode version expected at most {_VERSION}, found {version}")
     end = head.find(b"\0", cursor.at)
+    if end < 0:
+        head = source.start(0, _FILLED_HEAD)
+        end = head.find(b"\0", cursor.at)
     if end < 0:
         raise source.error(cursor.at, f"the producer expected to end with NUL within {len(head)} bytes, found none")
     return version, head[cursor.at : end], end + 1

@@ -2,13 +2,22 @@
 
 Everything but sections 5 and 6 is kept byte for byte, so names keep their numbers in the string table. Bytes of weights
 are copied by the kernel.
+
+MLIR's reader aligns by addresses, not by offsets in the file (``BytecodeReader.cpp``, ``alignTo``). So it reads a
+resource only where LLVM gives the whole file the alignment of that resource. LLVM maps a file of four pages or more
+to the start of a page, unless the file ends at the end of a page (``MemoryBuffer.cpp``, ``shouldUseMmap``). It copies
+any other file to memory that is aligned to 16 bytes. A module with a larger alignment is therefore written so that LLVM
+maps it: spaces at the end of the producer, which no reader interprets, and another place of section 5, do that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import mmap
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import NamedTuple
 
-from cachec_mlir.blobs import Blob
+from cachec.errors import LinkError
+from cachec_mlir.blobs import BUFFER_ALIGNMENT, PAGE_ALIGNMENT, Blob
 from cachec_mlir.bytecode.reading import (
     BLOB,
     MAGIC,
@@ -25,6 +34,11 @@ from cachec_mlir.bytecode.reading import (
 from cachec_mlir.inputs import Source
 from cachec_mlir.offers import Bound
 from cachec_mlir.writing import Piece, Stripped
+
+#: LLVM maps files of four pages; with one byte more, the file does not end with a page.
+_MAPPED = max(4 * 4096, mmap.PAGESIZE) + 1
+#: What ``_layout`` adds to a producer.
+_FILLER = b" "
 
 
 def strip_bytecode(source: Source | Bytecode) -> Stripped:
@@ -51,6 +65,10 @@ class UnlinkedBytecode:
         self._module = ir if isinstance(ir, Bytecode) else Bytecode(ir)
         self.there = set(self._module.resources)
         self.wanted: dict[str, list[str]] = {name: [] for name in self._module.declared}
+
+    def alignments(self) -> set[int]:
+        """Of the resources that it has bytes of."""
+        return {each.alignment for each in self._module.resources.values()}
 
     def pieces(self, bound: Mapping[str, Bound], inline: Collection[str]) -> list[Piece]:
         """The module with these bytes; resources that it has bytes of stay. inline: of text alone, empty here."""
@@ -98,28 +116,66 @@ def _module(
     """The pieces of the module with each dialect's blob as ``fill`` says: alignment and bytes, None for none.
 
     strings: another string table. keys: the numbers in it of resources, by group and key, that have another name now.
+    Raises LinkError for an alignment with which MLIR's tools could not read the module.
     """
     source = module.input
-    out: list[Piece] = [MAGIC + varint(module.version) + module.producer + b"\0"]
-    at = len(out[0]) if isinstance(out[0], bytes) else 0
     offsets, data, data_nbytes, alignment = _resources(module, fill, keys or {})
+    sections: list[_Section] = []
     for section in module.sections:
         if section.id == RESOURCES:
-            body, nbytes, align = data, data_nbytes, alignment
+            sections.append(_Section(section.id, data, data_nbytes, alignment))
         elif section.id == OFFSETS:
-            body, nbytes, align = [offsets], len(offsets), section.alignment
+            sections.append(_Section(section.id, [offsets], len(offsets), section.alignment))
         elif section.id == STRINGS and strings is not None:
-            body, nbytes, align = [strings], len(strings), section.alignment
+            sections.append(_Section(section.id, [strings], len(strings), section.alignment))
         else:
-            body = [source.at(section.offset, section.nbytes, f"section {section.id}")]
-            nbytes, align = section.nbytes, section.alignment
-        head = bytes([section.id | (0x80 if align > 1 else 0)]) + varint(nbytes)
-        head += varint(align) if align > 1 else b""
-        head += PAD * (-(at + len(head)) % align)
-        out += [head, *body]
-        at += len(head) + nbytes
+            body: list[Piece] = [source.at(section.offset, section.nbytes, f"section {section.id}")]
+            sections.append(_Section(section.id, body, section.nbytes, section.alignment))
     source.check()
-    return out
+    return _layout(module, sections)
+
+
+class _Section(NamedTuple):
+    """A section that is written. nbytes: of its pieces."""
+
+    id: int
+    pieces: list[Piece]
+    nbytes: int
+    alignment: int
+
+
+def _layout(module: Bytecode, sections: Sequence[_Section]) -> list[Piece]:
+    """The pieces of a file that MLIR can read, see above."""
+    producer = module.producer.rstrip(_FILLER)
+    alignment = max(section.alignment for section in sections)
+    pieces, nbytes = _assembled(module.version, producer, sections)
+    if alignment <= BUFFER_ALIGNMENT:
+        return pieces
+    while nbytes < _MAPPED:  # padding that becomes unnecessary takes a part of what is added
+        producer += _FILLER * (_MAPPED - nbytes)
+        pieces, nbytes = _assembled(module.version, producer, sections)
+    rest = [section for section in sections if section.id != RESOURCES]
+    resources = [section for section in sections if section.id == RESOURCES]
+    for number in range(len(rest)):
+        if nbytes % PAGE_ALIGNMENT:
+            break
+        pieces, nbytes = _assembled(module.version, producer, [*rest[:number], *resources, *rest[number:]])
+    return pieces
+
+
+def _assembled(version: int, producer: bytes, sections: Sequence[_Section]) -> tuple[list[Piece], int]:
+    """The pieces of a file with these sections, and its bytes."""
+    start = MAGIC + varint(version) + producer + b"\0"
+    out: list[Piece] = [start]
+    at = len(start)
+    for section in sections:
+        aligned = section.alignment > 1
+        head = bytes([section.id | (0x80 if aligned else 0)]) + varint(section.nbytes)
+        head += varint(section.alignment) if aligned else b""
+        head += PAD * (-(at + len(head)) % section.alignment)
+        out += [head, *section.pieces]
+        at += len(head) + section.nbytes
+    return out, at
 
 
 def _resources(
@@ -145,6 +201,11 @@ def _resources(
                     chosen = fill(group, entry)
                 if chosen is not None:
                     align, blob = chosen
+                    if align > PAGE_ALIGNMENT:
+                        raise LinkError(
+                            f"resource {module.strings[entry.key]!r} is aligned to {align} bytes, and MLIR's tools "
+                            f"read bytecode with at most {PAGE_ALIGNMENT}; choose a smaller alignment, or link a text"
+                        )
                     head = varint(align) + varint(blob.nbytes)
                     # From the start of the section, which is aligned to the largest of these in the file.
                     added = [head + PAD * (-(at + len(head)) % align), blob]

@@ -164,6 +164,7 @@ def strip(
     from cachec_mlir import strip as take_out
     from cachec_mlir.cli.report import WHOLE, bug_report
     from cachec_mlir.explain.readable import readable, typed_resources
+    from cachec_mlir.linking.alignments import alignment_metadata
     from cachec_mlir.text.stripping import SCOPE
     from cachec_mlir.writing import write
 
@@ -177,7 +178,8 @@ def strip(
         text = None if seen is None else bug_report(file, size, typed, seen)
         specs = {each.name: each.spec() for each in typed}
         if weights is not None:
-            stripped.resources.weights(specs).save(weights)
+            kept = alignment_metadata(typed) if Path(weights).suffix == ".safetensors" else {}
+            stripped.resources.weights(specs).save(weights, metadata=kept)
         if output is not None and output != "-":
             write(output, [stripped.ir])
     if output == "-":

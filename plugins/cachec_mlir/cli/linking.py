@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import sys
 import tempfile
 from collections.abc import Collection, Iterator, Sequence
@@ -29,7 +30,11 @@ _REFERENCES = click.Choice(["resource", "parameter", "external", "undefined"])
 @click.option("--scope", help="The scope of --references parameter.")
 @click.option("--by-reference", is_flag=True, help="Leave the weights in their file, and write references to them.")
 @click.option("--inline", multiple=True, metavar="NAME", help="Write this one as a constant again, not as a resource.")
-@click.option("--alignment", type=click.IntRange(min=1), help="Of the weights, in bytes; a power of two.")
+@click.option(
+    "--alignment",
+    type=click.IntRange(min=1),
+    help="Of all weights, in bytes: a power of two. Else each has the one that it had, or that of its type.",
+)
 @json_option
 def link(
     file: str,
@@ -45,6 +50,9 @@ def link(
 ) -> None:
     """Put weights into a module that lacks them: from a checkpoint, or from the resources of another module.
 
+    Each weight has the alignment that it had in the module that `strip` took it out of, or that of its type. MLIR's
+    tools read bytecode with an alignment of more than 16 from a file only, and with more than 4096 not at all.
+
     With --by-reference no byte of them is copied where one .safetensors, .irpa or .gguf file has them all; else an
     archive is written beside the output. That is for --references parameter (the default then), external, undefined.
 
@@ -59,9 +67,10 @@ def link(
            "unused": [names that were offered and not asked for]}
     """
     from cachec.weights import open_weights
-    from cachec_mlir import ALIGNMENT, refer
     from cachec_mlir import link as put_in
+    from cachec_mlir import refer
     from cachec_mlir import strip as take_out
+    from cachec_mlir.linking.alignments import saved_alignments
     from cachec_mlir.text.stripping import SCOPE
 
     renamed = _pairs(names) or None
@@ -72,7 +81,8 @@ def link(
             made = refer(source, opened, output, to=references or "parameter", scope=scope or SCOPE, names=renamed)
         _print_linked(output, made.nbytes, made.archive, made.unused, as_json)
         return
-    offered: Any = take_out(weights).resources if _is_module(weights) else open_weights(weights)
+    is_module = _is_module(weights)
+    offered: Any = take_out(weights).resources if is_module else open_weights(weights)
     with module_file(file) as source, _target(output) as target:
         linked = put_in(
             source,
@@ -82,9 +92,10 @@ def link(
             scope=scope or SCOPE,
             names=renamed,
             inline=tuple(inline),
-            alignment=alignment or ALIGNMENT,
+            alignment=alignment or (None if is_module else saved_alignments(weights)),
         )
     _print_linked(output, linked.nbytes, None, linked.unused, as_json)
+    _warn_of_pipe(output, linked.is_file_only)
 
 
 @click.command("relink")
@@ -138,6 +149,7 @@ def relink(
         with _target(output) as target:
             linked = put_in(source, older, target, renames=matched)
     _print_linked(output, linked.nbytes, None, linked.unused, as_json)
+    _warn_of_pipe(output, linked.is_file_only)
 
 
 def _completed(source: str, older: Collection[str], given: dict[str, str]) -> dict[str, str]:
@@ -171,6 +183,16 @@ def _print_linked(output: str, nbytes: int, archive: Path | None, unused: Sequen
     click.echo(f"{clean(output)}: {nbytes:,} bytes{beside}", err=output == "-")
     if unused:
         click.echo(f"not asked for: {few(unused)}", err=True)
+
+
+def _warn_of_pipe(output: str, is_file_only: bool) -> None:
+    """Say where what went to stdout can't be read."""
+    if output == "-" and is_file_only and not stat.S_ISREG(os.fstat(sys.stdout.fileno()).st_mode):
+        click.echo(
+            "its resources are aligned to more than 16 bytes, so MLIR's tools read it from a file only, not from a "
+            "pipe: say -o FILE, or --alignment 16 (of link)",
+            err=True,
+        )
 
 
 def _pairs(values: Sequence[str]) -> dict[str, str]:

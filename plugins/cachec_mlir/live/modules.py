@@ -5,7 +5,6 @@ MLIR writes bytecode to a file and maps what it reads from one, so no byte of a 
 
 from __future__ import annotations
 
-import mmap
 import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,13 +16,13 @@ import msgspec
 
 from cachec.base.hashing import Hasher
 from cachec.base.texts import shown_pair
-from cachec.errors import CachecError, CheckpointError, LinkError, PluginError, StoreFault, UsageError
+from cachec.errors import CachecError, CheckpointError, LinkError, PluginError, StoreFault, UnstorableResult, UsageError
 from cachec.model import Fault
 from cachec.programs.plugin import ArtifactWriter, Fingerprint
 from cachec.programs.program import Program
 from cachec.weights import Weight, WeightSet
-from cachec_mlir.blobs import ALIGNMENT, Blob, Resource
-from cachec_mlir.bytecode.reading import RESOURCES, Bytecode, is_bytecode
+from cachec_mlir.blobs import ALIGNMENT, BUFFER_ALIGNMENT, PAGE_ALIGNMENT, Blob, Resource
+from cachec_mlir.bytecode.reading import Bytecode, is_bytecode
 from cachec_mlir.bytecode.rewriting import renamed_bytecode, strip_bytecode
 from cachec_mlir.forms import link
 from cachec_mlir.inputs import open_input
@@ -33,10 +32,6 @@ from cachec_mlir.offers import check_specs, offered
 from cachec_mlir.writing import write
 
 _NAME = "module.mlirbc"
-#: MLIR's own limit is far below (``llvm::Align`` of a blob is a u32).
-_MAX_ALIGNMENT = 1 << 31
-_MAPPED = max(4 * 4096, mmap.PAGESIZE)
-_UNMAPPED = 16
 
 
 class Written:
@@ -82,8 +77,9 @@ def load(
     bytes. Those in files are mapped where they lie, if all are aligned; else the kernel copies all to a temporary file.
     names: name in the program -> name in ``weights``, for those that differ; by default what the program says.
 
-    Raises UsageError for another format, LinkError where the weights do not fit the manifest, CheckpointError where
-    these bindings can't read it, PluginError where they are not installed.
+    Raises UsageError for another format, or an alignment that is no power of two; LinkError where the weights do not
+    fit the manifest, or an alignment is larger than 4096; CheckpointError where these bindings can't read it;
+    PluginError where they are not installed.
     """
     if program.format not in {"mlir:text", "mlir:bytecode"}:
         raise UsageError(f"load takes a program of format 'mlir:text' or 'mlir:bytecode', found {program.format!r}")
@@ -116,10 +112,10 @@ def _check(program: Program, weights: Mapping[str, Weight], names: Mapping[str, 
 
 def parse_stripped(bindings: Bindings, module: Bytecode) -> Any:
     """A live module without the bytes of the resources that ``module`` has. Raises CheckpointError."""
-    stripped = Bytecode(strip_bytecode(module).ir)
-    if all(section.alignment <= _UNMAPPED for section in stripped.sections):
-        return bindings.parse(stripped.input.at(0, stripped.input.size, "the module"), module.input.label)
-    return _mapped(bindings, stripped, lambda path: write(path, [strip_bytecode(stripped).ir]))
+    ir = strip_bytecode(module).ir
+    if all(section.alignment <= BUFFER_ALIGNMENT for section in Bytecode(ir).sections):
+        return bindings.parse(ir, module.input.label)
+    return _mapped(bindings, lambda path: write(path, [ir]))
 
 
 def _linked(
@@ -127,11 +123,11 @@ def _linked(
     ir: bytes,
     weights: Mapping[str, Weight] | Mapping[str, Resource],
     names: Mapping[str, str],
-    alignment: int = ALIGNMENT,
+    alignment: int | None = None,
 ) -> Any:
     """Bytecode with these bytes: where they lie, or in a copy that the kernel makes and MLIR maps."""
     module = Bytecode(ir)
-    bound = offered(weights, module.declared, names, alignment)
+    bound = offered(weights, dict.fromkeys(module.declared, ()), names, alignment)
     views = views_in_place(bound) if _all_of_builtin(module) else None
     if views is not None:
         other = placeholders(bound)
@@ -139,7 +135,7 @@ def _linked(
         if attached(bindings.resource, live, other, bound, views):
             return live
 
-    return _mapped(bindings, module, lambda path: link(module, weights, path, names=names, alignment=alignment).nbytes)
+    return _mapped(bindings, lambda path: link(module, weights, path, names=names, alignment=alignment).nbytes)
 
 
 def _all_of_builtin(module: Bytecode) -> bool:
@@ -147,28 +143,13 @@ def _all_of_builtin(module: Bytecode) -> bool:
     return not module.resources and all(module.strings[group.key] == "builtin" for _, group, _ in module.named)
 
 
-def _mapped(bindings: Bindings, module: Bytecode, write_to: Callable[[str], int]) -> Any:
-    """What ``write_to`` makes of ``module``, mapped: the file is gone when this returns, its pages are not.
-
-    LLVM maps a file of four pages or more, unless a page ends with it (``MemoryBuffer.cpp``, ``shouldUseMmap``); any
-    other it reads to where alignment is 16. So the producer, which nobody looks at, is as long as is needed, and where
-    a page ends with the file its resources stand elsewhere. ``module`` is changed for it.
-    """
+def _mapped(bindings: Bindings, write_to: Callable[[str], int]) -> Any:
+    """The module that ``write_to`` writes, mapped. The file is gone when this returns, its pages are not."""
     import tempfile  # slow to import, and not needed to strip
 
     with tempfile.TemporaryDirectory(prefix="cachec-mlir-") as folder:
         path = os.path.join(folder, _NAME)
-        nbytes = write_to(path)
-        while nbytes < _MAPPED:  # padding that becomes unnecessary takes a part of what is added
-            module.producer += b" " * (_MAPPED - nbytes)
-            nbytes = write_to(path)
-        rest = tuple(section for section in module.sections if section.id != RESOURCES)
-        resources = tuple(section for section in module.sections if section.id == RESOURCES)
-        for number in range(len(rest)):
-            if nbytes % mmap.PAGESIZE:
-                break
-            module.sections = (*rest[:number], *resources, *rest[number:])
-            nbytes = write_to(path)
+        write_to(path)
         return bindings.parse_file(path)
 
 
@@ -197,7 +178,7 @@ def fingerprint(module: Any) -> Fingerprint:
 
 class _Lifted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
-    alignment: Annotated[int, msgspec.Meta(ge=1, le=_MAX_ALIGNMENT)]
+    alignment: Annotated[int, msgspec.Meta(ge=1, le=PAGE_ALIGNMENT)]
 
 
 class _ModuleMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -214,6 +195,12 @@ def encode(module: Any, out: ArtifactWriter) -> dict[str, Any]:
         raise PluginError(f"a {type(module).__qualname__} is no ir.Module of known bindings")
     with Written(module) as written:
         stripped = strip_bytecode(written.bytecode)
+        for resource in stripped.resources.values():
+            if resource.alignment > PAGE_ALIGNMENT:
+                raise UnstorableResult(
+                    f"resource {resource.name!r} of an ir.Module is aligned to {resource.alignment} bytes, and MLIR "
+                    f"reads a stored module with at most {PAGE_ALIGNMENT}; align it to fewer, or return a text"
+                )
         out.write(stripped.ir)
         weights = stripped.resources.weights()
         for key in stripped.resources:

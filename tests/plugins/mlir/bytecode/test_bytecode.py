@@ -114,7 +114,7 @@ def test_strip_then_link_is_the_same_file(tmp_path, bytecode):
         stripped = strip(source)
         done = link(stripped.ir, stripped.resources, target)
         assert target.read_bytes() == bytecode
-        assert done == (len(bytecode), ())
+        assert done == (len(bytecode), (), False)
     assert sorted(os.listdir(tmp_path)) == ["linked", "m"]
 
 

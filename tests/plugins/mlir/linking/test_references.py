@@ -365,6 +365,6 @@ def test_a_kept_trailer_keeps_its_place(tmp_path):
     link(ir, from_arrays({"w1": arrays(0)["w1"]}), tmp_path / "out")
     assert (tmp_path / "out").read_bytes().startswith(ir)
     assert strip(tmp_path / "out").ir.rstrip() == ir.rstrip()
-    assert trailer({"w1": arrays(0)["w1"]}, 64).encode().splitlines()[3].lower().split()[1] in (
+    assert trailer({"w1": arrays(0)["w1"]}, 4).encode().splitlines()[3].lower().split()[1] in (
         (tmp_path / "out").read_bytes().lower()
     )

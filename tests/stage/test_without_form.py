@@ -1,0 +1,149 @@
+"""Globals without a form of their own: such a call counts by a pickle of them, or runs uncached and says why."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+import cachec
+from cachec import Reason
+
+from .conftest import Program
+
+#: What an installed library may hold: mutable settings as of ml_collections, a mesh of devices, a holder of a cache.
+_LIBRARY = """
+import threading
+class ConfigDict:
+    def __init__(self, **fields):
+        object.__setattr__(self, "_fields", dict(fields)); object.__setattr__(self, "_locked", False)
+    def __getattr__(self, name):
+        try: return self._fields[name]
+        except KeyError: raise AttributeError(name) from None
+    def __setattr__(self, name, value): self._fields[name] = value
+    def __getstate__(self): return dict(self.__dict__)
+    def __setstate__(self, state): self.__dict__.update(state)
+class Device:
+    def __reduce__(self): raise TypeError("cannot pickle a device")
+class Mesh:
+    def __init__(self, *names): self.names, self.devices = names, [Device()]
+class Holder:
+    def __init__(self, n): self.n, self.table = n, {n: n}
+    def __getstate__(self): return {"n": self.n}
+class Locked:
+    def __init__(self, n): self.n, self.lock = n, threading.Lock()
+class Named:
+    def __init__(self, n): self.n = n
+    def __reduce__(self): return "NAMED"
+NAMED = Named(1)
+class Sets:
+    def __init__(self, *items): self.items = {*items, "a", "b", "c", "d"}; self.again = frozenset(map(str, items))
+class Node:
+    def __init__(self): self.me, self.text = self, "a text" + "" ; self.other = "a " + self.text[2:]
+class Called:
+    def __init__(self, f): self.f = f
+    def __getstate__(self): return vars(self)
+class Slots:
+    __slots__ = ("a", "b")
+    def __init__(self, a): self.a = a
+"""
+#: Globals by what is special about them: statement, an edit of it, whether a call is stored.
+VALUES = {
+    "settings": ("X = lib.ConfigDict(width=3, act='relu', inner=lib.ConfigDict(a=1))", ("a=1", "a=2"), True),
+    "a lock inside": ("X = lib.Locked(3)", ("3", "4"), True),
+    "sets of texts": ("X = lib.Sets('q', 'w', 'e', 'r')", ("'e'", "'f'"), True),
+    "a circle": ("X = lib.Node()\nX.size = 1", ("size = 1", "size = 2"), True),
+    "slots": ("X = lib.Slots('a')", ("'a'", "'b'"), True),
+    "code inside": ("def f(): return 1\nX = lib.Called(f)", ("return 1", "return 2"), True),
+    "a lambda inside": ("X = lib.Called([lambda: 1])", (": 1", ": 2"), True),
+    "in a table": ("X = {'a': [lib.Slots(1)], 'b': lib.Slots(2)}", ("(2)", "(3)"), True),
+    "in a default": ("X = lib.Slots(3)\ndef f(x=X): return x", ("(3)", "(4)"), True),
+    "a generator of numbers": ("import numpy\nX = numpy.random.default_rng(3)", ("(3)", "(4)"), True),
+    "devices": ("X = lib.Mesh('data')", ("data", "model"), False),
+    "state that the pickle leaves out": ("X = lib.Holder(3)", ("3", "4"), False),
+    "a pickle that is a name": ("X = lib.Named(3)", ("3", "4"), False),
+    "an iterator": ("X = iter([1, 2])", ("1", "2"), False),
+    "a file": ("X = open(__file__)", ("X", "X"), False),
+    "a context variable": ("import contextvars\nX = contextvars.ContextVar('x')", ("'x'", "'y'"), False),
+    "a template": ("import jinja2\nX = jinja2.Template('a {{ b }}')", ("a {{", "c {{"), True),
+    "an environment of templates": (
+        "import jinja2\nX = jinja2.Environment(loader=jinja2.DictLoader({'a': 'text'}))",
+        ("text", "other"),
+        False,
+    ),
+    "a thread": ("import threading\nX = threading.Thread(target=print)", ("print", "len"), False),
+}
+_RUN = """
+import json
+from stages import STAGES
+ended = [each.call() for each in STAGES]
+print(json.dumps([[value, outcome.reason.value, outcome.detail] for value, outcome in ended]))
+"""
+
+
+def _write(folder: Path, values: list[str]) -> Path:
+    installed = folder / "site-packages"
+    (installed / "lib-1.dist-info").mkdir(parents=True, exist_ok=True)
+    (installed / "lib.py").write_text(_LIBRARY)
+    (installed / "lib-1.dist-info/RECORD").write_text("lib.py,,\nlib-1.dist-info/RECORD,,\n")
+    (installed / "lib-1.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: lib\nVersion: 1\n")
+    (folder / "pyproject.toml").write_text("")
+    imports = "import cachec\ncache = cachec.Cache()\nSTAGES = []\n"
+    for number, text in enumerate(values):
+        stage = "import cachec\nimport lib\ncache = cachec.Cache()\n@cache.stage\ndef stage():\n    return X is None\n"
+        (folder / f"value{number}.py").write_text(stage.replace("@", f"{text}\n@"))
+        imports += f"import value{number}\nSTAGES.append(value{number}.stage)\n"
+    head = "import os, sys\nsys.path.insert(0, os.path.join(os.path.dirname(__file__), 'site-packages'))\n"
+    (folder / "stages.py").write_text(head + imports)
+    (folder / "run.py").write_text(_RUN)
+    return folder / "run.py"
+
+
+def test_no_value_ends_a_program(tmp_path: Path, program: Program) -> None:
+    store = str(tmp_path / "store")
+    script = _write(tmp_path, [text for text, _, _ in VALUES.values()])
+    first, second = (json.loads(program(script, CACHEC_DIR=store, PYTHONHASHSEED=seed)) for seed in "12")
+    for (name, (_, _, is_stored)), once, again in zip(VALUES.items(), first, second, strict=True):
+        if is_stored:
+            assert (once[:2], again[:2]) == ([False, "miss:first-run"], [False, "hit"]), (name, once, again)
+        else:
+            assert once[:2] == again[:2] == [False, "bypass:unresolved-code"], (name, once)
+            assert ".X (" in once[2], name
+    edited = [text.replace(*edit) for text, edit, _ in VALUES.values()]
+    third = json.loads(program(_write(tmp_path, edited), CACHEC_DIR=store))
+    for name, (_, _, is_stored), last in zip(VALUES, VALUES.values(), third, strict=True):
+        assert last[1] == ("miss:code-changed" if is_stored else "bypass:unresolved-code"), (name, last)
+
+
+TABLE = iter([1])
+
+
+def test_a_call_without_a_key_says_so_wherever_it_is_asked(tmp_path: Path) -> None:
+    with closing(cachec.Cache(tmp_path / "store", log="off")) as cache:
+
+        @cache.stage
+        def stage() -> int:
+            return 3 if TABLE else 4
+
+        @cache.stage(version="1")
+        def around() -> int:
+            return stage() + 1
+
+        value, outcome = stage.call()
+        assert (value, outcome.reason, outcome.stored) == (3, Reason.UNRESOLVED_CODE, False)
+        assert "TABLE (builtins.list_iterator) has no stable form" in outcome.detail
+        assert "version=" in outcome.detail
+        assert stage.check().reason is Reason.UNRESOLVED_CODE
+        assert stage.why().startswith("bypass:unresolved-code: ")
+        with pytest.raises(cachec.UnresolvedCode, match="TABLE"):
+            stage.key()
+        assert stage() == 3
+        # What a call without a key reads is in no trace, so the stage around it is not stored either.
+        assert around.call()[1].reason is Reason.UNRESOLVED_CODE
+        assert around.call()[0] == 4
+    with closing(cachec.Cache(tmp_path / "store", log="off", mode="require")) as cache:
+        required = cache.stage(stage.__wrapped__)
+        with pytest.raises(cachec.CacheMissError, match="bypass:unresolved-code"):
+            required()
