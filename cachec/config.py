@@ -250,6 +250,9 @@ KEYS = tuple(_SETTINGS)
 #: For remotes: a token that servers are given, a key to sign with, a shared secret. No settings, as those are shown.
 TOKEN, KEY, SECRET = "CACHEC_REMOTE_TOKEN", "CACHEC_REMOTE_KEY", "CACHEC_REMOTE_SECRET"
 
+#: How many launchers are around a process (``launcher.depth``). No setting: a launcher sets it for its command.
+DEPTH = "CACHEC_DEPTH"
+
 #: What a user does about a store without a folder.
 _STORE_REMEDY = "set CACHEC_DIR, XDG_CACHE_HOME or HOME to an absolute path"
 
@@ -393,7 +396,7 @@ def trusted() -> tuple[Path, ...]:
 def unknown_variables(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
     """A warning for each variable ``CACHEC_*`` that is no setting. Not an error: it may be meant for a newer cachec."""
     names = os.environ if environ is None else environ
-    known = {*_VARIABLES.values(), TOKEN, KEY, SECRET}
+    known = {*_VARIABLES.values(), TOKEN, KEY, SECRET, DEPTH}
     strange = sorted(name for name in names if name.startswith("CACHEC_") and name not in known)
     return tuple(f"{name} is not a setting{suggestion(name, sorted(known))}" for name in strange)
 

@@ -15,10 +15,11 @@ LINE_OPTIONS = {
         "PATH[=content|opened|name]",
         "a file of weights: keyed by content; by content only if it is opened; by its name",
     ),
-    "--env": ("NAME", "a variable that COMMAND gets, and that is in the key"),
+    "--env": ("NAME", "a variable that is in the key, whatever its name"),
     "--tool": ("COMMAND", "an executable that it starts"),
     "--strip": ("", "give it the model without weights; these are written beside the output (.irpa)"),
     "--hardlink": ("", "outputs may be hard links into the store, read-only"),
+    "--restat": ("", "an output that has its content already keeps its time stamp, for build systems that look again"),
     "--portable": ("", "leave the processor out of the key"),
 }
 

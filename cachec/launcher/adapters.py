@@ -33,8 +33,9 @@ from cachec.errors import ConfigError
 #: What a flag means.
 #:
 #: value: keyed by its text; no file is looked for. pipeline: keyed by its text, and by the files that options in braces
-#: name. input: a file that is read. output, output-folder: what is written. depfile: an output in the syntax of Make
-#: that names the files that were read. depfile-on, depfile-short: the flag makes the command write one; a short one
+#: name. input: a file that is read. output, output-folder: the result. extra-output: a file that is written beside the
+#: result, whose own place does not follow from it. depfile: an output in the syntax of Make that names the files that
+#: were read. depfile-on, depfile-short: the flag makes the command write one; a short one
 #: leaves out system headers. search: a folder where files are looked for. weights: a file of weights. path-only: its
 #: value leaves the key. side-effect: it is there for what the command prints or writes beside its result. sees-cwd: the
 #: current folder comes into the result. sees-line: the command line does, as it was written. language: says what the
@@ -45,6 +46,7 @@ Meaning = Literal[
     "input",
     "output",
     "output-folder",
+    "extra-output",
     "depfile",
     "depfile-on",
     "depfile-short",
@@ -63,6 +65,9 @@ Takes = Literal["next", "joined", "equals"]
 
 #: How a weight file is keyed; ``name``: it is withheld from the command, which is told its name at most.
 WeightKey = Literal["content", "opened", "name"]
+
+#: Meanings of flags that can't be without a value.
+_VALUED = frozenset({"input", "output", "output-folder", "extra-output", "depfile", "search", "weights", "path-only"})
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,63}")
 
@@ -83,14 +88,19 @@ class Flag(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 
 class AdapterEnvironment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """keyed: variables that the command gets and that are in the key. passed: it gets them, and they are not. search:
-    keyed too, and lists of folders where files are looked for. unknown: with one of them set, and not empty, the
-    command is not understood."""
+    """Variables of the environment, of which the command gets every one. keyed: they are in the key. passed: they are
+    not. search: keyed too, and lists of folders where files are looked for. unknown: with one of them set, and not
+    empty, the command is not understood. Each but those of ``search`` may be a pattern, with ``*`` at its end.
+
+    complete: the command obeys no other variable. Without it every other variable is in the key too, but those that say
+    where, for whom and under what a command runs (``launcher.variables.NEUTRAL``).
+    """
 
     keyed: tuple[str, ...] = ()
     passed: tuple[str, ...] = ()
     search: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
+    complete: bool = False
 
 
 class Adapter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
@@ -285,7 +295,7 @@ def _flag(item: Any, number: int, where: str, text: str) -> Flag:
             raise ConfigError(
                 f"{where}:{line}: bad flag {name!r}; a name begins with '-', and '*' may only be its last character"
             )
-    needs_value = flag.means in {"input", "output", "output-folder", "depfile", "search", "weights", "path-only"}
+    needs_value = flag.means in _VALUED
     if not flag.names or (needs_value and not flag.takes):
         raise ConfigError(
             f"{where}:{line}: a flag that is {flag.means!r} needs names and takes, such as takes = ['next', 'equals']"

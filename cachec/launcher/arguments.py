@@ -11,10 +11,11 @@ from typing import Literal, get_args
 from cachec.base.texts import is_text
 from cachec.errors import UsageError
 from cachec.launcher.adapters import Adapter, Flag, WeightKey
-from cachec.launcher.command import Command, Input, Options, Output, PassThrough, Piece
+from cachec.launcher.command import Command, Input, Options, Output, OutputKind, PassThrough, Piece
 from cachec.launcher.direct import file_number
 from cachec.launcher.helpers import DETAIL, is_helper
 from cachec.launcher.restore import check_place
+from cachec.launcher.variables import UNKNOWN, matches
 from cachec.launcher.wrappers import NotSeen, followed
 from cachec.model import Reason
 
@@ -40,11 +41,7 @@ def describe(
 ) -> Command:
     """What the command line means. Raises PassThrough where it is not to be cached, UsageError for bad options."""
     command = Command(tuple(argv), program, cwd, adapter, options)
-    for name in adapter.environment.unknown if adapter is not None else ():
-        if environ.get(name):
-            raise PassThrough(
-                Reason.NOT_UNDERSTOOD, f"{name} is set, and chooses what its adapter does not describe", told=True
-            )
+    _check_variables(adapter, environ)
     for text in (*argv, cwd):
         if not is_text(text):
             raise PassThrough(Reason.NOT_UNDERSTOOD, f"{text!a} is not UTF-8")
@@ -71,6 +68,17 @@ def describe(
     if adapter is not None:
         command.runs = what_it_runs(command, adapter, environ)
     return command
+
+
+def _check_variables(adapter: Adapter | None, environ: Mapping[str, str]) -> None:
+    """Raise PassThrough where a variable is set that an adapter leaves to the compiler."""
+    if (adapter is None or not adapter.environment.complete) and not all(map(is_text, environ)):
+        raise PassThrough(Reason.NOT_UNDERSTOOD, "a variable of the environment has a name that is not UTF-8")
+    unknown = (*UNKNOWN, *(() if adapter is None else adapter.environment.unknown))
+    name = next((name for name, value in sorted(environ.items()) if value and matches(name, unknown)), "")
+    if name:
+        words = f"{name} is set, and chooses what its adapter does not describe"
+        raise PassThrough(Reason.NOT_UNDERSTOOD, f"{words}; unset it for the command (env -u {name})", told=True)
 
 
 def what_it_runs(command: Command, adapter: Adapter, environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -306,7 +314,7 @@ class _ArgumentReader:
         if means == "unknown":
             raise self._unknown(self._written(begin, name), "a flag that its adapter leaves to the compiler")
         text: str | None = value or ""
-        if means in {"output", "output-folder", "depfile"} and value is not None:
+        if means in {"output", "output-folder", "extra-output", "depfile"} and value is not None:
             text = self._output(means, value, shown)
         elif means == "path-only":
             text = None
@@ -342,6 +350,8 @@ class _ArgumentReader:
             flag = self._match(f"-{name}")[0] if name else None
             if flag is not None and flag.means == "side-effect":
                 raise PassThrough(Reason.SIDE_EFFECT_FLAG, f"pass {name} is there for what it prints")
+            if flag is not None and flag.means == "unknown":
+                raise self._unknown(f"pass {name}", "a pass that its adapter leaves to the compiler")
 
     def _written(self, number: int, name: str) -> str:
         return self._command.argv[number + 1] if number >= 0 else name
@@ -351,7 +361,8 @@ class _ArgumentReader:
             self._to_stdout = True
             return value
         path = os.path.join(self._command.cwd, value)
-        output = Output(path, "folder" if means == "output-folder" else "file", shown)
+        kinds: dict[str, OutputKind] = {"output-folder": "folder", "extra-output": "extra"}
+        output = Output(path, kinds.get(means, "file"), shown)
         if means == "depfile":
             self._depfile = output._replace(kind="depfile")
         else:

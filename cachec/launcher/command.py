@@ -34,6 +34,7 @@ class Options(msgspec.Struct, frozen=True):
     tools: tuple[str, ...] = ()
     strip: bool = False
     hardlink: bool = False
+    restat: bool = False
     portable: bool = False
 
 
@@ -63,11 +64,15 @@ class Input(NamedTuple):
     main: bool = True
 
 
+#: What an output is. file, folder: the result. extra: a file beside it. any: a file or a folder, whichever is there.
+OutputKind = Literal["file", "folder", "extra", "depfile", "any"]
+
+
 class Output(NamedTuple):
-    """A file or a folder that it writes, as an absolute path. kind: ``any`` is whichever of the two is there."""
+    """A file or a folder that it writes, as an absolute path."""
 
     path: str
-    kind: Literal["file", "folder", "depfile", "any"]
+    kind: OutputKind
     where: str
 
 

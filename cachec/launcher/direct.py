@@ -9,17 +9,20 @@ Imports no module that takes a millisecond: not even ``typing``.
 
     direct/ab/<64 hex>    in the cache's default folder; the name is the BLAKE3 of arguments, folder, version, user
 
-    bytes 0-15    ``cachec direct 6`` and a newline
+    bytes 0-15    ``cachec direct 7`` and a newline
     bytes 16-47   BLAKE3-256 of the rest
     bytes 48-55   u64 little-endian: length of the fields; then the fields, then the blobs
     fields        separated by NUL, numbers in decimal, a list as its length and its items:
                   arguments, current folder, version of cachec, boot id;
-                  variables (name, ``=value`` or ``-``), how many CACHEC_* beside ``UNKEYED``;
+                  variables (name, ``=value`` or ``-``); the rule for the others (patterns of those that count, those
+                  of them that do not, ``1`` where all others count), and those that count by it (name, value); how
+                  many CACHEC_* beside ``UNKEYED``;
                   absent paths; folders (path, identity, trust, names that must be absent);
                   files (path, identity, trust, digest); which file a path leads to (path, ``dev:ino``, ``-`` for none);
                   store; index file, identity, trust, row as the file has it, digest of the row;
-                  artifacts (digest, size, identity, trust); outputs (path, mode, artifact number or ``-``, the file
-                that is there while a launcher compiles to the same place);
+                  artifacts (digest, size, identity, trust); ``1`` where equal outputs keep their time stamps
+                  (``--restat``), else ``0``; outputs (path, mode, artifact number or ``-``, the file that is there
+                  while a launcher compiles to the same place);
                   lengths of blobs; the record for the log, and the path of its copy where no variable says one
     blobs         stdout, stderr, then the outputs without an artifact, in order
 
@@ -40,7 +43,7 @@ from cachec.base.xdg import cache_folder, expand_user
 from cachec.launcher.ending import write_streams
 from cachec.launcher.restore import check_place, mode_of, restore_bytes, restore_file
 
-MAGIC = b"cachec direct 6\n"
+MAGIC = b"cachec direct 7\n"
 _HEADER = len(MAGIC) + 32 + 8
 
 #: A file that has to be read, as its identity proves nothing, is left to the whole road from this size: that
@@ -54,7 +57,7 @@ MAX_MEMO = 1 << 26
 STATS_FILE = "CACHEC_STATS_FILE"
 
 #: Settings that no answer rests on.
-UNKEYED = (STATS_FILE, "CACHEC_SERVER")
+UNKEYED = (STATS_FILE, "CACHEC_SERVER", "CACHEC_DEPTH")
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
@@ -164,6 +167,7 @@ class _Memo:
         self._store = self._version = ""
         self._record = self._copy = b""
         self._renewed = False
+        self._restat = False
 
     def _next(self) -> bytes:
         self._at += 1
@@ -188,6 +192,9 @@ class _Memo:
             value = environ.get(name)
             if wanted != (b"-" if value is None else b"=" + value):
                 raise _Stale
+        keyed, passed = (self._take(int(self._next())) for _ in range(2))
+        if _matching(keyed, passed, others=self._next() == b"1") != self._take(2 * int(self._next())):
+            raise _Stale
         if int(self._next()) != count_keyed(os.environ):
             raise _Stale
 
@@ -246,6 +253,7 @@ class _Memo:
             self._artifacts.append((f"{self._store}/objects/{name[:2]}/{name}", state, trust, digest))
             if int(size) < 0:
                 raise _Stale
+        self._restat = self._next() == b"1"
         for _ in range(int(self._next())):
             path, mode, number, lock = self._take(4)
             self._locks.append(lock)
@@ -282,9 +290,9 @@ class _Memo:
         blobs = iter(self._streams[2:])
         for path, mode, number in self._outputs:
             if number < 0:
-                restore_bytes(bytes(next(blobs)), path, mode_of(mode.decode()))
+                restore_bytes(bytes(next(blobs)), path, mode_of(mode.decode()), restat=self._restat)
             else:
-                restore_file(self._artifacts[number][0], path, mode_of(mode.decode()))
+                restore_file(self._artifacts[number][0], path, mode_of(mode.decode()), restat=self._restat)
 
     def log(self, started: float) -> None:
         """Append the outcome to the log of the day, and to its copy. What can't be written is left out."""
@@ -314,6 +322,20 @@ class _Memo:
 
             signal.signal(signal.SIGPIPE, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGPIPE)
+
+
+def _matching(keyed: list[bytes], passed: list[bytes], *, others: bool) -> list[bytes]:
+    """Return the names and values of the variables that count by patterns. keyed: patterns alone."""
+    environ = os.environb
+    if others or passed:
+        from cachec.launcher.variables import Rule
+
+        rule = Rule(list(map(os.fsdecode, keyed)), list(map(os.fsdecode, passed)), others=others)
+        names = list(map(os.fsencode, rule.matching(os.environ)))
+    else:
+        beginnings = tuple(pattern[:-1] for pattern in keyed)
+        names = sorted(name for name in environ if name.startswith(beginnings))
+    return [each for name in names for each in (name, environ[name])]
 
 
 def _check_file(path: bytes, wanted: bytes, trust: bytes, digest: bytes) -> None:

@@ -112,8 +112,10 @@ def pass_through(program: str, argv: "list[str]", stdin: int | None) -> int:
                 continue
     for number in (_signal.SIGPIPE, _signal.SIGXFSZ):  # Python ignores them, and that would be inherited
         _signal.signal(number, _signal.SIG_DFL)
+    from cachec.launcher.depth import deepened
+
     try:
-        os.execv(program, argv)
+        os.execve(program, argv, {**os.environ, **deepened(os.environ)})
     except OSError as error:
         say(f"error: {argv[0]!r} can't be started: {error.strerror}")
         return _NOT_STARTED

@@ -14,6 +14,7 @@ from cachec.errors import CachecError, StoreFault, UnstorableResult
 from cachec.key.tools.executables import which
 from cachec.launcher import options
 from cachec.launcher.command import Command, PassThrough
+from cachec.launcher.depth import is_too_deep, too_deep_message
 from cachec.launcher.describing import describe_here
 from cachec.launcher.ending import Ending, perform, say
 from cachec.launcher.outputs import outputs_held
@@ -64,6 +65,9 @@ def _execute(args: Sequence[str], overrides: Mapping[str, object], served_with: 
     if program is None:
         say(f"error: {argv[0]!r} is not an executable in PATH; install it, or give its path")
         return Ending(_NOT_FOUND)
+    if is_too_deep(os.environ):
+        say(f"error: {too_deep_message(argv[0], program, os.environ)}")
+        return Ending(_WRONG_USE)
     try:
         opened = Opened(overrides, dict(os.environ), served_with)
     except NoFolder as error:
@@ -180,14 +184,15 @@ def _hand_out(opened: Opened, command: Command, value: Any) -> None:
     written: the command may manage, or says why not.
     """
     for output, stored, word in zip(command.outputs, value["outputs"], value["modes"], strict=True):
-        hardlink = command.options.hardlink
+        hardlink, restat = command.options.hardlink, command.options.restat
         try:
             if isinstance(stored, bytes):
-                restore_bytes(opened.places.filled(stored), output.path, mode_of(word))
+                restore_bytes(opened.places.filled(stored), output.path, mode_of(word), restat=restat)
             elif os.path.isdir(stored.path):
-                restore_tree(os.fspath(stored.path), output.path, hardlink=hardlink)
+                restore_tree(os.fspath(stored.path), output.path, hardlink=hardlink, restat=restat)
             else:
-                restore_file(os.fspath(stored.path), output.path, mode_of(word), hardlink=hardlink)
+                mode = mode_of(word)
+                restore_file(os.fspath(stored.path), output.path, mode, hardlink=hardlink, restat=restat)
         except OSError as error:
             if not isinstance(stored, bytes) and not os.path.exists(stored.path):
                 raise StoreFault(Fault.ARTIFACT_MISSING, f"{stored.path} went while it was handed out") from error

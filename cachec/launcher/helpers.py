@@ -28,19 +28,20 @@ def is_helper(command: str) -> bool:
 
 
 def unwrapped(args: list[str], own: str) -> list[str]:
-    """``args`` without a launcher before a launcher: ``-- [env NAME=VALUE...] cachec exec REST`` is REST.
+    """``args`` without a launcher before a launcher: ``[--restat] -- [env NAME=VALUE...] cachec exec REST`` is REST.
 
     CMake puts its launcher before commands that have one already. own: how this process was started; another cachec is
     left to be one. The variables come into ``os.environ``.
     """
-    at = 1
+    begin = int(args[:1] == ["--restat"])
+    at = begin + 1
     variables: list[str] = []
-    if args[:2] == ["--", "env"]:
-        at = 2
+    if args[begin : begin + 2] == ["--", "env"]:
+        at += 1
         while at < len(args) and args[at].startswith("CACHEC_") and "=" in args[at]:
             variables.append(args[at])
             at += 1
-    if args[:1] != ["--"] or args[at : at + 2] != [own, "exec"]:
+    if args[begin : begin + 1] != ["--"] or args[at : at + 2] != [own, "exec"]:
         return args
     for name, _, value in (each.partition("=") for each in variables):
         os.environ[name] = value
@@ -52,7 +53,12 @@ def run_helper(args: list[str]) -> None:
 
     Returns where it is none, and where the whole road is needed to say what is wrong; that does the same.
     """
+    args = args[args[:1] == ["--restat"] :]
     if len(args) < 2 or args[0] != "--" or not is_helper(args[1]):
+        return
+    from cachec.launcher.depth import deepened, is_too_deep
+
+    if is_too_deep(os.environ):
         return
     try:
         settings = _settings(os.getcwd())
@@ -75,7 +81,7 @@ def run_helper(args: list[str]) -> None:
     for name in _RESTORED:
         _signal.signal(getattr(_signal, name), _signal.SIG_DFL)
     try:
-        os.execvp(args[1], args[1:])
+        os.execvpe(args[1], args[1:], {**os.environ, **deepened(os.environ)})
     except OSError:
         return
 

@@ -27,9 +27,10 @@ from cachec.launcher import adapters, direct
 from cachec.launcher.arguments import configuration_places
 from cachec.launcher.command import Command
 from cachec.launcher.outputs import lock_of
-from cachec.launcher.request import environment, helper_path, keyed_variables
+from cachec.launcher.request import environment, helper_path, variable_rule
 from cachec.launcher.stage import Opened
 from cachec.launcher.stripping import wants_strip
+from cachec.launcher.variables import UNKNOWN, Rule, overlap
 from cachec.model import Entry, Mode, Outcome, Reason, Trace
 from cachec.stage.engine import Answer
 from cachec.stage.look import Looker
@@ -312,13 +313,25 @@ class Draft:
             self._put(os.fsencode(os.getcwd()), __version__.encode(), file.read().strip())
         environ = self._opened.variables
         cachec = [name for name in environ if name.startswith("CACHEC_") and name not in direct.UNKEYED]
-        names = dict.fromkeys([*_VARIABLES, *LOCALE, *keyed_variables(self._command), *cachec])
         adapter = self._command.adapter
+        rule = variable_rule(self._command)
+        names = dict.fromkeys([*_VARIABLES, *LOCALE, *rule.names, *cachec])
+        unknown: tuple[str, ...] = UNKNOWN
         if adapter is not None:
-            names.update(dict.fromkeys([*adapter.unless_set.values(), *adapter.environment.unknown]))
+            names.update(dict.fromkeys(adapter.unless_set.values()))
+            unknown += adapter.environment.unknown
+        names.update(dict.fromkeys(name for name in unknown if not name.endswith("*")))
         self._list(
             [[os.fsencode(name), b"=" + os.fsencode(environ[name]) if name in environ else b"-"] for name in names]
         )
+        # One that is unknown is not set, or empty; where it comes to be set it is another of those that match.
+        patterns = [name for name in (*rule.keyed, *unknown) if name.endswith("*")]
+        passed = [name for name in rule.passed if rule.others or any(overlap(name, each) for each in patterns)]
+        rule = Rule(patterns, passed, others=rule.others)
+        self._list([[os.fsencode(name)] for name in patterns])
+        self._list([[os.fsencode(name)] for name in passed])
+        self._put(_flag(rule.others))
+        self._list([[os.fsencode(name), os.fsencode(environ[name])] for name in rule.matching(environ)])
         self._put(b"%d" % direct.count_keyed(environ))
 
     def _stats_file(self) -> Path | None:
@@ -366,6 +379,7 @@ class Draft:
         if sum(map(len, blobs)) > _MAX_BLOBS:
             raise _Unfit
         self._list(artifacts)
+        self._put(_flag(self._command.options.restat))
         self._list(outputs)
         self._put(*_listed(b"%d" % len(blob) for blob in blobs))
         return blobs

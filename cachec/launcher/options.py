@@ -12,7 +12,7 @@ from cachec.launcher.command import Options
 
 #: Options with a value, each of which may come several times.
 _MANY = ("--input", "--output", "--weights", "--env", "--tool")
-_SWITCHES = ("--strip", "--hardlink", "--portable")
+_SWITCHES = ("--strip", "--hardlink", "--portable", "--restat")
 
 
 def parse(args: Sequence[str]) -> tuple[Options, list[str]]:
@@ -52,6 +52,7 @@ def parse(args: Sequence[str]) -> tuple[Options, list[str]]:
         strip="--strip" in switches,
         hardlink="--hardlink" in switches,
         portable="--portable" in switches,
+        restat="--restat" in switches,
     )
     return options, command
 

@@ -9,17 +9,15 @@ from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
 from cachec.base import fsio
+from cachec.base.fsio import Identity
 from cachec.base.hashing import FileDigests, digest_bytes
 from cachec.commands.watched import states
 from cachec.errors import StoreFault
-from cachec.launcher.command import Output
+from cachec.launcher.command import Command, Output
 from cachec.model import Reason
 from cachec.recording import Recorder
-from cachec.store.locks import KeyLock
+from cachec.store.locks import KeyLock, is_ancestor
 from cachec.store.store import Store
-
-#: What a process that a server has forked is called, before the number of the process that asked for it.
-SERVES = "cachec:"
 
 
 def lock_of(store: Store, output: Output) -> KeyLock:
@@ -44,30 +42,13 @@ def outputs_held(
         without: tuple[Reason, str] | None = None
         try:
             for _, lock in sorted(locks.items()):
-                if lock.try_acquire() or (not _is_ancestor(lock.holder()) and lock.acquire(timeout, on_wait)):
+                if lock.try_acquire() or (not is_ancestor(lock.holder()) and lock.acquire(timeout, on_wait)):
                     stack.callback(lock.release)
-                elif not _is_ancestor(lock.holder()):
+                elif not is_ancestor(lock.holder()):
                     without = Reason.UNDESCRIBED, f"its outputs could not be held against process {lock.holder()}"
         except StoreFault as fault:  # a store that can't be written: what is stored there is handed out all the same
             without = Reason.STORE_UNAVAILABLE, fault.detail
         yield without
-
-
-def _is_ancestor(pid: int) -> bool:
-    """Whether a process waits for this one, as a launcher does that runs a whole build: it will not let go before. For
-    a server's child waits who asked the server: it is called so."""
-    mine = os.getpid()
-    while pid and mine > 1:
-        if mine == pid:
-            return True
-        try:
-            with open(f"/proc/{mine}/stat", encoding="utf-8", errors="replace") as file:
-                name, _, fields = file.read().partition("(")[2].rpartition(")")
-            asks = name.removeprefix(SERVES)
-            mine = int(fields.split()[1] if asks == name else asks)
-        except (OSError, ValueError, IndexError):
-            return False
-    return False
 
 
 def check_stored(recorder: Recorder, outputs: Sequence[Output]) -> None:
@@ -82,46 +63,96 @@ def check_stored(recorder: Recorder, outputs: Sequence[Output]) -> None:
     recorder.check_before_storing(check)
 
 
+class UnnamedFiles:
+    """Files that a command may write although no argument names them, as they are before it runs.
+
+    Compilers name such a file after an input or an output, with another suffix: ``a.o`` of ``a.c`` in the current
+    folder, ``a.dwo`` beside ``a.o``. A file of any other name may be that of another command of the build, which runs
+    at the same time. A shipped adapter without default names knows each file that its command writes.
+    """
+
+    def __init__(self, command: Command) -> None:
+        self._before: dict[str, Identity | None] = {}
+        self._folders: dict[str, set[str]] = {}
+        adapter = command.adapter
+        if adapter is not None and adapter.is_shipped and not adapter.default_output:
+            return
+        for output in command.outputs:
+            folder, name = os.path.split(output.path)
+            self._folders.setdefault(folder, set()).update((name, _stem(name)))
+        for each in command.inputs:
+            if each.main and adapter is not None:  # of a command that options describe, they name all that it writes
+                folder, name = os.path.split(each.path)
+                for place in (command.cwd, folder):
+                    self._folders.setdefault(place, set()).add(_stem(name))
+        named = {*command.weights, *command.undescribed, *(each.path for each in command.inputs)}
+        self._named = {os.path.realpath(path) for path in (*named, *(output.path for output in command.outputs))}
+        self._before = self._states()
+
+    def changed(self) -> list[str]:
+        """Return the files that were made or changed since."""
+        now = self._states()
+        return sorted(path for path, state in now.items() if self._before.get(path) != state)
+
+    def _states(self) -> dict[str, Identity | None]:
+        found: dict[str, Identity | None] = {}
+        for folder, stems in self._folders.items():
+            try:
+                names = os.listdir(folder)
+            except OSError:
+                continue  # it is not there: what can't be written there the command tells
+            for name in names:
+                path = os.path.join(folder, name)
+                if "." in name[1:] and _stem(name) in stems and os.path.realpath(path) not in self._named:
+                    found[path] = fsio.identity_if_there(path)
+        return found
+
+
+def _stem(name: str) -> str:
+    """A file's name without its suffix."""
+    return os.path.splitext(name)[0]
+
+
 class _Before(NamedTuple):
-    size: int
-    mtime_ns: int
+    status: os.stat_result
     digest: str
-    place: tuple[int, int]
-    mode: int
 
 
 class Untouched:
-    """The output files of a command as they are before it runs. What a run leaves with the same content keeps its time
-    stamp, as on a hit: a comment in the model changed, say, and the build stops there."""
+    """The output files of a command as they are before it runs."""
 
-    def __init__(self, outputs: Sequence[Output], digests: FileDigests) -> None:
+    def __init__(self, outputs: Sequence[Output], digests: FileDigests, *, restat: bool) -> None:
+        """restat: a file that the run writes again with the same content keeps its time stamp, as on a hit: where a
+        comment in the model changed, a build that looks at time stamps again stops there."""
         self._digests = digests
+        self._restat = restat
         self._before: dict[str, _Before] = {}
         for output in outputs:
             try:
                 status = os.stat(output.path)
                 if stat.S_ISREG(status.st_mode):
-                    digest = digests.of_path(output.path)
-                    place = status.st_dev, status.st_ino
-                    self._before[output.path] = _Before(
-                        status.st_size, status.st_mtime_ns, digest, place, status.st_mode
-                    )
+                    self._before[output.path] = _Before(status, digests.of_path(output.path) if restat else "")
             except OSError:
                 continue  # it is not there, or not to be read: then there is nothing to keep
 
     def put_back(self) -> None:
-        """Set the time stamp again of each file that has the content that it had. Raises OSError."""
-        for path, before in self._before.items():
+        """Set the time stamp again of each file that has the content that it had, with ``restat``. Raises OSError."""
+        for path, (before, digest) in self._before.items() if self._restat else ():
             try:
                 status = os.stat(path)
             except FileNotFoundError:
                 continue
-            is_new = stat.S_ISREG(status.st_mode) and status.st_mtime_ns != before.mtime_ns
-            if is_new and status.st_size == before.size and self._digests.of_path(path) == before.digest:
-                os.utime(path, ns=(status.st_atime_ns, before.mtime_ns))
+            is_new = stat.S_ISREG(status.st_mode) and status.st_mtime_ns != before.st_mtime_ns
+            if is_new and status.st_size == before.st_size and self._digests.of_path(path) == digest:
+                os.utime(path, ns=(status.st_atime_ns, before.st_mtime_ns))
 
     def has_old_mode(self, path: str, status: os.stat_result) -> bool:
         """Whether an output is the file that was there before, written again, with the mode that this had: one that
         somebody else may have chosen."""
         before = self._before.get(path)
-        return before is not None and (before.place, before.mode) == ((status.st_dev, status.st_ino), status.st_mode)
+        return before is not None and _place(before.status) == _place(status)
+
+
+def _place(status: os.stat_result) -> tuple[int, int, int]:
+    """Which file it is, and its mode."""
+    return status.st_dev, status.st_ino, status.st_mode

@@ -14,7 +14,7 @@ from cachec.reproduce.recipe import LineCalled, RecordedLine
 def called(opened: Opened, command: Command, args: Sequence[str]) -> LineCalled:
     """How it was called. args: what followed ``cachec exec``."""
     keyed = opened.places.keyed
-    names = (*keyed_variables(command), *LOCALE)
-    return LineCalled(
-        RecordedLine(tuple(map(keyed, args)), keyed(command.cwd)), {name: opened.variables.get(name) for name in names}
-    )
+    variables = {name: keyed(value) for name, value in opened.variables.items()}
+    names = (*keyed_variables(command, opened.variables), *LOCALE)
+    line = RecordedLine(tuple(map(keyed, args)), keyed(command.cwd))
+    return LineCalled(line, {name: variables.get(name) for name in names})

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from cachec.base.distributions import Distributions
 from cachec.base.hashing import FileDigests, Hasher, digest_bytes, frame
-from cachec.commands.environment import command_environment
 from cachec.errors import UsageError
 from cachec.key.folders import path_digest
 from cachec.key.inventory import Inventory
@@ -19,8 +18,11 @@ from cachec.key.tools.environment import LOCALE, environment_parts
 from cachec.key.tools.executables import which
 from cachec.key.tools.platform import CPUINFO, cpu_features
 from cachec.key.tools.tools import ToolKeys
+from cachec.launcher.adapters import AdapterEnvironment
 from cachec.launcher.command import Command, PassThrough
+from cachec.launcher.depth import deepened
 from cachec.launcher.places import Places
+from cachec.launcher.variables import Rule
 from cachec.launcher.volatile import VolatileWords
 from cachec.model import Part, PartKind, Reason
 
@@ -30,14 +32,14 @@ if TYPE_CHECKING:
     from cachec.programs.program import Program
 
 #: Bump it when the meaning of a command's key changes: every older entry is then a miss.
-KEY_VERSION = "3"
+KEY_VERSION = "4"
 
 _DOMAIN = frame("domain", b"command")
 
 _FOLDERS = re.compile(r"/\S*/")
 
-#: Always keyed: it chooses libraries, of what the command loads by itself too.
-_ALWAYS = ("LD_LIBRARY_PATH",)
+#: Always keyed: the loader and the C library obey them in every program.
+_ALWAYS = ("LD_LIBRARY_PATH", "LD_*", "GLIBC_TUNABLES", "GCONV_PATH", "LOCPATH", "NLSPATH", "TZ", "TZDIR")
 
 
 class CommandRequest:
@@ -119,8 +121,7 @@ class CommandRequests:
         parts = (
             self._stage_part(command),
             *self._tool_parts(command, fresh=fresh),
-            *environment_parts(keyed_variables(command), self._environ),
-            *environment_parts(tuple(name for name in LOCALE if name in self._environ), self._environ),
+            *self._environment_parts(command),
             *([] if command.options.portable else [host_part()]),
             *self._argument_parts(command, programs),
             *self._content_parts(command, programs, arguments["stdin"], fresh=fresh),
@@ -165,6 +166,11 @@ class CommandRequests:
         hasher.part("adapter", b"" if adapter is None else adapter.digest().encode())
         shown = "no adapter" if adapter is None else f"adapter {adapter.name} {adapter.digest()[:8]}"
         return Part(PartKind.STAGE, command.stage, hasher.digest(), shown)
+
+    def _environment_parts(self, command: Command) -> tuple[Part, ...]:
+        """One part for each variable that counts. The base folder leaves their values, as it leaves arguments."""
+        values = {name: self._places.keyed(value) for name, value in self._environ.items()}
+        return environment_parts(keyed_variables(command, self._environ), values)
 
     def _tool_parts(self, command: Command, *, fresh: bool) -> Iterator[Part]:
         keys = self.tool_keys(command)
@@ -267,17 +273,22 @@ class CommandRequests:
                 raise PassThrough(Reason.VOLATILE_INPUT, f"{shown} {why}")
 
 
-def keyed_variables(command: Command) -> tuple[str, ...]:
-    """The variables that are in the key."""
-    adapter = command.adapter
-    named = () if adapter is None else adapter.environment.keyed + adapter.environment.search
-    return tuple(sorted({*named, *command.options.env, *_ALWAYS}))
+def variable_rule(command: Command) -> Rule:
+    """Return which variables are in the key of a command, beside the locale."""
+    described = AdapterEnvironment() if command.adapter is None else command.adapter.environment
+    keyed = (*described.keyed, *described.search, *command.options.env, *_ALWAYS)
+    return Rule(keyed, (*described.passed, *LOCALE), others=not described.complete)
+
+
+def keyed_variables(command: Command, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The variables that are in the key: those that are named, set or not, and of the others those that are set."""
+    rule = variable_rule(command)
+    return tuple(sorted({*rule.names, *rule.matching(environ), *(name for name in LOCALE if name in environ)}))
 
 
 def environment(command: Command, environ: Mapping[str, str]) -> dict[str, str]:
-    """What the command gets: the keyed variables, those that its adapter passes on, and those that every one gets."""
-    named = {*keyed_variables(command), *(() if command.adapter is None else command.adapter.environment.passed)}
-    return {**command_environment(environ, named), "PWD": command.cwd}
+    """What the command gets: the whole environment."""
+    return {**environ, "PWD": command.cwd, **deepened(dict(environ))}
 
 
 def _distributions_of(program: str) -> Distributions:

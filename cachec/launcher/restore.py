@@ -67,22 +67,26 @@ def check_place(target: str | bytes, *, replaces: bool = False) -> None:
         raise PermissionError(errno.EACCES, "it may not be written", target)
 
 
-def restore_file(source: str, target: str, mode: int, *, hardlink: bool = False) -> bool:
+def restore_file(source: str, target: str, mode: int, *, hardlink: bool = False, restat: bool = False) -> bool:
     """Make ``target`` the content of ``source``; whether anything was written.
 
-    A file that has the content already is left alone, time stamp and all; only its mode is set right. Else a new file
-    replaces it in one step, so nobody sees a part of it. Raises OSError.
+    A file that has the content already is not written again: its mode is set right, and it gets the time of now, as
+    from a compiler. Else a new file replaces it in one step, so nobody sees a part of it. restat: a file that has the
+    content already keeps its time stamp. Raises OSError.
     """
     if same_content(target, source, os.stat(source).st_size):
         if not hardlink and stat.S_IMODE(os.stat(target).st_mode) != mode:
             os.chmod(target, mode)
-        return False
+        if restat or _is_touched(target):
+            return False
     place = os.path.realpath(target)
     staged = _name_beside(place)
     if hardlink:
         os.link(source, staged)
-        _take_place(staged, place)
-        return True
+        if _is_touched(staged):  # the store's file has the time of the compile, which may be before the inputs'
+            _take_place(staged, place)
+            return True
+        os.unlink(staged)
     read = open_read(source, os.O_NOFOLLOW)
     try:
         _write(staged, place, mode, lambda fd: _share(read, fd))
@@ -91,15 +95,24 @@ def restore_file(source: str, target: str, mode: int, *, hardlink: bool = False)
     return True
 
 
-def restore_bytes(data: bytes, target: str, mode: int) -> bool:
+def restore_bytes(data: bytes, target: str, mode: int, *, restat: bool = False) -> bool:
     """The same for content in memory."""
     try:
-        if read_regular(target, len(data)) == data:
+        if read_regular(target, len(data)) == data and (restat or _is_touched(target)):
             return False
     except OSError:
         pass  # it is made, or replaced
     place = os.path.realpath(target)
     _write(_name_beside(place), place, mode, lambda fd: _write_all(fd, data))
+    return True
+
+
+def _is_touched(path: str) -> bool:
+    """Set the time stamp of a file to now; False where the file is another user's, which only its owner may do."""
+    try:
+        os.utime(path)
+    except PermissionError:
+        return False
     return True
 
 
@@ -162,8 +175,11 @@ def _write_all(fd: int, data: bytes) -> None:
         view = view[os.write(fd, view) :]
 
 
-def restore_tree(source: str, target: str, *, hardlink: bool = False) -> None:
-    """Make ``target`` a folder with everything that ``source`` holds; what else is there stays. Raises OSError."""
+def restore_tree(source: str, target: str, *, hardlink: bool = False, restat: bool = False) -> None:
+    """Make ``target`` a folder with everything that ``source`` holds; what else is there stays. Raises OSError.
+
+    restat: as of ``restore_file``; without it the folder itself gets the time of now too.
+    """
     if not os.path.isdir(target):
         os.makedirs(target)
     with os.scandir(source) as entries:
@@ -172,10 +188,13 @@ def restore_tree(source: str, target: str, *, hardlink: bool = False) -> None:
             if entry.is_symlink():
                 _restore_link(os.readlink(entry.path), place)
             elif entry.is_dir():
-                restore_tree(entry.path, place, hardlink=hardlink)
+                restore_tree(entry.path, place, hardlink=hardlink, restat=restat)
             else:
                 is_executable = bool(entry.stat().st_mode & stat.S_IXUSR)
-                restore_file(entry.path, place, mode_of(EXECUTABLE if is_executable else PLAIN), hardlink=hardlink)
+                mode = mode_of(EXECUTABLE if is_executable else PLAIN)
+                restore_file(entry.path, place, mode, hardlink=hardlink, restat=restat)
+    if not restat:
+        os.utime(target)
 
 
 def _restore_link(to: str, place: str) -> None:

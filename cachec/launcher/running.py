@@ -17,7 +17,7 @@ from cachec.commands.watched import Reads, Watched
 from cachec.launcher import headers
 from cachec.launcher.command import Command
 from cachec.launcher.direct import file_number
-from cachec.launcher.outputs import Untouched, check_stored
+from cachec.launcher.outputs import UnnamedFiles, Untouched, check_stored
 from cachec.launcher.places import Places, leaked
 from cachec.launcher.request import environment
 from cachec.launcher.restore import EXECUTABLE, PLAIN
@@ -58,7 +58,8 @@ def run_command(where: RunEnvironment, command: Command, argv: Sequence[str], st
             weights={path: "withheld" if key == "name" else key for path, key in command.weights.items()},
             undescribed=command.undescribed,
         )
-        untouched = Untouched(command.outputs, where.digests)
+        untouched = Untouched(command.outputs, where.digests, restat=command.options.restat)
+        unnamed = UnnamedFiles(command)
         ended = watched.run(
             [*argv, *own],
             command.program,
@@ -71,6 +72,9 @@ def run_command(where: RunEnvironment, command: Command, argv: Sequence[str], st
         if ended.returncode:
             raise CommandFailed(ended)
         untouched.put_back()
+        for path in unnamed.changed():
+            words = f"{path} was written, which no argument names; to have it stored too, say --output {path}"
+            recorder.keep_out(Reason.UNDESCRIBED, words)
         for path in command.absent:
             if os.path.lexists(path):
                 recorder.keep_out(Reason.INPUT_CHANGED, f"{path} appeared meanwhile")
@@ -103,7 +107,7 @@ def _name_dependencies(where: RunEnvironment, command: Command, argv: Sequence[s
     dropped = {
         number
         for piece in command.pieces
-        if piece.means in {"output", "depfile", "depfile-on", "depfile-short"} and piece.begin >= 0
+        if piece.means in {"output", "extra-output", "depfile", "depfile-on", "depfile-short"} and piece.begin >= 0
         for number in range(piece.begin, piece.end)
     }
     kept = [arg for number, arg in enumerate(argv[1:]) if number not in dropped and arg not in {"-c", "-S", "-MP"}]

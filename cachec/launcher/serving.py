@@ -28,7 +28,7 @@ from cachec.key.tools.executables import which
 from cachec.key.tools.loader import read_settled
 from cachec.launcher import client, options
 from cachec.launcher.ending import pack, unpack
-from cachec.launcher.outputs import SERVES
+from cachec.store.locks import SERVES
 
 #: The status of a child that found the files of a module changed.
 STALE = 3

@@ -98,7 +98,7 @@ def stripped_command_line(command: Command, stripped: Sequence[StrippedInput]) -
 def weights_beside(command: Command, stripped: Sequence[StrippedInput]) -> Iterator[Callable[[], None]]:
     """Write the weights under temporary names, which are removed at the end; what is yielded gives them their own.
 
-    A file that has these weights already is left alone. That raises CachecError where there can be no such file,
+    A file that has these weights already is not written again. That raises CachecError where there can be no such file,
     CheckpointError (a digit that is none), WeightsChanged.
     """
     output = next((output.path for output in command.outputs if output.kind == "file"), "")
@@ -111,6 +111,8 @@ def weights_beside(command: Command, stripped: Sequence[StrippedInput]) -> Itera
             with _told():
                 if not same_content(target, file, os.stat(file).st_size):
                     take_place(file, target)
+                elif not command.options.restat:
+                    os.utime(target)
 
     try:
         yield publish

@@ -87,7 +87,7 @@ class RecordedLine(msgspec.Struct, frozen=True):
 
 class Recipe(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How one run was called. entry: ``module:qualname`` of the stage's function. folders: how many are numbered. line:
-    of a command, whose ``environ`` is what its key names."""
+    of a command, whose ``environ`` is what its key names, with a NUL for the base folder."""
 
     version: int
     stage: str

@@ -46,6 +46,10 @@ _MOST = 1 << 16
 _MAX_STAGE = 300
 
 
+#: What a process that a server has forked is called, before the number of the process that asked for it.
+SERVES = "cachec:"
+
+
 class Running(msgspec.Struct, frozen=True):
     """A stage that runs under the lock of a key. pid, since, near: as in the file. waiting: since when, by process."""
 
@@ -231,6 +235,23 @@ def _lines(path: Path) -> list[str]:
         return foreign.read_regular(path, _MOST).decode(errors="replace").split("\n")
     except OSError:
         return []
+
+
+def is_ancestor(pid: int) -> bool:
+    """Whether a process waits for this one, as a launcher does that runs a whole build: it will not let go before. For
+    a server's child waits who asked the server: it is called so."""
+    mine = os.getpid()
+    while pid and mine > 1:
+        if mine == pid:
+            return True
+        try:
+            with open(f"/proc/{mine}/stat", encoding="utf-8", errors="replace") as file:
+                name, _, fields = file.read().partition("(")[2].rpartition(")")
+            asks = name.removeprefix(SERVES)
+            mine = int(fields.split()[1] if asks == name else asks)
+        except (OSError, ValueError, IndexError):
+            return False
+    return False
 
 
 def _running(key: str, lines: list[str]) -> Iterator[Running]:

@@ -96,7 +96,9 @@ def main() -> None:
     """Read a reproducer, run it, and write what came of it."""
     reproducer, folder, result = load(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
     sys.path[:0] = [os.path.abspath(each) for each in sys.argv[4:]]
-    os.environ.update({name: value for name, value in reproducer.recipe.environ.items() if value is not None})
+    recipe = reproducer.recipe
+    if recipe.line is None:  # a command line sets its variables by itself
+        os.environ.update({name: value for name, value in recipe.environ.items() if value is not None})
     ended = msgspec.json.encode(again(reproducer, folder))
     Path(result).write_bytes(ended)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import filecmp
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,13 +19,13 @@ from cachec.launcher.command import Command, Output, PassThrough
 from cachec.launcher.describing import describe_here
 from cachec.launcher.explain import explain
 from cachec.launcher.places import Places, leaked
-from cachec.launcher.request import environment
+from cachec.launcher.request import environment, keyed_variables
 from cachec.launcher.stage import CommandStage, Opened, looked_at
 from cachec.launcher.stripping import wants_strip
 from cachec.reproduce.recipe import Recipe, RecordedLine
 
 #: What of a command line names an output.
-_OUTPUTS = frozenset({"output", "output-folder", "depfile"})
+_OUTPUTS = frozenset({"output", "output-folder", "extra-output", "depfile"})
 
 #: Characters of what a command that failed wrote.
 _TAIL = 400
@@ -47,13 +47,15 @@ def run_line(recipe: Recipe, line: RecordedLine, key: str, folder: Path) -> Line
 
     Changes the current folder and the environment of this process, which is to be one of its own.
     """
-    for name, value in recipe.environ.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
     try:
-        args = _entered(line)
+        base = _base_folder((line.cwd, *line.args, *filter(None, recipe.environ.values())))
+        for name, value in recipe.environ.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value.replace("\0", base)
+        args = _entered(line, base)
+        _unset_others(args, recipe.environ)
         would = explain(args).outcome
         if would.key != key or not would.hit:
             raise _NotAgain(f"a call would not hit now: {would.detail or would.reason.value}")
@@ -67,16 +69,20 @@ def run_line(recipe: Recipe, line: RecordedLine, key: str, folder: Path) -> Line
         return LineEnded("skipped", f"a file of it can't be read: {error}")
 
 
-def _entered(line: RecordedLine) -> list[str]:
-    """The arguments, from the folder that they are of, which is the current one then."""
-    base = ""
-    if any("\0" in text for text in (line.cwd, *line.args)):
-        from cachec import config
+def _base_folder(texts: Iterable[str]) -> str:
+    """The base folder that stands for a NUL in one of these texts; empty where there is none in them."""
+    if not any("\0" in text for text in texts):
+        return ""
+    from cachec import config
 
-        found = config.load().base_dir
-        if found is None:
-            raise _NotAgain("it was stored below a base_dir; set one here (CACHEC_BASE_DIR), the checkout to look at")
-        base = os.fspath(found).rstrip("/")
+    found = config.load().base_dir
+    if found is None:
+        raise _NotAgain("it was stored below a base_dir; set one here (CACHEC_BASE_DIR), the checkout to look at")
+    return os.fspath(found).rstrip("/")
+
+
+def _entered(line: RecordedLine, base: str) -> list[str]:
+    """The arguments, from the folder that they are of, which is the current one then."""
     cwd = line.cwd.replace("\0", base)
     try:
         os.chdir(cwd)
@@ -84,6 +90,15 @@ def _entered(line: RecordedLine) -> list[str]:
         raise _NotAgain(f"the folder that it ran in can't be entered: {cwd}: {error.strerror}") from error
     os.environ["PWD"] = cwd
     return [each.replace("\0", base) for each in line.args]
+
+
+def _unset_others(args: Sequence[str], recorded: Mapping[str, str | None]) -> None:
+    """Remove the variables that count for the command and were not set when it ran. Raises PassThrough."""
+    with looked_at(args, None) as (opened, given, argv, program):
+        command = describe_here(opened, given, argv, program)
+        for name in keyed_variables(command, opened.variables):
+            if name not in recorded:
+                os.environ.pop(name, None)
 
 
 def _run(opened: Opened, command: Command, folder: Path) -> LineEnded:

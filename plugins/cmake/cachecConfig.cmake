@@ -8,7 +8,7 @@
 #                                    COMPILER INPUT... -o OUTPUT OPTIONS...
 #     [WEIGHTS file[=content|opened|name]...]
 #                                    as `cachec exec --weights`; a file keyed by name does not start the build again
-#     [ENVIRONMENT variable...]      variables that the compiler gets, and that are in the key
+#     [ENVIRONMENT variable...]      variables that are in the key, whatever their names
 #     [TOOLS command...]             executables that it starts
 #     [DEPENDS file-or-target...]    what else has to be there first
 #     [DEPFILE file]                 written by the compiler, in the syntax of Make
@@ -51,6 +51,15 @@ function(_cachec_launcher out)
     list(PREPEND words env "CACHEC_BASE_DIR=${CACHEC_BASE_DIR}")
   endif()
   set(${out} "${words}" PARENT_SCOPE)
+endfunction()
+
+# `--restat` where the generator looks at time stamps again after a custom command: Ninja. To Make, an output that keeps
+# its time stamp would be out of date for ever.
+function(_cachec_restat out)
+  set(${out} "" PARENT_SCOPE)
+  if(CMAKE_GENERATOR MATCHES "Ninja")
+    set(${out} --restat PARENT_SCOPE)
+  endif()
 endfunction()
 
 # Absolute paths: of what is read (in the source folder, else where it will be made), or of what is written.
@@ -192,6 +201,8 @@ function(cachec_add_program name)
   if(arg_PORTABLE)
     list(APPEND options --portable)
   endif()
+  _cachec_restat(restat)
+  list(APPEND options ${restat})
 
   foreach(path IN LISTS outputs) # Make has no such habit
     get_filename_component(folder "${path}" DIRECTORY)
@@ -238,7 +249,8 @@ function(cachec_launch_custom_commands)
   if(NOT CMAKE_GENERATOR MATCHES "Ninja|Makefiles")
     message(WARNING "cachec_launch_custom_commands: the generator ${CMAKE_GENERATOR} knows no launchers; use Ninja.")
   endif()
-  _cachec_launcher(words)
+  _cachec_restat(restat)
+  _cachec_launcher(words ${restat})
   set(line "")
   foreach(word IN LISTS words) # it becomes text of a shell
     if(NOT word MATCHES "^[A-Za-z0-9_./=:,+@%-]+$")

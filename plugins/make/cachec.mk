@@ -8,9 +8,10 @@
 #
 #   %.vmfb: %.mlir ; $(CACHEC_EXEC) -- iree-compile $< -o $@
 #
-# An output with the content that it has already keeps its time stamp, so that what depends on it is not made again. To
-# Make, OUTPUT then looks old for ever; so the rule of `cachec_program` makes OUTPUT.stamp beside it, which is new. It is
-# made again where OUTPUT has gone, and when the compiler's executable is newer.
+# The rule of `cachec_program` leaves the time stamp of an OUTPUT that has its content already (`--restat`), so that what
+# depends on it is not made again. To Make, OUTPUT then looks old for ever; so the rule makes OUTPUT.stamp beside it, which
+# is new. It is made again where OUTPUT has gone, and when the compiler's executable is newer. In a rule of your own each
+# output is new after each call.
 #
 # CACHEC: the command. CACHEC_DIR and the other settings are exported as the environment has them.
 CACHEC ?= cachec
@@ -25,6 +26,6 @@ $(1): $(1).stamp
 $(if $(wildcard $(1)),,.PHONY: $(1).stamp)
 $(1).stamp: $(2) $(call _cachec_path,$(5)) $(call _cachec_tool,$(3))
 	@mkdir -p $$(@D)
-	$$(CACHEC_EXEC) $(strip $(6) $(addprefix --weights ,$(5)) --) $(3) $(2) -o $(1) $(4)
+	$$(CACHEC_EXEC) --restat $(strip $(6) $(addprefix --weights ,$(5)) --) $(3) $(2) -o $(1) $(4)
 	@touch $$@
 endef

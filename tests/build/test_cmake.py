@@ -163,7 +163,9 @@ def test_exec_options(build: Build) -> None:
     )
     project, _ = one(build, call)
     rules = (project / "build" / "build.ninja").read_text()
-    assert re.search(r"exec --env X --tool sh --strip --portable -- \S*mlir-opt-19 \S*/a.mlir -o \S*/a.out", rules)
+    assert re.search(
+        r"exec --env X --tool sh --strip --portable --restat -- \S*mlir-opt-19 \S*/a.mlir -o \S*/a.out", rules
+    )
     assert "a.out.irpa" in rules
 
 

@@ -80,7 +80,6 @@ def test_weights_and_options(build: Build) -> None:
     for name in ("a.mlir", "w.bin", "u.bin"):  # v.bin is not even there
         (project / name).touch()
     said = build.run("make", "-n", cwd=project)
-    wanted = (
-        "cachec exec --portable --weights w.bin --weights v.bin=name --weights u.bin=opened -- mycc a.mlir -o a.out -O2"
-    )
+    weights = "--weights w.bin --weights v.bin=name --weights u.bin=opened"
+    wanted = f"cachec exec --restat --portable {weights} -- mycc a.mlir -o a.out -O2"
     assert wanted in said

@@ -58,7 +58,7 @@ flags = [
 
 [environment]
 keyed = ["FAKE_OPT", "FAKE_EXIT"]
-passed = ["RUNS"]
+passed = ["RUNS", "PYTHON*"]
 """
 
 

@@ -494,11 +494,6 @@ def test_an_empty_variable_is_not_an_unset_one(known: Launcher, monkeypatch: pyt
     assert _both(known, *_LINE) == "miss:environment-changed"
 
 
-def test_preloaded_libraries_do_not_reach_the_command(known: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LD_PRELOAD", "")
-    assert _both(known, *_LINE) == "hit"
-
-
 @pytest.mark.parametrize("mode", ["refresh", "verify", "read-only"])
 def test_a_mode_that_runs_is_not_answered_from_a_memo(
     known: Launcher, monkeypatch: pytest.MonkeyPatch, mode: str

@@ -45,14 +45,40 @@ def test_another_output_path_is_a_hit(launcher: Launcher) -> None:
     assert Path("sub/b.out").read_bytes() == Path("a.out").read_bytes()
 
 
-def test_an_identical_output_is_left_untouched(launcher: Launcher) -> None:
+@pytest.mark.parametrize("answer", ["hit", "miss"])
+def test_an_identical_output_is_new_unless_restat_is_said(launcher: Launcher, answer: str) -> None:
     _twice(launcher)
-    os.utime("a.out", (1, 1))
-    before = os.stat("a.out")
-    launcher.run("fakecc", "a.txt", "-o", "a.out")
-    assert launcher.last().hit
-    after = os.stat("a.out")
-    assert (after.st_mtime_ns, after.st_ino) == (before.st_mtime_ns, before.st_ino)
+    for options in ([], ["--restat"]):
+        os.utime("a.out", (1, 1))
+        before = os.stat("a.out")
+        if answer == "miss":
+            write("a.txt", f"x\n{len(options)}\n")
+            Path("a.out").write_text(f"x\n{len(options)}\nflags: opt: hidden:\n")  # as it comes to be
+            os.utime("a.out", (1, 1))
+        launcher.run("fakecc", "a.txt", "-o", "a.out", options=options)
+        assert launcher.last().reason.kind == answer
+        after = os.stat("a.out")
+        assert after.st_ino == before.st_ino
+        assert (after.st_mtime_ns == before.st_mtime_ns) == bool(options)
+        assert options or after.st_mtime_ns >= os.stat("a.txt").st_mtime_ns
+
+
+def test_an_output_that_is_a_hard_link_into_the_store_is_new(launcher: Launcher) -> None:
+    _twice(launcher)
+    for name in ("a.out", "b.out", "b.out"):
+        os.utime("a.txt")
+        launcher.run("fakecc", "a.txt", "-o", name, options=["--hardlink"])
+        assert launcher.last().hit
+        assert os.stat(name).st_mtime_ns >= os.stat("a.txt").st_mtime_ns
+
+
+def test_a_folder_of_outputs_is_new(launcher: Launcher) -> None:
+    line, options = ("sh", "-c", "mkdir -p d; cp a.txt d/b"), ["--input=a.txt", "--output=d"]
+    for expected in ("miss", "hit"):
+        write("a.txt", "x\n")
+        launcher.run(*line, options=options)
+        assert launcher.last().reason.kind == expected
+        assert min(os.stat(path).st_mtime_ns for path in ("d", "d/b")) >= os.stat("a.txt").st_mtime_ns
 
 
 def test_another_output_is_replaced_and_not_written_into(launcher: Launcher) -> None:
@@ -309,21 +335,6 @@ def test_the_store_failing_is_a_miss_and_no_more(launcher: Launcher) -> None:
     assert launcher.run("fakecc", "a.txt", "-o", "a.out").code == 0
     assert launcher.last().reason.value == "miss:artifact-missing"
     assert Path("a.out").exists()
-
-
-def test_environment_outside_the_key_is_not_visible(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FAKE_HIDDEN", "secret")
-    monkeypatch.setenv("FAKE_OPT", "seen")
-    write("a.txt", "x\n")
-    launcher.run("fakecc", "a.txt", "-o", "a.out")
-    assert "opt:seen hidden:\n" in Path("a.out").read_text()
-    monkeypatch.setenv("FAKE_HIDDEN", "other")
-    launcher.run("fakecc", "a.txt", "-o", "a.out")
-    assert launcher.last().hit
-    monkeypatch.setenv("FAKE_OPT", "other")
-    launcher.run("fakecc", "a.txt", "-o", "a.out")
-    assert launcher.last().reason.value == "miss:environment-changed"
-    assert "FAKE_OPT: 'seen' -> 'other'" in launcher.last().detail
 
 
 def test_a_folder_that_cannot_be_stored_is_the_users_all_the_same(launcher: Launcher) -> None:

@@ -1,4 +1,4 @@
-"""Putting outputs in place: whole or not at all, untouched where they are the same."""
+"""Putting outputs in place: whole or not at all, and new."""
 
 from __future__ import annotations
 
@@ -29,13 +29,32 @@ def test_a_new_file(source: Path, tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["source", "target"]
 
 
-def test_the_same_content_keeps_its_time_and_gets_its_mode(source: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("restat", [False, True])
+def test_the_same_content_gets_its_mode_and_the_time_of_now(source: Path, tmp_path: Path, restat: bool) -> None:
     target = tmp_path / "target"
     target.write_bytes(source.read_bytes())
     os.utime(target, (5, 5))
-    assert not restore.restore_file(str(source), str(target), 0o755)
-    assert target.stat().st_mtime == 5
+    assert not restore.restore_file(str(source), str(target), 0o755, restat=restat)
+    assert (target.stat().st_mtime == 5) == restat
     assert stat.S_IMODE(target.stat().st_mode) == 0o755
+
+
+@pytest.mark.parametrize("hardlink", [False, True])
+def test_a_file_whose_time_only_its_owner_may_set_is_replaced(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hardlink: bool
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EPERM, "not yours")
+
+    target = tmp_path / "target"
+    target.write_bytes(source.read_bytes())
+    monkeypatch.setattr(os, "utime", refuse)
+    before = target.stat().st_ino
+    assert restore.restore_file(str(source), str(target), 0o644, hardlink=hardlink)
+    assert target.stat().st_ino not in {before, source.stat().st_ino}
+    assert restore.restore_bytes(source.read_bytes(), str(target), 0o644)
+    assert target.read_bytes() == source.read_bytes()
+    assert sorted(os.listdir(tmp_path)) == ["source", "target"]
 
 
 @pytest.mark.parametrize("cloned", [False, True])
@@ -77,9 +96,10 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(
 def test_bytes(tmp_path: Path) -> None:
     target = tmp_path / "target"
     assert restore.restore_bytes(b"abc", str(target), 0o600)
-    os.utime(target, (5, 5))
-    assert not restore.restore_bytes(b"abc", str(target), 0o600)
-    assert target.stat().st_mtime == 5
+    for restat in (True, False):
+        os.utime(target, (5, 5))
+        assert not restore.restore_bytes(b"abc", str(target), 0o600, restat=restat)
+        assert (target.stat().st_mtime == 5) == restat
     assert restore.restore_bytes(b"", str(target), 0o600)
     assert target.read_bytes() == b""
 

@@ -127,12 +127,13 @@ class TestIree:
         assert "stablehlo.multiply" in launcher.last().detail
 
     @pytest.mark.long
-    def test_the_same_weights_are_left_untouched(self, launcher: Launcher) -> None:
+    def test_the_same_weights_are_new_unless_restat_is_said(self, launcher: Launcher) -> None:
         write("m.mlir", _model(1))
         _compile(launcher, "m.mlir", "--strip")
-        os.utime("m.vmfb.irpa", (5, 5))
-        _compile(launcher, "m.mlir", "--strip")
-        assert os.stat("m.vmfb.irpa").st_mtime == 5
+        for options in (["--strip", "--restat"], ["--strip"]):
+            os.utime("m.vmfb.irpa", (5, 5))
+            _compile(launcher, "m.mlir", *options)
+            assert (os.stat("m.vmfb.irpa").st_mtime == 5) == (len(options) == 2)
         assert sorted(os.listdir()) == ["m.mlir", "m.vmfb", "m.vmfb.irpa"]
 
     def test_a_malformed_model(self, launcher: Launcher) -> None:

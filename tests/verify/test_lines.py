@@ -84,6 +84,7 @@ def test_it_runs_again_and_touches_nothing(lines: Lines, tmp_path: Path, monkeyp
     monkeypatch.setenv("COPIED", "with this")
     key = lines.copy("--env", "COPIED")
     monkeypatch.delenv("COPIED")
+    monkeypatch.setenv("OF_ANOTHER_SHELL", "this too")  # would count
     (lines.folder / "o").write_text("of somebody else")
     before = sorted(os.listdir(lines.folder))
     monkeypatch.chdir(tmp_path)
@@ -136,12 +137,14 @@ def test_below_a_base_folder_another_checkout_is_looked_at(
     lines: Lines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CACHEC_BASE_DIR", str(lines.folder))
+    monkeypatch.setenv("ITS_TOOLS", f"{lines.folder}/tools")
     where = str(lines.folder)
     lines.run("--input", f"{where}/a", "--output", f"{where}/o", "--", "copies", f"{where}/a", f"{where}/o")
     other = tmp_path / "other"
     shutil.move(lines.folder, other)
     monkeypatch.chdir(other)
     monkeypatch.delenv("CACHEC_BASE_DIR")
+    monkeypatch.delenv("ITS_TOOLS")
     assert "set one here (CACHEC_BASE_DIR)" in lines.skipped()
     monkeypatch.setenv("CACHEC_BASE_DIR", str(other))
     assert [each["result"] for each in lines.verified()["recomputed"]] == ["same"]
