@@ -164,7 +164,7 @@ class OperationsKey:
             text, is_of_torch = found.describe(each)
             if not is_of_torch or not is_own:
                 parts.append((each.label, text))
-            else:
+            elif not isinstance(each.value, custom_ops.CustomOpDef):  # which takes further functions later
                 self._of_torch[id(each.value)] = each.value
         parts += self._modules.parts(sorted(found.modules))
         return [("python", platform.python_version()), *sorted(parts), *_tables(decompositions or {})]
@@ -178,7 +178,9 @@ class OperationsKey:
 
     def _defined_by_torch(self, operation: str) -> bool:
         namespace = operation.partition("::")[0]
-        if not operation or namespace in {"aten", "prims", *TORCH_NAMESPACES}:
+        if not operation or namespace in TORCH_NAMESPACES:
+            return True
+        if namespace == "aten" and operation not in {"".join(each.split()) for each in library._defs}:
             return True
         if (made := custom_ops.OPDEFS.get(operation)) is not None:
             return self._modules.is_torch_file(made._init_fn.__code__.co_filename)
@@ -408,7 +410,13 @@ class _Description:
             return f"{name} {self._text(held, is_exact=False)}"
         if not self._files.counts(module, f"{self._label}: a {kind.__qualname__}"):
             is_torch = module.partition(".")[0] == "torch"
-            if (is_exact or (callable(value) and not is_torch)) and kind not in {object, re.Pattern, library.Library, _OpNamespace, logging.Logger}:
+            if (is_exact or (callable(value) and not is_torch)) and kind not in {
+                object,
+                re.Pattern,
+                library.Library,
+                _OpNamespace,
+                logging.Logger,
+            }:
                 raise self._refused(value)
             return repr(value) if kind is re.Pattern else name
         if not hasattr(value, "__dict__"):

@@ -5,6 +5,7 @@ Each project is imported in a process that is forked off this one, in a folder o
 
 from __future__ import annotations
 
+import ctypes
 import json
 import math
 import os
@@ -155,6 +156,16 @@ def op(x: Tensor) -> Tensor:
     "a kernel of torch's": Way(
         'lib = library.Library("aten", "IMPL")\nlib.impl("relu", lambda x: x * 2.0, "CPU")',
         (("2.0", "4.0"), ('"relu"', '"sigmoid"'), ('"CPU"', '"AutogradCPU"')),
+    ),
+    "an operation in a namespace of torch's": Way(
+        'import bodies\nlib = library.Library("aten", "FRAGMENT")\nlib.define("kinds_op(Tensor x) -> Tensor")\n'
+        'lib.impl("kinds_op", bodies.double, "CPU")',
+        (("Tensor x)", "Tensor(a!) x)"),),
+    ),
+    "a backward of torch's operation": Way(
+        "from torch._library.custom_ops import OPDEFS\n"
+        'OPDEFS["prims::exp"].register_autograd(lambda ctx, grad: grad * 2.0)',
+        (("2.0", "4.0"),),
     ),
     "a fallback": Way(
         'lib = library.Library("_", "IMPL")\nlib.fallback(lambda op, *args, **kwargs: 2.0, "PrivateUse3")',
@@ -581,6 +592,8 @@ PROGRAMS = {
 def op(x: Tensor) -> None:
     "nothing"
 
+op.register_fake(lambda x: None)
+
 def program(x):
     y = x.detach() * 1
     op(y)
@@ -649,7 +662,7 @@ def test_an_edited_operation_is_compiled_again(tmp_path: Path, name: str) -> Non
             if y.requires_grad:
                 y.sum().backward()
             found.append([str(y.dtype), y.tolist(), None if x.grad is None else x.grad.tolist()])
-        return [*found, cache.events.counts[Reason.HIT] > 0]
+        return [*found, {reason.value: count for reason, count in cache.events.counts.items()}]
 
     for number, (text, neutral, is_hit) in enumerate(
         (
@@ -663,9 +676,54 @@ def test_an_edited_operation_is_compiled_again(tmp_path: Path, name: str) -> Non
         env = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / f"inductor-{number}")}
         found = in_child(tmp_path / f"project-{number}", files, results, env)
         assert isinstance(found, list), found
-        eager, compiled, has_hit = found
+        eager, compiled, counts = found
         assert compiled == eager
-        assert has_hit or not is_hit
+        assert not is_hit or Reason.HIT.value in counts, counts
+
+
+NATIVE = """
+#include <torch/library.h>
+#include <ATen/ATen.h>
+extern "C" double factor();
+static at::Tensor op(const at::Tensor& x) { return x * factor(); }
+TORCH_LIBRARY(kinds, m) { m.def("op(Tensor x) -> Tensor", &op); }
+"""
+
+
+@pytest.mark.long
+def test_an_operation_of_a_native_library_is_compiled_again(tmp_path: Path) -> None:
+    """Its kernel is composite, so it is traced into the program; ctypes loads it, and not torch."""
+    need("c++", "cc")
+    (tmp_path / "op.cpp").write_text(NATIVE)
+    torch_folder = Path(torch.__file__).parent
+    include = [f"-I{torch_folder}/include", f"-I{torch_folder}/include/torch/csrc/api/include"]
+    subprocess.run(
+        ["c++", "-std=c++20", "-O0", "-fPIC", *include, "-c", "op.cpp", "-o", "op.o"], cwd=tmp_path, check=True
+    )
+
+    def results() -> Any:
+        cachec_torch.install(cachec.Cache(tmp_path / "store", log="off", mode="on"))
+        torch._inductor.config.compile_threads = 1
+        torch._inductor.config.cpp.vec_isa_ok = True
+        ctypes.CDLL(str(tmp_path / os.environ["FACTOR"] / "libkinds.so"))
+
+        def program(x: torch.Tensor) -> torch.Tensor:
+            return torch.ops.kinds.op(x) + 1
+
+        return [torch.compile(program)(torch.ones(2)).tolist(), program(torch.ones(2)).tolist()]
+
+    for number, factor in enumerate(("2", "2", "3")):
+        folder = tmp_path / factor
+        if not folder.exists():
+            folder.mkdir()
+            (folder / "factor.c").write_text(f"double factor(void) {{ return {factor}; }}")
+            link = ["-L", str(torch_folder / "lib"), "-ltorch", "-ltorch_cpu", "-lc10"]
+            objects = [str(tmp_path / "op.o"), "factor.c"]
+            subprocess.run(["c++", "-shared", "-fPIC", "-x", "none", objects[0], "-x", "c", objects[1], "-x", "none",
+                            "-o", "libkinds.so", *link], cwd=folder, check=True)  # fmt: skip
+        env = {"FACTOR": factor, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / f"inductor-{number}")}
+        expected = [float(factor) + 1] * 2
+        assert in_child(tmp_path / f"project-{number}", {}, results, env) == [expected, expected]
 
 
 @pytest.mark.long
