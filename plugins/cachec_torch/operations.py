@@ -41,6 +41,9 @@ TORCH_NAMESPACES = frozenset({"_c10d_functional", "_c10d_functional_autograd", "
 #: Files of torch that register an operation for their caller.
 _FOR_CALLERS = ("torch/library.py", "torch/_library/custom_ops.py")
 
+#: The table of decompositions that a backend gives to AOTAutograd.
+_BACKEND = "decomposition (backend)"
+
 #: A line of the dispatcher's description of an operation.
 _KERNEL = re.compile(r"^(\w+)(?:\[alias\])?: registered at (.*\.py):\d+ ::", re.MULTILINE)
 _DEFINED = re.compile(r"^debug: registered at (.*):\d+$", re.MULTILINE)
@@ -83,6 +86,30 @@ class _EarlierKernel(NamedTuple):
     names: frozenset[str]
     operation: str
     place: str
+
+
+class _Table:
+    """A table of functions by operation, as it was when it was last read."""
+
+    def __init__(self, role: str, table: Mapping[Any, Any]) -> None:
+        self._items = [*table, *table.values()]
+        items = list(table.items())
+        # Inductor adds lowerings of operations as it compiles them, so there the function alone tells whose it is.
+        self.registrations = [
+            Registration(f"{role} of", operator, "" if role == "lowering" else _operation_name(operator), function)
+            for operator, function in items
+        ]
+        names = (
+            f"{operator.name()} {getattr(function, '__module__', '')}.{getattr(function, '__qualname__', '')}"
+            for operator, function in items
+            if isinstance(operator, OpOverload) and operator.namespace in {"aten", "prims"}
+        )
+        #: Which function stands for each of torch's own operations: another function of torch changes the program too.
+        self.names = "\n".join(sorted(names))
+
+    def is_current(self, table: Mapping[Any, Any]) -> bool:
+        """Whether the table holds the same objects."""
+        return self._items == [*table, *table.values()]
 
 
 class KernelRecorder:
@@ -135,6 +162,7 @@ class OperationsKey:
         self._of_torch: dict[int, Any] = {}  # functions by id that lead to nothing but torch; held, for their ids
         self._is_torch_operation: dict[str, bool] = {}
         self._earlier: list[_EarlierKernel] | None = None
+        self._tables: dict[str, _Table] = {}
 
     def digest(self, decompositions: Mapping[Any, Any] | None = None) -> str:
         """The digest of all that is registered.
@@ -158,16 +186,22 @@ class OperationsKey:
         found = _Description(self._modules)
         parts = [*_libraries(self._modules), *self._definitions(), *self._check_earlier()]
         for each in self._registrations(decompositions or {}):
-            is_own = self._is_own(each.operation)
-            if is_own and id(each.value) in self._of_torch:
+            if self._is_of_torch(each):
                 continue
+            is_own = self._is_own(each.operation)
             text, is_of_torch = found.describe(each)
             if not is_of_torch or not is_own:
                 parts.append((each.label, text))
-            elif not isinstance(each.value, custom_ops.CustomOpDef):  # which takes further functions later
+            else:
                 self._of_torch[id(each.value)] = each.value
         parts += self._modules.parts(sorted(found.modules))
-        return [("python", platform.python_version()), *sorted(parts), *_tables(decompositions or {})]
+        names = {role: table.names for role, table in self._tables.items() if decompositions or role != _BACKEND}
+        parts += ((f"table {role}", text) for role, text in names.items())
+        return [("python", platform.python_version()), *sorted(parts)]
+
+    def _is_of_torch(self, registration: Registration) -> bool:
+        """Whether a registration is known to be torch's own."""
+        return id(registration.value) in self._of_torch and self._is_own(registration.operation)
 
     def _is_own(self, operation: str) -> bool:
         """Whether an operation is torch's; True for no operation."""
@@ -201,9 +235,9 @@ class OperationsKey:
             if found is None:
                 continue  # its library is gone
             tags = ", ".join(sorted(tag.name for tag in found[2]))
-            entry = simple_registry.singleton.get(operation)
-            effect = "" if entry is None else f"{entry.effect._effect} {entry.symm_mem_args._symm_mem_args}"
-            yield f"operation {operation}", f"{torch._C._get_schema(name, overload)} {tags} {effect}"
+            entry = simple_registry.singleton.find(operation)
+            effects = f"{entry.effect._effect} {entry.symm_mem_args._symm_mem_args}"
+            yield f"operation {operation}", f"{torch._C._get_schema(name, overload)} {tags} {effects}"
 
     def _check_earlier(self) -> Iterator[tuple[str, str]]:
         """The distributions that registered kernels before the recorder was there.
@@ -245,7 +279,8 @@ class OperationsKey:
     def _registrations(self, decompositions: Mapping[Any, Any]) -> Iterator[Registration]:
         yield from self._recorder.registrations()
         for name, made in list(custom_ops.OPDEFS.items()):
-            yield Registration("custom operation", name, name, made)
+            for attribute, value in _held_functions(made):
+                yield Registration("custom operation", f"{name} {attribute}", name, value)
         for name, entry in list(simple_registry.singleton._data.items()):
             for kernel in entry.fake_impl.kernels:
                 yield Registration("fake function of", name, name, kernel.func)
@@ -254,14 +289,17 @@ class OperationsKey:
         tables = {
             **{f"decomposition ({name})": table for name, table in global_decomposition_table.items()},
             "decomposition (Inductor)": decomposition.decompositions,
-            "decomposition (backend)": decompositions,
+            **({_BACKEND: decompositions} if decompositions else {}),
             "lowering": lowering.lowerings,
             "lowering of the user": lowering.user_lowerings,
         }
-        for label, table in tables.items():
-            for operator, function in list(table.items()):
-                name = operator.name() if isinstance(operator, OpOverload) else ""
-                yield Registration(f"{label} of", operator, name, function)
+        for role, table in tables.items():
+            known = self._tables.get(role)
+            if known is None or not known.is_current(table):
+                known = self._tables[role] = _Table(role, table)
+            else:  # only those that are not torch's are described again
+                known.registrations = [each for each in known.registrations if not self._is_of_torch(each)]
+            yield from known.registrations
         for operator in _operators():
             for table in (operator.py_kernels, operator.python_key_table, operator.functorch_table):
                 for key, function in list(table.items()):
@@ -300,13 +338,16 @@ class _Description:
         return self._text(registration.value, is_exact=False), self._is_of_torch
 
     def _text(self, value: Any, *, is_exact: bool) -> str:
-        """is_exact: whether code of the project holds the value, so that all of it counts."""
-        if isinstance(value, _PLAIN + _PLAIN_OF_TORCH):
+        """is_exact: whether code of the project holds the value, so that all of it counts. Of what torch holds itself,
+        functions and dtypes count: torch's closures also hold its own state, which changes with each call."""
+        if isinstance(value, _PLAIN_OF_TORCH) or (isinstance(value, _PLAIN) and is_exact):
             return f"{type(value).__qualname__} {value!r}"
+        if isinstance(value, _PLAIN):
+            return ""
         if isinstance(value, OpOverload | OpOverloadPacket | HigherOrderOperator):
             return f"operation {value}"
         if id(value) in self._active:
-            return "a value that holds this one"
+            return ""
         if len(self._active) > _DEPTH:
             raise self._refused(value)
         self._active.add(id(value))
@@ -324,7 +365,7 @@ class _Description:
             case MethodType():
                 return self._method(value, is_exact=is_exact)
             case functools.partial():
-                return self._texts((value.func, value.args, value.keywords), is_exact=is_exact)
+                return self._partial(value, is_exact=is_exact)
             case staticmethod() | classmethod():
                 return self._text(value.__func__, is_exact=is_exact)
             case list() | tuple():
@@ -344,7 +385,8 @@ class _Description:
         return self._native_function(value)
 
     def _texts(self, values: Any, *, is_exact: bool) -> str:
-        return f"({', '.join(self._text(each, is_exact=is_exact) for each in values)})"
+        texts = [self._text(each, is_exact=is_exact) for each in values]
+        return f"({', '.join(texts)})" if is_exact else " ".join(sorted(set(texts) - {""}))
 
     def _function(self, function: FunctionType) -> str:
         name = ""
@@ -359,7 +401,16 @@ class _Description:
                 values.append(cell.cell_contents)
             except ValueError:  # not bound yet
                 values.append(None)
-        return f"{function.__module__}.{function.__qualname__}{self._texts(values, is_exact=bool(name))}"
+        nested = self._texts(values, is_exact=bool(name))
+        is_nested_in_torch = not name and len(self._active) > 1
+        return nested if is_nested_in_torch else f"{function.__module__}.{function.__qualname__} {nested}"
+
+    def _partial(self, value: functools.partial[Any], *, is_exact: bool) -> str:
+        before, self._is_of_torch = self._is_of_torch, True
+        function = self._text(value.func, is_exact=is_exact)
+        values = self._texts((value.args, value.keywords), is_exact=is_exact or not self._is_of_torch)
+        self._is_of_torch &= before
+        return f"{function} {values}".strip()
 
     def _method(self, method: MethodType, *, is_exact: bool) -> str:
         held = method.__self__
@@ -407,7 +458,7 @@ class _Description:
             return self._text(value.func, is_exact=False)
         if module.startswith("torch._library") or module.partition(".")[0] == "triton":
             held = value.fn if module.startswith("triton") and hasattr(value, "fn") else vars(value)
-            return f"{name} {self._text(held, is_exact=False)}"
+            return self._text(held, is_exact=False)
         if not self._files.counts(module, f"{self._label}: a {kind.__qualname__}"):
             is_torch = module.partition(".")[0] == "torch"
             if (is_exact or (callable(value) and not is_torch)) and kind not in {
@@ -418,7 +469,7 @@ class _Description:
                 logging.Logger,
             }:
                 raise self._refused(value)
-            return repr(value) if kind is re.Pattern else name
+            return repr(value) if kind is re.Pattern else name if is_exact else ""
         if not hasattr(value, "__dict__"):
             raise self._refused(value)
         return f"{self._class(kind)} {self._text(vars(value), is_exact=True)}"
@@ -430,6 +481,20 @@ class _Description:
             f"{self._label}: what it registers holds a {kind}, whose value no key can hold; "
             "make it inside of the function, or reach it as a global name of its module",
         )
+
+
+def _held_functions(made: Any) -> Iterator[tuple[str, Any]]:
+    """The functions of a custom operation, and the dtypes that it is cast to, by attribute."""
+    for attribute in ("_init_fn", "_abstract_fn", "_setup_context_fn", "_backward_fn", "_vmap_fn"):
+        if getattr(made, attribute) is not None:
+            yield attribute, getattr(made, attribute)
+    for attribute in ("_backend_fns", "_torch_dispatch_fns", "_autocast_dtype"):
+        for key, value in list(getattr(made, attribute).items()):
+            yield f"{attribute} {key.__qualname__ if isinstance(key, type) else key}", value
+
+
+def _operation_name(operator: Any) -> str:
+    return operator.name() if isinstance(operator, OpOverload) else ""
 
 
 def _is_written(value: Any) -> bool:
@@ -459,7 +524,8 @@ def _operators() -> Iterator[Any]:
 
 def _dispatching_subclasses(kind: type) -> Iterator[type]:
     """Subclasses that torch traces through by ``__torch_dispatch__``."""
-    for each in kind.__subclasses__():
+    children: list[type] = type.__subclasses__(kind)
+    for each in children:
         if "__torch_dispatch__" in vars(each):
             yield each
         yield from _dispatching_subclasses(each)
@@ -482,24 +548,6 @@ def _passes() -> Iterator[Any]:
                     held.values() if isinstance(held, dict) else held if isinstance(held, list | tuple) else (held,)
                 )
                 yield from (each for each in values if isinstance(each, pattern_matcher.PatternMatcherPass))
-
-
-def _tables(decompositions: Mapping[Any, Any]) -> Iterator[tuple[str, str]]:
-    """Which function stands for each of torch's own operations: another one of torch's changes the program too."""
-    tables = {
-        **global_decomposition_table,
-        "Inductor": decomposition.decompositions,
-        "backend": decompositions,
-        "lowering": lowering.lowerings,
-    }
-    for label, table in tables.items():
-        names = []
-        for operator, function in list(table.items()):
-            if isinstance(operator, OpOverload) and operator.namespace in {"aten", "prims"}:
-                names.append(
-                    f"{operator} {getattr(function, '__module__', '')}.{getattr(function, '__qualname__', '')}"
-                )
-        yield f"table {label}", "\n".join(sorted(names))
 
 
 def _libraries(modules: ProjectModules) -> Iterator[tuple[str, str]]:

@@ -102,6 +102,7 @@ class _StoredCompiles:
         self._refused: set[str] = set()
         self._compiled = cache.stage(name=LIBRARIES, version="1")(_compiled)
         self._loaded = cache.stage(name=PROBES, version="1", ignore=["libraries"])(_loaded)
+        self._run_by_torch: Callable[[str, str], None] | None = None
         self._before: list[tuple[Any, str, Any, Any]] = []  # (owner, name, before, ours)
 
     def __call__(self, cmd_line: str, cwd: str) -> None:
@@ -110,7 +111,8 @@ class _StoredCompiles:
 
         command = _named(shlex.split(cmd_line), cwd)
         if command is None:
-            self._before[0][2](cmd_line, cwd)
+            assert self._run_by_torch is not None  # put was called
+            self._run_by_torch(cmd_line, cwd)
             return
         words, sources, output = command
         made = self._compiled(words, sources, output.name, f"{torch.__version__} {torch.version.git_version}")
@@ -155,11 +157,12 @@ class _StoredCompiles:
         from torch._inductor import codecache, config, cpp_builder, cpu_vec_isa, remote_cache
         from torch.library import Library
 
+        self._run_by_torch = cpp_builder._run_compile_cmd
+        self._replace(cpp_builder, "_run_compile_cmd", self)
         details = codecache.FxGraphHashDetails
         self._replace(details, "__init__", self.hash_details(details.__init__))
         self._replace(Library, "impl", self.recorder.impl(Library.impl))
         self._replace(Library, "fallback", self.recorder.fallback(Library.fallback))
-        self._replace(cpp_builder, "_run_compile_cmd", self)
         self._replace(cpu_vec_isa.VecISA, "_probe_load", lambda _, library: self.loads(library))
         for kind, name in NAMES.items():
             self._foreign[name] = _foreign(self.cache, name, shared=shared)

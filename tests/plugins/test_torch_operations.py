@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -347,17 +347,33 @@ def keyed(key: OperationsKey, tmp_path: Path) -> Callable[..., Any]:
     return keyed
 
 
-@pytest.mark.parametrize("name", WAYS)
-def test_each_edit_of_each_way_changes_the_key(keyed: Callable[..., Any], name: str) -> None:
-    text, edits = WAYS[name]
-    first = keyed(text)
+def edits() -> Iterator[Any]:
+    """Each edit of each way, and each value that no file shows; the first of a way in the quick tests too."""
+    for name, way in WAYS.items():
+        changes: list[tuple[str, dict[str, str]]] = []
+        for before, after in way.edits:
+            assert before in way.text
+            changes.append((way.text.replace(before, after), {}))
+        changes += [(way.text, {variable: "2"}) for variable in VALUES.get(name, ())]
+        for number, (text, env) in enumerate(changes):
+            marks = [pytest.mark.long] if number else []
+            yield pytest.param(way.text, text, env, id=f"{name}-{number}", marks=marks)
+
+
+@pytest.mark.parametrize(("first", "second", "env"), list(edits()))
+def test_each_edit_of_each_way_changes_the_key(
+    keyed: Callable[..., Any], first: str, second: str, env: dict[str, str]
+) -> None:
+    assert keyed(first) != keyed(second, **env)
+
+
+@pytest.mark.parametrize(
+    "name", [name if name == "custom_op" else pytest.param(name, marks=pytest.mark.long) for name in WAYS]
+)
+def test_an_edit_of_what_registers_nothing_keeps_the_key(keyed: Callable[..., Any], name: str) -> None:
+    """In another folder, too."""
     neutral = {"neutral": "BATCH = 16", "main": "import ops, neutral  # edited"}
-    assert keyed(text, neutral) == first, "another folder, and an edit of what registers nothing"
-    for before, after in edits:
-        assert before in text
-        assert keyed(text.replace(before, after)) != first, (before, after)
-    for variable in VALUES.get(name, ()):
-        assert keyed(text, **{variable: "2"}) != first, variable
+    assert keyed(WAYS[name].text) == keyed(WAYS[name].text, neutral)
 
 
 @pytest.mark.parametrize(
@@ -655,13 +671,15 @@ def test_an_edited_operation_is_compiled_again(tmp_path: Path, name: str) -> Non
         torch._inductor.config.cpp.vec_isa_ok = True
         import main  # type: ignore[import-not-found]
 
-        found = []
+        key = torch._inductor.cpp_builder._run_compile_cmd._operations
+        found, digest = [], key.digest()
         for function in (main.ops.program, torch.compile(main.ops.program)):
             x = torch.ones(4, requires_grad=True)
             y = function(x)
             if y.requires_grad:
                 y.sum().backward()
             found.append([str(y.dtype), y.tolist(), None if x.grad is None else x.grad.tolist()])
+        assert key.digest() == digest, "compiling registers nothing that counts"
         return [*found, {reason.value: count for reason, count in cache.events.counts.items()}]
 
     for number, (text, neutral, is_hit) in enumerate(
