@@ -146,6 +146,10 @@ class KernelRecorder:
 
         return fallback
 
+    def names(self) -> set[str]:
+        """The kernels that were registered since, as ``Library`` notes them."""
+        return {"/".join(key) for key in self._kernels}
+
     def registrations(self) -> Iterator[Registration]:
         for (namespace, name, key), functions in list(self._kernels.items()):
             operation = f"{namespace}::{name}" if name else ""
@@ -274,7 +278,8 @@ class OperationsKey:
                     names = {f"{namespace}/{name}/{key}"}
                     if key == "CompositeImplicitAutograd":  # the key of a call that names none
                         names.add(f"{namespace}/{name}/")
-                    yield _EarlierKernel(frozenset(names), operation, place)
+                    if names & self._recorder.earlier and not names & self._recorder.names():
+                        yield _EarlierKernel(frozenset(names), operation, place)
 
     def _registrations(self, decompositions: Mapping[Any, Any]) -> Iterator[Registration]:
         yield from self._recorder.registrations()

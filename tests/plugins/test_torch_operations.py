@@ -503,6 +503,26 @@ def test_kernels_from_before_the_installation(tmp_path: Path, text: str, is_know
         assert "was registered before cachec_torch.install()" in words
 
 
+def test_kernels_of_torch_that_are_replaced_later_are_known(tmp_path: Path) -> None:
+    """torch has registered kernels of this operation before."""
+
+    def found() -> str:
+        recorder = KernelRecorder()
+        recorder.earlier = frozenset(each for each in recorder.earlier if each.startswith("aten/relu/"))
+        assert recorder.earlier
+        Library.impl = recorder.impl(Library.impl)  # type: ignore[method-assign]
+        import main  # type: ignore[import-not-found]
+
+        del main
+        labels = [label for label, _ in OperationsKey(recorder, ProjectModules(math.inf)).parts()]
+        return " ".join(label for label in labels if label.startswith("kernel aten::relu"))
+
+    text = 'lib = library.Library("aten", "IMPL")\n'
+    text += 'lib.impl("relu", lambda x: x, "CPU")\nlib.impl("relu", lambda x: x, "Meta")'
+    words = in_child(tmp_path / "project", {**PROJECT, "ops": HEAD + text}, found, {})
+    assert words == "kernel aten::relu CPU kernel aten::relu Meta"
+
+
 def test_an_installed_distribution_counts_by_its_record(keyed: Callable[..., Any], tmp_path: Path) -> None:
     def site(record: str) -> dict[str, str]:
         folder = tmp_path / f"site-{digest_bytes(record.encode())[:8]}"
