@@ -221,8 +221,9 @@ class Foreign:
             self._emit(outcome)
 
     def bypass(self, reason: Reason, detail: str, *, told: bool = True) -> None:
-        """Count a value that is neither looked for nor stored. detail: why, for people. told: whether the terminal shows
-        it.
+        """Count a value that is neither looked for nor stored.
+
+        detail: why, for people. told: whether the terminal shows it.
 
         Raises UsageError for a reason that is no bypass.
         """
