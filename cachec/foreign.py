@@ -220,15 +220,17 @@ class Foreign:
         else:
             self._emit(outcome)
 
-    def bypass(self, reason: Reason, detail: str) -> None:
-        """Count a value that is neither looked for nor stored. detail: why, for people.
+    def bypass(self, reason: Reason, detail: str, *, told: bool = True) -> None:
+        """Count a value that is neither looked for nor stored.
+
+        detail: why, for people. told: whether the terminal shows it.
 
         Raises UsageError for a reason that is no bypass.
         """
         if not isinstance(reason, Reason) or reason.kind != "bypass":
             raise UsageError(f"reason expected a Reason of kind 'bypass'; found {reason!r}")
         if self._mode() is not Mode.OFF:
-            self._emit(self._outcome(reason, "", detail=detail))
+            self._emit(self._outcome(reason, "", detail=detail), told=told)
 
     def _required(self, outcome: Outcome) -> CacheMissError:
         """What is raised for a miss in mode ``require``; it is counted."""

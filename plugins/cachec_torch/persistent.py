@@ -4,10 +4,15 @@ torch has remote caches, whose backend a class attribute overrides (``RemoteCach
 does around them stays torch's: keys, guards, and reading what it pickled. They hold no library that the C++ compiler
 made, so its runs (``cpp_builder._run_compile_cmd``) are calls of a stage. So is what a new process asks of the
 processor: whether it can load a small library, in a child process for each kind of vectors (``VecISA._probe_load``).
+
+torch's keys hold the name of an operation alone. This module adds what the project has registered with torch where
+torch makes its keys (``FxGraphHashDetails``), so torch's own folder is right too. Where no key can hold that, torch
+stores nothing.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import shlex
 import sys
@@ -23,6 +28,8 @@ from cachec_torch.versions import SUPPORTED
 
 if TYPE_CHECKING:
     from cachec.cache import Cache
+    from cachec.foreign import Foreign
+    from cachec_torch.operations import KernelRecorder
 
 #: The names under which what torch compiles is listed, by the class of torch's that keeps it elsewhere.
 NAMES = {"RemoteFxGraphCache": "torch.inductor", "RemoteAOTAutogradCache": "torch.aotautograd"}
@@ -40,6 +47,9 @@ def install(cache: Cache | None = None, *, shared: bool = False) -> Cache:
     """Let ``torch.compile`` keep what it compiles in ``cache``, by default ``cachec.Cache()``; returns that.
 
     Imports torch, so variables that torch reads have to be set before. What was compiled already stays as it is.
+    Operations of the project count with the files that register them. Call this before the import that registers them:
+    torch does not give back a kernel that ``Library.impl`` was given before, and then nothing is stored.
+
     Called again, it does nothing, or changes to another cache that it is given. Headers are not compiled ahead any
     more (``cpp_cache_precompile_headers``), as no hit needs them.
 
@@ -55,16 +65,18 @@ def install(cache: Cache | None = None, *, shared: bool = False) -> Cache:
     """
     builder = checked_seam()
     there = builder._run_compile_cmd
+    recorder = None
     if isinstance(there, _StoredCompiles):
         if cache is None or cache is there.cache:
             return there.cache
         there.remove()
+        recorder = there.recorder
     if cache is None:
         from cachec.cache import Cache
 
         cache = Cache()
     if cache.replaces("torch.inductor"):
-        _StoredCompiles(cache).put(shared=shared)
+        _StoredCompiles(cache, recorder).put(shared=shared)
     return cache
 
 
@@ -78,10 +90,19 @@ def uninstall() -> None:
 class _StoredCompiles:
     """What stands in torch in place of ``_run_compile_cmd``; it remembers what else was replaced, and by what."""
 
-    def __init__(self, cache: Cache) -> None:
+    def __init__(self, cache: Cache, recorder: KernelRecorder | None) -> None:
+        """recorder: that of the one which stood there before; None for a new one."""
+        from cachec_torch.operations import KernelRecorder, OperationsKey
+        from cachec_torch.project_modules import ProjectModules, process_start
+
         self.cache = cache
+        self.recorder = KernelRecorder() if recorder is None else recorder
+        self._operations = OperationsKey(self.recorder, ProjectModules(process_start()))
+        self._foreign: dict[str, Foreign] = {}
+        self._refused: set[str] = set()
         self._compiled = cache.stage(name=LIBRARIES, version="1")(_compiled)
         self._loaded = cache.stage(name=PROBES, version="1", ignore=["libraries"])(_loaded)
+        self._run_by_torch: Callable[[str, str], None] | None = None
         self._before: list[tuple[Any, str, Any, Any]] = []  # (owner, name, before, ours)
 
     def __call__(self, cmd_line: str, cwd: str) -> None:
@@ -90,7 +111,8 @@ class _StoredCompiles:
 
         command = _named(shlex.split(cmd_line), cwd)
         if command is None:
-            self._before[0][2](cmd_line, cwd)
+            assert self._run_by_torch is not None  # put was called
+            self._run_by_torch(cmd_line, cwd)
             return
         words, sources, output = command
         made = self._compiled(words, sources, output.name, f"{torch.__version__} {torch.version.git_version}")
@@ -108,17 +130,43 @@ class _StoredCompiles:
         except (OSError, subprocess.SubprocessError):
             return False
 
+    def hash_details(self, original: Callable[..., None]) -> Callable[..., None]:
+        """A constructor of what torch hashes to a key, with all operations that are not torch's."""
+        from torch._inductor.codecache import BypassFxGraphCache
+
+        from cachec_torch.project_modules import UnstorableOperation
+
+        @functools.wraps(original)
+        def initialise(details: Any, *arguments: Any, **others: Any) -> None:
+            original(details, *arguments, **others)
+            config = getattr(details, "aot_config", None)  # AOTAutograd's details have one
+            try:
+                details.cachec_operations = self._operations.digest(getattr(config, "decompositions", None))
+            except UnstorableOperation as error:
+                name = NAMES["RemoteFxGraphCache" if config is None else "RemoteAOTAutogradCache"]
+                is_first = str(error) not in self._refused
+                self._refused.add(str(error))
+                self._foreign[name].bypass(error.reason, str(error), told=is_first)
+                raise BypassFxGraphCache(f"cachec: {error}") from error
+
+        return initialise
+
     def put(self, *, shared: bool) -> None:
         """Stand in torch."""
         from torch._functorch import config as autograd
-        from torch._inductor import config, cpp_builder, cpu_vec_isa, remote_cache
+        from torch._inductor import codecache, config, cpp_builder, cpu_vec_isa, remote_cache
+        from torch.library import Library
 
+        self._run_by_torch = cpp_builder._run_compile_cmd
         self._replace(cpp_builder, "_run_compile_cmd", self)
+        details = codecache.FxGraphHashDetails
+        self._replace(details, "__init__", self.hash_details(details.__init__))
+        self._replace(Library, "impl", self.recorder.impl(Library.impl))
+        self._replace(Library, "fallback", self.recorder.fallback(Library.fallback))
         self._replace(cpu_vec_isa.VecISA, "_probe_load", lambda _, library: self.loads(library))
         for kind, name in NAMES.items():
-            self._replace(
-                getattr(remote_cache, kind), "backend_override_cls", _backend(self.cache, name, shared=shared)
-            )
+            self._foreign[name] = _foreign(self.cache, name, shared=shared)
+            self._replace(getattr(remote_cache, kind), "backend_override_cls", _backend(self._foreign[name]))
         self._replace(config, "fx_graph_remote_cache", True)
         self._replace(autograd, "enable_remote_autograd_cache", True)
         self._replace(config, "cpp_cache_precompile_headers", False)
@@ -143,11 +191,13 @@ def _forget() -> None:
     AOTAutogradCache.get_remote_cache.cache_clear()
 
 
-def _backend(cache: Cache, name: str, *, shared: bool = False) -> Callable[[], Any]:
+def _foreign(cache: Cache, name: str, *, shared: bool = False) -> Foreign:
+    return cache.foreign(name, selective=True, shared="signed" if shared else "off")
+
+
+def _backend(foreign: Foreign) -> Callable[[], Any]:
     """The class of a backend, as torch makes it."""
     from torch._inductor.remote_cache import RemoteCacheBackend
-
-    foreign = cache.foreign(name, selective=True, shared="signed" if shared else "off")
 
     class StoredBackend(RemoteCacheBackend):  # type: ignore[misc]
         def _get(self, key: str) -> bytes | None:
@@ -241,10 +291,15 @@ def checked_seam() -> Any:
     try:
         from torch._functorch import config as autograd
         from torch._functorch._aot_autograd.autograd_cache import AOTAutogradCache
-        from torch._inductor import config, cpp_builder, cpu_vec_isa, remote_cache
+        from torch._inductor import codecache, config, cpp_builder, cpu_vec_isa, remote_cache
         from torch._inductor.runtime.cache_dir_utils import cache_dir
+        from torch.library import Library
+
+        from cachec_torch import operations
 
         used = (
+            *(codecache.FxGraphHashDetails.__init__, codecache.BypassFxGraphCache, operations, Library.fallback),
+            *(Library.impl, codecache.FxGraphCache.prepare_key),
             *(cpp_builder._run_compile_cmd, cpu_vec_isa.VecISA._probe_load, cache_dir),
             AOTAutogradCache.get_remote_cache.cache_clear,
             *(getattr(remote_cache, kind).backend_override_cls for kind in NAMES),

@@ -12,14 +12,15 @@ from typing import Any
 
 import pytest
 from torch._functorch import config as autograd
-from torch._inductor import config, cpp_builder, cpu_vec_isa, exc, remote_cache
+from torch._inductor import codecache, config, cpp_builder, cpu_vec_isa, exc, remote_cache
 from torch._inductor.runtime.cache_dir_utils import cache_dir
+from torch.library import Library
 
 import cachec
 import cachec_torch
 from cachec.errors import UnsupportedVersion
 from cachec.testing.foreign import ForeignConformance
-from cachec_torch.persistent import NAMES, _backend
+from cachec_torch.persistent import NAMES, _backend, _foreign
 
 ROOT = Path(__file__).parents[2]
 
@@ -80,7 +81,8 @@ def installed(tmp_path):
 def seam() -> tuple[object, ...]:
     overrides = [getattr(remote_cache, name).backend_override_cls for name in NAMES]
     options = (config.fx_graph_remote_cache, autograd.enable_remote_autograd_cache, config.cpp_cache_precompile_headers)
-    return (cpp_builder._run_compile_cmd, *overrides, *options, cpu_vec_isa.VecISA._probe_load)
+    registry = (Library.impl, Library.fallback, codecache.FxGraphHashDetails.__init__)
+    return (cpp_builder._run_compile_cmd, *overrides, *options, cpu_vec_isa.VecISA._probe_load, *registry)
 
 
 @pytest.mark.long
@@ -177,7 +179,7 @@ class TestStoredBackend(ForeignConformance):
     selective = True
 
     def make(self, cache):
-        return _backend(cache, self.name)()
+        return _backend(_foreign(cache, self.name))()
 
 
 @pytest.mark.long

@@ -1,0 +1,788 @@
+"""The part of torch's keys that holds what a project registers: each way to register, and each edit of it.
+
+Each project is imported in a process that is forked off this one, in a folder of its own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch._functorch._aot_autograd import autograd_cache
+from torch._inductor import codecache
+from torch.library import Library
+
+import cachec
+import cachec_torch
+from cachec.base.hashing import digest_bytes
+from cachec.model import Reason
+from cachec_torch.operations import KernelRecorder, OperationsKey
+from cachec_torch.project_modules import ProjectModules, UnstorableOperation, process_start
+from tests.needs import need
+
+ROOT = Path(__file__).parents[2]
+
+#: Files beside ``ops``: the program, what registers nothing, what registered functions call.
+PROJECT = {
+    "main": "import neutral, ops",
+    "neutral": "BATCH = 8",
+    "helper": "import deeper\nDTYPE, FACTOR = deeper.DTYPE, 1.0",
+    "deeper": "import torch\nDTYPE = torch.float32",
+    "bodies": "import helper\ndef double(x):\n    return x * 2.0",
+}
+
+HEAD = """
+import functools, os, torch, helper
+from torch import Tensor, library
+"""
+
+
+class Way(NamedTuple):
+    """A way to register, as the text of ``ops``. edits: pairs of texts; each pair must change the key."""
+
+    text: str
+    edits: tuple[tuple[str, str], ...]
+
+
+CUSTOM = """
+@library.custom_op("kinds::op", mutates_args=())
+def op(x: Tensor) -> Tensor:
+    return x * 2.0
+
+@op.register_fake
+def _(x):
+    return torch.empty_like(x, dtype=torch.float32)
+
+def backward(ctx, grad):
+    return grad * 3.0
+
+op.register_autograd(backward)
+"""
+
+LIBRARY = """
+lib = library.Library("kinds", "DEF")
+lib.define("op(Tensor x) -> Tensor", tags=(torch.Tag.core,))
+"""
+
+FREE = """
+library.define("kinds::op", "(Tensor x) -> Tensor")
+"""
+
+WAYS = {
+    "custom_op": Way(
+        CUSTOM,
+        (
+            ("dtype=torch.float32", "dtype=torch.float64"),
+            ("grad * 3.0", "grad * 4.0"),
+            ("x * 2.0", "x * 4.0"),
+        ),
+    ),
+    "custom_op without a backward": Way(
+        CUSTOM.replace("op.register_autograd(backward)", ""), (("mutates_args=()", 'mutates_args={"x"}'),)
+    ),
+    "custom_op with tags": Way(
+        CUSTOM.replace("mutates_args=()", "mutates_args=(), tags=torch.Tag.core"), (("Tag.core", "Tag.pointwise"),)
+    ),
+    "custom_op: kernel, vmap, dispatch rule, autocast": Way(
+        CUSTOM
+        + """
+op.register_kernel("cpu")(lambda x: x * 5.0)
+op.register_vmap(lambda info, in_dims, x: (op(x) * 6.0, in_dims[0]))
+class Mode(torch.utils._python_dispatch.TorchDispatchMode):
+    pass
+op.register_torch_dispatch(Mode, lambda mode, func, types, args, kwargs: args[0] * 7.0)
+op.register_autocast("cpu", torch.bfloat16)
+""",
+        (("5.0", "5.5"), ("6.0", "6.5"), ("7.0", "7.5"), ("bfloat16", "float16")),
+    ),
+    "Library: CompositeImplicitAutograd": Way(
+        LIBRARY + 'lib.impl("op", lambda x: x * 2.0, "CompositeImplicitAutograd")',
+        (("x * 2.0", "x * 4.0"), ("Tag.core", "Tag.pointwise"), ("Tensor x)", "Tensor(a!) x)")),
+    ),
+    "Library: CPU, Meta, Autograd": Way(
+        LIBRARY
+        + """
+lib.impl("op", lambda x: x * 2.0, "CPU")
+lib.impl("op", lambda x: torch.empty_like(x, dtype=torch.float32), "Meta")
+lib.impl("op", lambda x: x * 3.0, "Autograd")
+""",
+        (("2.0", "4.0"), ("float32", "float64"), ("3.0", "5.0")),
+    ),
+    "library.impl": Way(FREE + 'library.impl("kinds::op", "cpu")(lambda x: x * 2.0)', (("2.0", "4.0"),)),
+    "library.register_kernel": Way(
+        FREE + 'library.register_kernel("kinds::op", "cpu", lambda x: x * 2.0)', (("2.0", "4.0"),)
+    ),
+    "library.register_fake": Way(
+        FREE + 'library.register_fake("kinds::op", lambda x: torch.empty_like(x, dtype=torch.float32))',
+        (("float32", "float64"),),
+    ),
+    "library.register_autograd": Way(
+        FREE + 'library.register_autograd("kinds::op", lambda ctx, grad: grad * 3.0)', (("3.0", "4.0"),)
+    ),
+    "library.register_vmap": Way(
+        FREE + 'library.register_vmap("kinds::op", lambda info, in_dims, x: (x * 6.0, in_dims[0]))', (("6.0", "6.5"),)
+    ),
+    "library.register_torch_dispatch": Way(
+        FREE
+        + """
+class Mode(torch.utils._python_dispatch.TorchDispatchMode):
+    pass
+library.register_torch_dispatch("kinds::op", Mode, lambda mode, func, types, args, kwargs: args[0] * 7.0)
+""",
+        (("7.0", "7.5"),),
+    ),
+    "library.register_autocast": Way(
+        FREE + 'library.register_autocast("kinds::op", "cpu", torch.bfloat16)', (("bfloat16", "float16"),)
+    ),
+    "triton_op": Way(
+        """
+@library.triton_op("kinds::op", mutates_args=())
+def op(x: Tensor) -> Tensor:
+    return x * 2.0
+""",
+        (("2.0", "4.0"), ("mutates_args=()", 'mutates_args={"x"}')),
+    ),
+    "a kernel of torch's": Way(
+        'lib = library.Library("aten", "IMPL")\nlib.impl("relu", lambda x: x * 2.0, "CPU")',
+        (("2.0", "4.0"), ('"relu"', '"sigmoid"'), ('"CPU"', '"AutogradCPU"')),
+    ),
+    "an operation in a namespace of torch's": Way(
+        'import bodies\nlib = library.Library("aten", "FRAGMENT")\nlib.define("kinds_op(Tensor x) -> Tensor")\n'
+        'lib.impl("kinds_op", bodies.double, "CPU")',
+        (("Tensor x)", "Tensor(a!) x)"),),
+    ),
+    "a backward of torch's operation": Way(
+        "from torch._library.custom_ops import OPDEFS\n"
+        'OPDEFS["prims::exp"].register_autograd(lambda ctx, grad: grad * 2.0)',
+        (("2.0", "4.0"),),
+    ),
+    "a fallback": Way(
+        'lib = library.Library("_", "IMPL")\nlib.fallback(lambda op, *args, **kwargs: 2.0, "PrivateUse3")',
+        (("2.0", "4.0"),),
+    ),
+    "a decomposition": Way(
+        """
+import torch._decomp
+LAST = torch._decomp.decomposition_table.pop(torch.ops.aten.gelu.default, None)
+@torch._decomp.register_decomposition(torch.ops.aten.gelu.default)
+def gelu(x, approximate="none"):
+    return x * 2.0
+""",
+        (("2.0", "4.0"),),
+    ),
+    "a decomposition of Inductor": Way(
+        """
+from torch._inductor import decomposition
+@decomposition.register_decomposition(torch.ops.aten.erfinv.default)
+def erfinv(x):
+    return x * 2.0
+""",
+        (("2.0", "4.0"),),
+    ),
+    "another function of torch": Way(
+        """
+import torch._refs
+from torch._inductor.decomposition import decompositions
+decompositions[torch.ops.aten.relu.default] = torch._refs.exp
+""",
+        (("_refs.exp", "_refs.exp2"), ("decompositions[torch.ops.aten.relu.default] = torch._refs.exp", "")),
+    ),
+    "a lowering": Way(
+        """
+from torch._inductor import lowering
+@lowering.register_lowering(torch.ops.aten.relu.default, type_promotion_kind=None)
+def relu(x):
+    return lowering.mul(x, 2.0)
+""",
+        (("2.0", "4.0"),),
+    ),
+    "a pattern": Way(
+        """
+from torch._inductor.fx_passes import post_grad
+from torch._inductor.pattern_matcher import Arg, CallFunction, register_graph_pattern
+@register_graph_pattern(CallFunction(torch.ops.aten.relu.default, Arg()), pass_dict=post_grad.pass_patterns[0])
+def relu(match, x):
+    return 2.0
+""",
+        (("2.0", "4.0"),),
+    ),
+    "py_impl": Way(
+        "torch.ops.aten.relu.default.py_impl(torch._C.DispatchKey.CPU)(lambda x: x * 2.0)", (("2.0", "4.0"),)
+    ),
+    "a fake function of torch's": Way(
+        """
+from torch._subclasses.fake_impls import register_op_impl
+register_op_impl(lambda func: func is torch.ops.aten.relu.default)(lambda mode, func, *a, **k: 2.0)
+""",
+        (("2.0", "4.0"), ("relu", "sigmoid")),
+    ),
+    "a higher-order operation": Way(
+        """
+class Twice(torch._ops.HigherOrderOperator):
+    def __init__(self):
+        super().__init__("kinds_twice", cacheable=True)
+    def __call__(self, x):
+        return super().__call__(x)
+twice = Twice()
+twice.py_impl(torch._C.DispatchKey.CPU)(lambda x: x * 2.0)
+""",
+        (("2.0", "4.0"),),
+    ),
+    "a tensor subclass": Way(
+        """
+class Doubled(Tensor):
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {})) * 2.0
+""",
+        (("2.0", "4.0"),),
+    ),
+    "an effect": Way(
+        FREE
+        + """
+from torch._higher_order_ops.effects import _EffectType, _register_effectful_op
+_register_effectful_op("kinds::op", _EffectType.ORDERED)
+""",
+        (('_register_effectful_op("kinds::op", _EffectType.ORDERED)', ""),),
+    ),
+    "a partial, a method, a callable object": Way(
+        LIBRARY
+        + """
+class Scaled:
+    def __init__(self, scale):
+        self.scale = scale
+    def __call__(self, x):
+        return x * self.scale
+    def method(self, x):
+        return x * self.scale
+def scaled(scale, x):
+    return x * scale
+lib.impl("op", Scaled(float(os.environ.get("FIRST", "1"))), "CPU")
+lib.impl("op", Scaled(float(os.environ.get("SECOND", "1"))).method, "CUDA")
+lib.impl("op", functools.partial(scaled, float(os.environ.get("THIRD", "1"))), "MPS")
+""",
+        (("x * scale", "x + scale"),),
+    ),
+}
+
+#: Values that no file shows, by the variable that they come from.
+VALUES = {
+    "a partial, a method, a callable object": ("FIRST", "SECOND", "THIRD"),
+}
+
+
+@pytest.fixture(scope="module")
+def recorder() -> Any:
+    """What ``install`` puts in place of functions of ``Library``, without the kernels of other tests."""
+    recorder = KernelRecorder()
+    recorder.earlier = frozenset()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Library, "impl", recorder.impl(Library.impl))
+        patch.setattr(Library, "fallback", recorder.fallback(Library.fallback))
+        yield recorder
+
+
+@pytest.fixture(scope="module")
+def key(recorder: KernelRecorder) -> OperationsKey:
+    """A key that has seen what torch registers, as forked processes then need not."""
+    key = OperationsKey(recorder, ProjectModules(math.inf))
+    key.digest()
+    return key
+
+
+def in_child(folder: Path, files: Mapping[str, str], run: Callable[[], Any], env: Mapping[str, str]) -> Any:
+    """What ``run`` returns in a forked process that finds these modules first."""
+    folder.mkdir(parents=True)
+    for name, text in files.items():
+        (folder / f"{name}.py").write_text(text + "\n")
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        answer: Any = None
+        try:
+            os.environ.update(env)
+            sys.path.insert(0, str(folder))
+            sys.dont_write_bytecode = True
+            answer = run()
+        except BaseException:
+            answer = traceback.format_exc()
+        finally:
+            sys.stderr.flush()
+            os.write(write, json.dumps(answer).encode())
+            os._exit(0)
+    os.close(write)
+    with os.fdopen(read, "rb") as pipe:
+        answer = json.load(pipe)
+    os.waitpid(child, 0)
+    return answer
+
+
+@pytest.fixture
+def keyed(key: OperationsKey, tmp_path: Path) -> Callable[..., Any]:
+    """The parts of the key of a project."""
+
+    def parts() -> list[Any]:
+        import main  # type: ignore[import-not-found]
+
+        del main
+        return [[label, digest_bytes(text.encode())] for label, text in key.parts()]
+
+    def keyed(ops: str, files: Mapping[str, str] | None = None, **env: str) -> Any:
+        folder = tmp_path / f"project-{len(list(tmp_path.iterdir()))}"
+        found = in_child(folder, {**PROJECT, **(files or {}), "ops": HEAD + ops}, parts, env)
+        assert isinstance(found, list), found
+        return found
+
+    return keyed
+
+
+def edits() -> Iterator[Any]:
+    """Each edit of each way, and each value that no file shows; the first of a way in the quick tests too."""
+    for name, way in WAYS.items():
+        changes: list[tuple[str, dict[str, str]]] = []
+        for before, after in way.edits:
+            assert before in way.text
+            changes.append((way.text.replace(before, after), {}))
+        changes += [(way.text, {variable: "2"}) for variable in VALUES.get(name, ())]
+        for number, (text, env) in enumerate(changes):
+            marks = [pytest.mark.long] if number else []
+            yield pytest.param(way.text, text, env, id=f"{name}-{number}", marks=marks)
+
+
+@pytest.mark.parametrize(("first", "second", "env"), list(edits()))
+def test_each_edit_of_each_way_changes_the_key(
+    keyed: Callable[..., Any], first: str, second: str, env: dict[str, str]
+) -> None:
+    assert keyed(first) != keyed(second, **env)
+
+
+@pytest.mark.parametrize(
+    "name", [name if name == "custom_op" else pytest.param(name, marks=pytest.mark.long) for name in WAYS]
+)
+def test_an_edit_of_what_registers_nothing_keeps_the_key(keyed: Callable[..., Any], name: str) -> None:
+    """In another folder, too."""
+    neutral = {"neutral": "BATCH = 16", "main": "import ops, neutral  # edited"}
+    assert keyed(WAYS[name].text) == keyed(WAYS[name].text, neutral)
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("helper", "import deeper\nDTYPE, FACTOR = deeper.DTYPE, 2.0"),
+        ("deeper", "import torch\nDTYPE = torch.float64"),
+        ("bodies", "import helper\ndef double(x):\n    return x * 4.0"),
+    ],
+)
+def test_files_that_a_registered_function_reaches(keyed: Callable[..., Any], file: str, text: str) -> None:
+    """The function is in another module than the call that registers it; that module imports a helper."""
+    ops = FREE + 'import bodies\nlibrary.impl("kinds::op", "cpu")(bodies.double)'
+    assert keyed(ops) == keyed(ops)
+    assert keyed(ops) != keyed(ops, {file: text})
+
+
+def test_an_import_inside_of_a_function(keyed: Callable[..., Any]) -> None:
+    ops = FREE + 'def f(x):\n    import bodies\n    return bodies.double(x)\nf(1)\nlibrary.impl("kinds::op", "cpu")(f)'
+    assert keyed(ops) != keyed(ops, {"bodies": "def double(x):\n    return x * 4.0"})
+
+
+def test_a_project_without_operations_has_the_key_of_torch_alone(keyed: Callable[..., Any], key: OperationsKey) -> None:
+    assert [label for label, _ in keyed("")] == [label for label, _ in key.parts()]
+
+
+REFUSED = {
+    "exec": (
+        'exec("def f(x): return x", there := {"__name__": "elsewhere"})\nlib.impl("op", there["f"], "CPU")',
+        Reason.UNNAMED_CODE,
+        "the function f was made by exec",
+    ),
+    "exec in the module": (
+        'exec("def f(x): return x")\nlib.impl("op", f, "CPU")',
+        Reason.UNNAMED_CODE,
+        "the function f comes from '<string>'",
+    ),
+    "a notebook": (
+        """
+import sys, types
+sys.modules["__main__"] = notebook = types.ModuleType("__main__")
+exec("def f(x): return x", vars(notebook))
+lib.impl("op", notebook.f, "CPU")
+""",
+        Reason.UNNAMED_CODE,
+        "the module '__main__', which has no file",
+    ),
+    "a class of a notebook": (
+        """
+import sys, types
+sys.modules["__main__"] = notebook = types.ModuleType("__main__")
+exec("class F:\\n    def __call__(self, x): return x", vars(notebook))
+lib.impl("op", notebook.F(), "CPU")
+""",
+        Reason.UNNAMED_CODE,
+        "the module '__main__', which has no file",
+    ),
+    "a function of C": (
+        'import ctypes\nlib.impl("op", ctypes.CDLL(None).labs, "CPU")',
+        Reason.UNNAMED_CODE,
+        "kernel kinds::op CPU: what it registers holds a ctypes",
+    ),
+    "a tensor": (
+        'def scaled(scale):\n    return lambda x: x * scale\nlib.impl("op", scaled(torch.ones(1)), "CPU")',
+        Reason.UNNAMED_CODE,
+        "kernel kinds::op CPU: what it registers holds a torch.Tensor",
+    ),
+    "a file that was changed": (
+        'open(__file__, "a").write("#")\nlib.impl("op", lambda x: x, "CPU")',
+        Reason.INPUT_CHANGED,
+        "ops.py changed after this process started",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_no_key_can_hold_is_refused(key: OperationsKey, tmp_path: Path, name: str) -> None:
+    text, reason, message = REFUSED[name]
+
+    def refused() -> list[str]:
+        key._modules._started = process_start()
+        time.sleep(0.05)
+        import main  # type: ignore[import-not-found]
+
+        del main
+        try:
+            return ["", str(key.parts())]
+        except UnstorableOperation as error:
+            return [error.reason.value, str(error)]
+
+    found, words = in_child(tmp_path / "project", {**PROJECT, "ops": HEAD + LIBRARY + text}, refused, {})
+    assert (found, message in words) == (reason.value, True), words
+
+
+@pytest.mark.parametrize(
+    ("text", "is_known"),
+    [
+        (CUSTOM, True),
+        (FREE + 'library.register_fake("kinds::op", lambda x: x)', True),
+        (LIBRARY + 'lib.impl("op", lambda x: x, "CompositeImplicitAutograd")', False),
+        (FREE + 'library.impl("kinds::op", "cpu")(lambda x: x)', False),
+        (FREE + 'library.register_autograd("kinds::op", lambda ctx, grad: grad)', False),
+        (CUSTOM + 'lib = library.Library("kinds", "IMPL")\nlib.impl("op", lambda x: x, "Autograd")', False),
+        ('lib = library.Library("aten", "IMPL")\nlib.impl("relu", lambda x: x, "CPU")', False),
+        (
+            'lib = library.Library("aten", "IMPL")\nlib.impl("relu", lambda x: x, "CPU")\nlib._destroy()',
+            True,
+        ),
+    ],
+)
+def test_kernels_from_before_the_installation(tmp_path: Path, text: str, is_known: bool) -> None:
+    def found() -> str:
+        import main  # type: ignore[import-not-found]
+
+        recorder = KernelRecorder()
+        del main
+        recorder.earlier = frozenset(each for each in recorder.earlier if each.startswith(("kinds/", "aten/relu/")))
+        try:
+            OperationsKey(recorder, ProjectModules(math.inf)).digest()
+        except UnstorableOperation as error:
+            return str(error)
+        return ""
+
+    words = in_child(tmp_path / "project", {**PROJECT, "ops": HEAD + text}, found, {})
+    assert bool(words) is not is_known, words
+    if words:
+        assert "was registered before cachec_torch.install()" in words
+
+
+def test_kernels_of_torch_that_are_replaced_later_are_known(tmp_path: Path) -> None:
+    """torch has registered kernels of this operation before."""
+
+    def found() -> str:
+        recorder = KernelRecorder()
+        recorder.earlier = frozenset(each for each in recorder.earlier if each.startswith("aten/relu/"))
+        assert recorder.earlier
+        Library.impl = recorder.impl(Library.impl)  # type: ignore[method-assign]
+        import main  # type: ignore[import-not-found]
+
+        del main
+        labels = [label for label, _ in OperationsKey(recorder, ProjectModules(math.inf)).parts()]
+        return " ".join(label for label in labels if label.startswith("kernel aten::relu"))
+
+    text = 'lib = library.Library("aten", "IMPL")\n'
+    text += 'lib.impl("relu", lambda x: x, "CPU")\nlib.impl("relu", lambda x: x, "Meta")'
+    words = in_child(tmp_path / "project", {**PROJECT, "ops": HEAD + text}, found, {})
+    assert words == "kernel aten::relu CPU kernel aten::relu Meta"
+
+
+def test_an_installed_distribution_counts_by_its_record(keyed: Callable[..., Any], tmp_path: Path) -> None:
+    def site(record: str) -> dict[str, str]:
+        folder = tmp_path / f"site-{digest_bytes(record.encode())[:8]}"
+        (folder / "kinds_ops-1.0.dist-info").mkdir(parents=True, exist_ok=True)
+        (folder / "kinds_ops-1.0.dist-info" / "RECORD").write_text(record)
+        (folder / "kinds_ops.py").write_text(HEAD.replace(", helper", "") + CUSTOM)
+        return {"main": f"import sys\nsys.path.append({str(folder)!r})\nimport kinds_ops"}
+
+    def parts(record: str) -> dict[str, str]:
+        return dict(keyed("", site(record)))
+
+    first, second = parts("kinds_ops.py,sha256=a,1\n"), parts("kinds_ops.py,sha256=b,1\n")
+    assert first.keys() == second.keys()
+    assert {label for label in first if first[label] != second[label]} == {"distribution kinds-ops 1.0"}
+
+
+def test_a_native_library_counts_by_content(keyed: Callable[..., Any], tmp_path: Path) -> None:
+    need("cc")
+
+    def built(number: int) -> str:
+        path = tmp_path / f"built-{number}" / "libkinds.so"
+        path.parent.mkdir()
+        source = path.with_suffix(".c")
+        source.write_text(f"int answer(void) {{ return {number}; }}")
+        subprocess.run(["cc", "-shared", "-fPIC", "-o", str(path), str(source)], check=True)
+        return str(path)
+
+    def parts(path: str, more: str = "") -> Any:
+        return keyed(f"torch.ops.load_library(os.environ['LIBRARY']){more}", LIBRARY=path)
+
+    one, two = built(1), built(2)
+    first = parts(one)
+    assert any(label == "library libkinds.so" for label, _ in first)
+    assert parts(one) == first
+    assert parts(two) != first
+    replaced = "\nos.replace(os.environ['LIBRARY'], os.environ['LIBRARY'] + '.old')"
+    with pytest.raises(AssertionError, match=r"libkinds\.so was replaced after it was loaded"):
+        parts(two, replaced)
+
+
+# --- what install does with it
+
+
+def test_refusals_are_counted_and_torch_stores_nothing(tmp_path: Path, caplog: Any) -> None:
+    def refused() -> Any:
+        cache = cachec_torch.install(cachec.Cache(tmp_path / "store", log="miss", mode="on"))
+        lib = Library("kinds", "DEF")
+        lib.define("op(Tensor x) -> Tensor")
+        exec("def f(x): return x", there := {})
+        lib.impl("op", there["f"], "CPU")
+        graph = torch.fx.symbolic_trace(lambda x: x + 1)
+        for _ in range(2):
+            with pytest.raises(codecache.BypassFxGraphCache, match="the function f was made by exec"):
+                codecache.compiled_fx_graph_hash(graph, [], {}, [])
+        counts = {reason.value: count for reason, count in cache.events.counts.items()}
+        return [
+            counts,
+            sum("kernel kinds::op CPU: the function f was made by exec" in each for each in caplog.messages),
+        ]
+
+    assert in_child(tmp_path / "project", {}, refused, {}) == [{Reason.UNNAMED_CODE.value: 2}, 1]
+
+
+def test_keys_of_torch_hold_the_operations(tmp_path: Path) -> None:
+    """Both of its caches make their keys so."""
+    assert issubclass(autograd_cache.AOTAutogradCacheDetails, codecache.FxGraphHashDetails)
+    assert "__init__" in vars(codecache.FxGraphHashDetails)
+
+    def keys() -> Any:
+        graph = torch.fx.symbolic_trace(lambda x: x + 1)
+
+        def made() -> str:
+            return codecache.compiled_fx_graph_hash(graph, [], {}, [])[0]
+
+        before = made()
+        cachec_torch.install(cachec.Cache(tmp_path / "store", log="off"))
+        first = made()
+        cachec_torch.install(cachec.Cache(tmp_path / "other", log="off"))
+        again = made()
+        import ops  # type: ignore[import-not-found]
+
+        del ops
+        after = made()
+        cachec_torch.uninstall()
+        return [before, first, again, after, made()]
+
+    text = HEAD.replace(", helper", "") + LIBRARY + 'lib.impl("op", lambda x: x, "CPU")'
+    before, first, again, after, last = in_child(tmp_path / "project", {"ops": text}, keys, {})
+    assert first == again
+    assert before == last
+    assert len({before, first, after}) == 3
+
+
+PROGRAMS = {
+    "the dtype of a fake function": (
+        CUSTOM.replace("x * 2.0", "x.to(torch.float32) * 2.0") + "\ndef program(x):\n    return op(x.detach()) + 1\n",
+        "float32",
+        "float64",
+    ),
+    "mutates_args": (
+        """
+@library.custom_op("kinds::op", mutates_args=())
+def op(x: Tensor) -> None:
+    "nothing"
+
+op.register_fake(lambda x: None)
+
+def program(x):
+    y = x.detach() * 1
+    op(y)
+    return y
+""",
+        '=())\ndef op(x: Tensor) -> None:\n    "nothing"',
+        '={"x"})\ndef op(x: Tensor) -> None:\n    x.mul_(2)',
+    ),
+    "a composite kernel": (
+        LIBRARY
+        + """
+lib.impl("op", lambda x: x * 2.0, "CompositeImplicitAutograd")
+def program(x):
+    return torch.ops.kinds.op(x)
+""",
+        "2.0",
+        "3.0",
+    ),
+    "a decomposition": (
+        LIBRARY
+        + """
+from torch._inductor import decomposition
+def op(x):
+    return x * 2.0
+lib.impl("op", op, "CompositeExplicitAutograd")
+decomposition.register_decomposition(torch.ops.kinds.op.default)(op)
+def program(x):
+    return torch.ops.kinds.op(x.detach())
+""",
+        "2.0",
+        "3.0",
+    ),
+    "a backward": (CUSTOM + "\ndef program(x):\n    return op(x) + 1\n", "grad * 3.0", "grad * 4.0"),
+    "a kernel of torch's": (
+        """
+lib = library.Library("aten", "IMPL")
+lib.impl("relu", lambda x: x * 2.0, "CompositeImplicitAutograd")
+lib.impl("relu", lambda x: x * 2.0, "AutogradCPU")
+def program(x):
+    return torch.relu(x) + 1
+""",
+        "2.0",
+        "3.0",
+    ),
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_an_edited_operation_is_compiled_again(tmp_path: Path, name: str) -> None:
+    """In new processes with an empty folder of Inductor, whose results are those of torch without a compiler."""
+    need("c++")
+    ops, before, after = PROGRAMS[name]
+    assert before in ops
+
+    def results() -> Any:
+        cache = cachec_torch.install(cachec.Cache(tmp_path / "store", log="off", mode="on"))
+        torch._inductor.config.compile_threads = 1
+        torch._inductor.config.cpp.vec_isa_ok = True
+        import main  # type: ignore[import-not-found]
+
+        key = torch._inductor.cpp_builder._run_compile_cmd._operations
+        found, digest = [], key.digest()
+        for function in (main.ops.program, torch.compile(main.ops.program)):
+            x = torch.ones(4, requires_grad=True)
+            y = function(x)
+            if y.requires_grad:
+                y.sum().backward()
+            found.append([str(y.dtype), y.tolist(), None if x.grad is None else x.grad.tolist()])
+        assert key.digest() == digest, "compiling registers nothing that counts"
+        return [*found, {reason.value: count for reason, count in cache.events.counts.items()}]
+
+    for number, (text, neutral, is_hit) in enumerate(
+        (
+            (ops, "BATCH = 8", False),
+            (ops, "BATCH = 16", True),
+            (ops.replace(before, after), "BATCH = 16", False),
+            (ops, "BATCH = 32", True),
+        )
+    ):
+        files = {**PROJECT, "neutral": neutral, "ops": HEAD + text}
+        env = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / f"inductor-{number}")}
+        found = in_child(tmp_path / f"project-{number}", files, results, env)
+        assert isinstance(found, list), found
+        eager, compiled, counts = found
+        assert compiled == eager
+        assert not is_hit or Reason.HIT.value in counts, counts
+
+
+NATIVE = """
+#include <torch/library.h>
+#include <ATen/ATen.h>
+extern "C" double factor();
+static at::Tensor op(const at::Tensor& x) { return x * factor(); }
+TORCH_LIBRARY(kinds, m) { m.def("op(Tensor x) -> Tensor", &op); }
+"""
+
+
+@pytest.mark.long
+def test_an_operation_of_a_native_library_is_compiled_again(tmp_path: Path) -> None:
+    """Its kernel is composite, so it is traced into the program; ctypes loads it, and not torch."""
+    need("c++", "cc")
+    (tmp_path / "op.cpp").write_text(NATIVE)
+    torch_folder = Path(torch.__file__).parent
+    include = [f"-I{torch_folder}/include", f"-I{torch_folder}/include/torch/csrc/api/include"]
+    subprocess.run(
+        ["c++", "-std=c++20", "-O0", "-fPIC", *include, "-c", "op.cpp", "-o", "op.o"], cwd=tmp_path, check=True
+    )
+
+    def results() -> Any:
+        cachec_torch.install(cachec.Cache(tmp_path / "store", log="off", mode="on"))
+        torch._inductor.config.compile_threads = 1
+        torch._inductor.config.cpp.vec_isa_ok = True
+        ctypes.CDLL(str(tmp_path / os.environ["FACTOR"] / "libkinds.so"))
+
+        def program(x: torch.Tensor) -> torch.Tensor:
+            return torch.ops.kinds.op(x) + 1
+
+        return [torch.compile(program)(torch.ones(2)).tolist(), program(torch.ones(2)).tolist()]
+
+    for number, factor in enumerate(("2", "2", "3")):
+        folder = tmp_path / factor
+        if not folder.exists():
+            folder.mkdir()
+            (folder / "factor.c").write_text(f"double factor(void) {{ return {factor}; }}")
+            link = ["-L", str(torch_folder / "lib"), "-ltorch", "-ltorch_cpu", "-lc10"]
+            objects = [str(tmp_path / "op.o"), "factor.c"]
+            subprocess.run(["c++", "-shared", "-fPIC", "-x", "none", objects[0], "-x", "c", objects[1], "-x", "none",
+                            "-o", "libkinds.so", *link], cwd=folder, check=True)  # fmt: skip
+        env = {"FACTOR": factor, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / f"inductor-{number}")}
+        expected = [float(factor) + 1] * 2
+        assert in_child(tmp_path / f"project-{number}", {}, results, env) == [expected, expected]
+
+
+@pytest.mark.long
+def test_torch_alone_registers_nothing_that_counts(tmp_path: Path) -> None:
+    """In a new process, before and after a compile; the table of namespaces is what this torch needs."""
+    code = """
+import torch, sys
+from torch._inductor import compile_fx, codecache
+import cachec, cachec_torch
+from cachec_torch import operations
+cache = cachec_torch.install(cachec.Cache(sys.argv[1], log="off", mode="on"))
+key = torch._inductor.cpp_builder._run_compile_cmd._operations
+first = key.parts()
+assert all(label.startswith(("python", "table")) for label, _ in first), first
+function = torch.compile(lambda x: torch.nn.functional.softmax(torch.nn.functional.gelu(x @ x), -1).cumsum(0))
+function(torch.randn(8, 8, requires_grad=True)).sum().backward()
+assert key.parts() == first
+assert not key._earlier
+operations.TORCH_NAMESPACES, known = frozenset(), operations.TORCH_NAMESPACES
+used = {each.operation.partition("::")[0] for each in key._earlier_kernels()}
+assert used == known, (used, known)
+"""
+    environ = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor"), "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "store")], cwd=tmp_path, env=environ, check=True)
