@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from cachec.commands.run import host_processor, run, scratch
 from cachec.errors import UnsupportedVersion
+from cachec.model import Reason
 from cachec.programs.artifact import File
 from cachec.programs.supported import GONE, is_within
 from cachec_torch.versions import SUPPORTED
@@ -29,7 +30,8 @@ from cachec_torch.versions import SUPPORTED
 if TYPE_CHECKING:
     from cachec.cache import Cache
     from cachec.foreign import Foreign
-    from cachec_torch.operations import KernelRecorder
+    from cachec_torch.kernel_recorder import KernelRecorder
+    from cachec_torch.operations import OperationsKey
 
 #: The names under which what torch compiles is listed, by the class of torch's that keeps it elsewhere.
 NAMES = {"RemoteFxGraphCache": "torch.inductor", "RemoteAOTAutogradCache": "torch.aotautograd"}
@@ -39,6 +41,9 @@ LIBRARIES = "torch.cxx"
 
 #: The same of what the processor was asked.
 PROBES = "torch.isa"
+
+#: The end of a key that is random, because no key can hold what is registered.
+_UNSTORABLE = "-unstorable"
 
 _BUILDER = "torch._inductor.cpp_builder"
 
@@ -92,12 +97,11 @@ class _StoredCompiles:
 
     def __init__(self, cache: Cache, recorder: KernelRecorder | None) -> None:
         """recorder: that of the one which stood there before; None for a new one."""
-        from cachec_torch.operations import KernelRecorder, OperationsKey
-        from cachec_torch.project_modules import ProjectModules, process_start
+        from cachec_torch.kernel_recorder import KernelRecorder
 
         self.cache = cache
         self.recorder = KernelRecorder() if recorder is None else recorder
-        self._operations = OperationsKey(self.recorder, ProjectModules(process_start()))
+        self._operations: OperationsKey | None = None
         self._foreign: dict[str, Foreign] = {}
         self._refused: set[str] = set()
         self._compiled = cache.stage(name=LIBRARIES, version="1")(_compiled)
@@ -132,8 +136,6 @@ class _StoredCompiles:
 
     def hash_details(self, original: Callable[..., None]) -> Callable[..., None]:
         """A constructor of what torch hashes to a key, with all operations that are not torch's."""
-        from torch._inductor.codecache import BypassFxGraphCache
-
         from cachec_torch.project_modules import UnstorableOperation
 
         @functools.wraps(original)
@@ -141,15 +143,32 @@ class _StoredCompiles:
             original(details, *arguments, **others)
             config = getattr(details, "aot_config", None)  # AOTAutograd's details have one
             try:
-                details.cachec_operations = self._operations.digest(getattr(config, "decompositions", None))
+                details.cachec_operations = self.operations().digest(getattr(config, "decompositions", None))
             except UnstorableOperation as error:
                 name = NAMES["RemoteFxGraphCache" if config is None else "RemoteAOTAutogradCache"]
                 is_first = str(error) not in self._refused
                 self._refused.add(str(error))
                 self._foreign[name].bypass(error.reason, str(error), told=is_first)
-                raise BypassFxGraphCache(f"cachec: {error}") from error
+                details.cachec_operations = f"{os.urandom(16).hex()}{_UNSTORABLE}"
 
         return initialise
+
+    def operations(self) -> OperationsKey:
+        """What makes the part of keys that holds the operations. Imports Inductor, so ``install`` does not call it.
+
+        Raises UnstorableOperation where torch has moved what it reads.
+        """
+        if self._operations is None:
+            from cachec_torch.project_modules import ProjectModules, UnstorableOperation, process_start
+
+            try:
+                from cachec_torch.operations import OperationsKey
+            except GONE as error:
+                raise UnstorableOperation(
+                    Reason.UNSUPPORTED_VERSION, f"cachec_torch can't read what is registered with torch: {error}"
+                ) from error
+            self._operations = OperationsKey(self.recorder, ProjectModules(process_start()))
+        return self._operations
 
     def put(self, *, shared: bool) -> None:
         """Stand in torch."""
@@ -161,7 +180,11 @@ class _StoredCompiles:
         self._replace(cpp_builder, "_run_compile_cmd", self)
         details = codecache.FxGraphHashDetails
         self._replace(details, "__init__", self.hash_details(details.__init__))
+        for name in ("get_hash", "get_key"):
+            hashed = getattr(codecache.FxGraphCachePickler, name)
+            self._replace(codecache.FxGraphCachePickler, name, _marking(hashed))
         self._replace(Library, "impl", self.recorder.impl(Library.impl))
+        self._replace(Library, "define", self.recorder.define(Library.define))
         self._replace(Library, "fallback", self.recorder.fallback(Library.fallback))
         self._replace(cpu_vec_isa.VecISA, "_probe_load", lambda _, library: self.loads(library))
         for kind, name in NAMES.items():
@@ -195,16 +218,29 @@ def _foreign(cache: Cache, name: str, *, shared: bool = False) -> Foreign:
     return cache.foreign(name, selective=True, shared="signed" if shared else "off")
 
 
+def _marking(original: Callable[[Any, Any], str]) -> Callable[[Any, Any], str]:
+    """A method in place of one that hashes details to a key: a key that no program may be stored under says so."""
+
+    @functools.wraps(original)
+    def marked(pickler: Any, details: Any) -> str:
+        key = original(pickler, details)
+        operations = getattr(details, "cachec_operations", "")
+        return f"{key}{_UNSTORABLE}" if isinstance(operations, str) and operations.endswith(_UNSTORABLE) else key
+
+    return marked
+
+
 def _backend(foreign: Foreign) -> Callable[[], Any]:
     """The class of a backend, as torch makes it."""
     from torch._inductor.remote_cache import RemoteCacheBackend
 
     class StoredBackend(RemoteCacheBackend):  # type: ignore[misc]
         def _get(self, key: str) -> bytes | None:
-            return foreign.get(key)
+            return None if _UNSTORABLE in key else foreign.get(key)
 
         def _put(self, key: str, data: bytes) -> None:
-            foreign.put(key, data)
+            if _UNSTORABLE not in key:
+                foreign.put(key, data)
 
     return StoredBackend
 
@@ -295,11 +331,9 @@ def checked_seam() -> Any:
         from torch._inductor.runtime.cache_dir_utils import cache_dir
         from torch.library import Library
 
-        from cachec_torch import operations
-
         used = (
-            *(codecache.FxGraphHashDetails.__init__, codecache.BypassFxGraphCache, operations, Library.fallback),
-            *(Library.impl, codecache.FxGraphCache.prepare_key),
+            *(codecache.FxGraphHashDetails.__init__, codecache.FxGraphCachePickler.get_hash, Library.fallback),
+            *(Library.impl, Library.define, codecache.FxGraphCachePickler.get_key),
             *(cpp_builder._run_compile_cmd, cpu_vec_isa.VecISA._probe_load, cache_dir),
             AOTAutogradCache.get_remote_cache.cache_clear,
             *(getattr(remote_cache, kind).backend_override_cls for kind in NAMES),

@@ -1,18 +1,16 @@
-"""The files of a project whose functions take part in what torch compiles, and the project files that they import.
+"""The files that count for operations of a project: all Python of the project, or the distribution that registers them.
 
-A file counts whole, by its content. Modules of torch and of Python do not count here; modules of an installed
-distribution count by the ``RECORD`` of that distribution.
+Which functions a registered function reaches is not analysed, because imports, registries and computed names have no
+end. Where project code registers anything with torch, all Python files of the project count by content.
 """
 
 from __future__ import annotations
 
-import ast
-import importlib.util
 import os
 import sys
 import sysconfig
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -23,8 +21,14 @@ from cachec.base.hashing import digest_bytes
 from cachec.model import Reason
 from cachec_torch.shim import torch_folder
 
-#: Top-level packages of torch's distribution, and the part of this package that torch calls.
-_TORCH = ("torch", "functorch", "torchgen", "cachec_torch")
+#: Top-level packages of torch, of bindings to C++, and this package, whose functions torch calls.
+TORCH = frozenset({"torch", "functorch", "torchgen", "pybind11_builtins", "cachec_torch"})
+
+#: The largest package or folder of registering code that counts.
+FILE_LIMIT, BYTE_LIMIT, ENTRY_LIMIT = 2_000, 64 << 20, 100_000
+
+#: Folders that hold no code of the project, beside those whose name starts with a dot.
+_SKIPPED = frozenset({"__pycache__", "site-packages", "dist-packages", "node_modules"})
 
 #: Seconds within which the clock of the kernel's process table and that of its files may differ.
 _CLOCK_TOLERANCE = 0.02
@@ -39,13 +43,20 @@ class UnstorableOperation(Exception):
 
 
 class FileIdentity(NamedTuple):
-    """What tells one state of a file from another without reading it."""
+    """What distinguishes one state of a file from another without reading it."""
 
     path: str
+    device: int
     inode: int
     size: int
     mtime_ns: int
     ctime_ns: int
+
+
+def file_identity(path: str) -> FileIdentity:
+    """The identity of a file. Raises OSError."""
+    state = os.stat(path)
+    return FileIdentity(path, state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns)
 
 
 def process_start() -> float:
@@ -56,171 +67,190 @@ def process_start() -> float:
 
 
 class ProjectModules:
-    """Resolves functions, classes and modules to the files that they were read from.
+    """Resolves functions, classes and modules to their files, and digests the files of the project.
 
-    A file that changed after ``started`` is refused: the process may have imported what stood there before.
+    A file that changed after ``started`` is refused: the process may have imported its earlier content.
     """
 
     def __init__(self, started: float) -> None:
         self._started = started
         self._distributions = Distributions()
-        self._torch = f"{torch_folder()}{os.sep}"
+        self._torch = (f"{torch_folder()}{os.sep}", os.path.dirname(os.path.abspath(__file__)) + os.sep)
         self._python = tuple(
             f"{folder}{os.sep}" for folder in {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
         )
+        self._owners: dict[str, Distribution | None] = {}
+        self._identities: dict[str, FileIdentity] = {}
 
     def is_torch_file(self, path: str) -> bool:
         """Whether a file is part of torch."""
         return path.startswith(self._torch)
 
+    def is_library_file(self, path: str) -> bool:
+        """Whether a file is part of torch or of Python."""
+        return self.is_torch_file(path) or (path.startswith(self._python) and f"-packages{os.sep}" not in path)
+
     def distribution(self, path: str) -> Distribution | None:
         """The installed distribution that a file belongs to; None for a file of the project."""
-        return self._distributions.owner(path)
+        if path not in self._owners:
+            self._owners[path] = self._distributions.owner(path)
+        return self._owners[path]
 
-    def module_of_function(self, function: FunctionType, label: str) -> str:
-        """The name of the module that a function was read from, empty for torch and Python.
-
-        Raises UnstorableOperation where the function was not read from the file of its module.
-        """
-        name = function.__globals__.get("__name__")
-        module = sys.modules.get(name) if isinstance(name, str) else None
-        where = f"{label}: the function {function.__qualname__}"
-        if module is None or vars(module) is not function.__globals__:
-            raise _unnamed(f"{where} was made by exec, or its module {name!r} is no longer imported")
-        if not self.counts(module.__name__, where):
+    def file_of_function(self, function: FunctionType, label: str) -> str:
+        """The file that a function was read from, empty for torch and Python. Raises UnstorableOperation for none."""
+        code, name = function.__code__.co_filename, str(function.__globals__.get("__name__", ""))
+        if self.is_library_file(code) or (not os.path.isfile(code) and name.partition(".")[0] in TORCH):
             return ""
-        file, path = function.__code__.co_filename, getattr(module, "__file__", None)
-        if path is None or (file != path and os.path.realpath(file) != os.path.realpath(path)):
-            raise _unnamed(f"{where} comes from {file!r} and not from the file of its module {name!r}")
-        return module.__name__
-
-    def module_of_class(self, kind: type, label: str) -> str:
-        """The name of the module that a class is in, empty for torch and Python. Raises UnstorableOperation where that
-        module has no file."""
-        return kind.__module__ if self.counts(kind.__module__, f"{label}: the class {kind.__qualname__}") else ""
-
-    def counts(self, name: str, label: str) -> bool:
-        """Whether a module is neither torch's nor Python's. Raises UnstorableOperation for a module without a file."""
-        if name.partition(".")[0] in _TORCH:
-            return False
         module = sys.modules.get(name)
-        path = getattr(module, "__file__", None)
-        if path is None:
-            if not _should_have_file(name, module):
-                return False
+        path = _module_file(module)
+        if path and vars(module) is function.__globals__ and os.path.basename(path) == os.path.basename(code):
+            return path  # a script's functions have the path of the command line, which may be relative
+        if not os.path.isfile(code):
+            raise _unnamed(f"{label}: the function {function.__qualname__} comes from {code!r}, which is no file")
+        return os.path.abspath(code)
+
+    def file_of_module(self, name: str, label: str) -> str:
+        """The file of a module, empty for torch and Python. Raises UnstorableOperation for a module without a file."""
+        module = sys.modules.get(name)
+        origin = getattr(getattr(module, "__spec__", None), "origin", "")
+        if name.partition(".")[0] in TORCH or name in sys.builtin_module_names or origin == "frozen":
+            return ""
+        path = _module_file(module)
+        if not path:
             raise _unnamed(f"{label} is in the module {name!r}, which has no file")
-        return not self._is_python(path)
-
-    def _is_python(self, path: str) -> bool:
-        return path.startswith(self._python) and "-packages" + os.sep not in path
-
-    def parts(self, names: Iterable[str]) -> Iterator[tuple[str, str]]:
-        """Labels and digests of the files of these modules and of all project modules that they import, and of the
-        distributions whose modules are reached. Raises UnstorableOperation for a file that changed since ``started``.
-        """
-        waiting = list(names)
-        seen = set(waiting)
-        distributions: dict[str, Distribution] = {}
-        while waiting:
-            name = waiting.pop()
-            module = sys.modules.get(name)
-            if not isinstance(module, ModuleType):
-                continue  # some libraries leave other objects there
-            path = module.__file__ if isinstance(getattr(module, "__file__", None), str) else None
-            if path is None:
-                self._check_unfiled(name, module)
-                continue
-            if self._is_python(path):
-                continue
-            owner = self.distribution(path)
-            if owner is not None:
-                distributions[owner.name] = owner
-                continue
-            identity = self._identity(name, path)
-            yield f"module {name}", _content_digest(identity)
-            for each in self._imported(name, module, identity):
-                if each not in seen and each.partition(".")[0] not in _TORCH:
-                    seen.add(each)
-                    waiting.append(each)
-        yield from map(self.distribution_part, distributions.values())
+        return "" if self.is_library_file(path) else path
 
     def distribution_part(self, distribution: Distribution) -> tuple[str, str]:
-        """The label and the digest of a distribution."""
-        record = distribution.record_text()
+        """The label and the digest of a distribution, without its scripts, which hold the path of the environment."""
         label = f"distribution {distribution.name} {distribution.version}"
-        return label, digest_bytes(b"" if record is None else record[1])
-
-    def _check_unfiled(self, name: str, module: ModuleType) -> None:
-        """Raise UnstorableOperation for a module without a file that the project made while it ran."""
-        top = getattr(sys.modules.get(name.partition(".")[0]), "__file__", None)
-        is_installed = isinstance(top, str) and (self._is_python(top) or self.distribution(top) is not None)
-        if not is_installed and not hasattr(module, "__path__") and _should_have_file(name, module):
-            raise _unnamed(f"the module {name!r}, which a registered function imports, has no file")
-
-    def _identity(self, name: str, path: str) -> FileIdentity:
         try:
-            state = os.stat(path)
-        except OSError as error:
-            raise _unnamed(f"the file {path} of the module {name!r} can't be read: {error}") from error
-        if max(state.st_ctime, state.st_mtime) > self._started + _CLOCK_TOLERANCE:
+            return label, _record_digest(file_identity(distribution.record_path))
+        except FileNotFoundError:
+            return label, ""
+
+    def project_parts(self, registering: set[str], skipped: str) -> Iterator[tuple[str, str]]:
+        """Labels and digests of all Python of the project, and of all installed distributions.
+
+        registering: files of the project that register something. skipped: a folder of generated code.
+        Raises UnstorableOperation for a file that changed, and OSError.
+        """
+        labels: dict[str, str] = {}
+        for path in sorted(registering):
+            root, base = self._root(path)
+            labels |= {file: os.path.relpath(file, base) for file in self._python_files(root, skipped)}
+            labels.setdefault(path, os.path.relpath(path, base))
+        for name, module in sorted(sys.modules.items()):
+            path = _module_file(module)
+            if path and name.partition(".")[0] not in TORCH and not self.is_library_file(path):
+                path = os.path.abspath(path)
+                if path in labels or self.distribution(path) is not None:
+                    continue
+                if not os.path.realpath(path).startswith(f"{skipped}{os.sep}"):
+                    labels[path] = f"module {name}"
+        links: dict[str, bool] = {}
+        for path, label in labels.items():
+            yield f"file {label}", content_digest(self._checked(path, links))
+        yield from self._main_part()
+        yield from map(self.distribution_part, self._distributions)
+
+    def _root(self, path: str) -> tuple[str, str]:
+        """The folder whose Python counts with a file, and the folder that names are relative to."""
+        for name, module in list(sys.modules.items()):
+            if _module_file(module) == path and "." in name.removeprefix("__main__"):
+                top = name.partition(".")[0]
+                for folder in list(getattr(sys.modules.get(top), "__path__", ())):
+                    if path.startswith(f"{folder}{os.sep}"):
+                        return folder, os.path.dirname(folder)
+        folder = os.path.dirname(path)
+        while os.path.isfile(os.path.join(folder, "__init__.py")):  # a script in a package, or one without a module
+            folder, path = os.path.dirname(folder), folder
+        return (path, folder) if os.path.isdir(path) else (folder, folder)
+
+    def _python_files(self, root: str, skipped: str) -> Iterator[str]:
+        files = size = entries = 0
+        seen: set[tuple[int, int]] = set()
+        waiting = [root]
+        while waiting:
+            folder = waiting.pop()
+            state = os.stat(folder)
+            if (state.st_dev, state.st_ino) in seen or os.path.realpath(folder) == skipped:
+                continue
+            seen.add((state.st_dev, state.st_ino))
+            with os.scandir(folder) as found:
+                listed = list(found)
+            if folder != root and any(each.name == "pyvenv.cfg" for each in listed):
+                continue
+            entries += len(listed)
+            for each in listed:
+                if each.is_dir():
+                    if not each.name.startswith(".") and each.name not in _SKIPPED:
+                        waiting.append(each.path)
+                elif each.name.endswith(".py") and each.is_file():
+                    files, size = files + 1, size + each.stat().st_size
+                    yield each.path
+                if files > FILE_LIMIT or size > BYTE_LIMIT or entries > ENTRY_LIMIT:
+                    raise UnstorableOperation(
+                        Reason.UNNAMED_CODE,
+                        f"the folder {root}, where project code registers operations, holds too much to count: over "
+                        f"{FILE_LIMIT} Python files, {BYTE_LIMIT >> 20} MB of them, or {ENTRY_LIMIT} entries; put the "
+                        "operations into a package of their own",
+                    )
+
+    def _checked(self, path: str, links: dict[str, bool]) -> FileIdentity:
+        """The identity of a file. Raises UnstorableOperation where it changed after the process started.
+
+        The time of its last change of status counts, which no program can set. links: folders whose path was checked.
+        """
+        identity = file_identity(path)
+        changed = identity.ctime_ns / 1e9 > self._started + _CLOCK_TOLERANCE
+        if changed or self._is_link_newer(path, links) or self._identities.setdefault(path, identity) != identity:
             raise UnstorableOperation(
                 Reason.INPUT_CHANGED,
-                f"{path} changed after this process started, so the module {name!r} may hold an older text; "
-                "start the process again",
+                f"{path}, or a link in its path, changed after this process started, so the process may hold an older "
+                "text; start the process again",
             )
-        return FileIdentity(path, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns)
+        return identity
 
-    def _imported(self, name: str, module: ModuleType, identity: FileIdentity) -> Iterator[str]:
-        """The imported modules that a module names in an import statement, or holds something of."""
-        package = module.__package__ or ""
-        for word in _import_words(identity) if identity.path.endswith(".py") else ():
-            try:
-                found = importlib.util.resolve_name(word, package)
-            except ImportError:  # a relative import that Python did not run: it would have failed in the same way
-                continue
-            while found:
-                if found in sys.modules:
-                    yield found
-                found = found.rpartition(".")[0]
-        yield from (parent for parent in _parents(name) if parent in sys.modules)
-        for value in list(vars(module).values()):
-            if isinstance(value, ModuleType):
-                yield value.__name__
-            elif isinstance(value, FunctionType | type) and isinstance(value.__module__, str):
-                yield value.__module__
+    def _is_link_newer(self, path: str, links: dict[str, bool]) -> bool:
+        if path not in links:
+            state = os.lstat(path)
+            is_link = os.path.islink(path)
+            newer = is_link and state.st_ctime > self._started + _CLOCK_TOLERANCE
+            links[path] = newer or (is_link and self._is_link_newer(_target(path), links))
+            parent = os.path.dirname(path)
+            links[path] = links[path] or (parent != path and self._is_link_newer(parent, links))
+        return links[path]
+
+    def _main_part(self) -> Iterator[tuple[str, str]]:
+        if _module_file(sys.modules.get("__main__")):
+            return
+        if "-c" not in sys.orig_argv:
+            raise _unnamed("the module '__main__' has no file (a notebook, a prompt), so its code can't be compared")
+        yield "command", "\0".join(sys.orig_argv[1:])
 
 
-def _should_have_file(name: str, module: ModuleType | None) -> bool:
-    """False for a module that is part of the interpreter."""
-    return name not in sys.builtin_module_names and getattr(getattr(module, "__spec__", None), "origin", "") != "frozen"
+def _target(link: str) -> str:
+    return os.path.normpath(os.path.join(os.path.dirname(link), os.readlink(link)))
+
+
+def _module_file(module: object) -> str:
+    path = vars(module).get("__file__") if isinstance(module, ModuleType) else None
+    return path if isinstance(path, str) else ""
 
 
 def _unnamed(message: str) -> UnstorableOperation:
     return UnstorableOperation(
-        Reason.UNNAMED_CODE, f"{message}; register operations in a module of the project that is imported from a file"
+        Reason.UNNAMED_CODE, f"{message}; register operations in a module of the project that a script imports"
     )
 
 
-def _parents(name: str) -> Iterator[str]:
-    while name := name.rpartition(".")[0]:
-        yield name
-
-
-@lru_cache(maxsize=4096)
-def _content_digest(identity: FileIdentity) -> str:
+@lru_cache(maxsize=8192)
+def content_digest(identity: FileIdentity) -> str:
+    """The digest of a file by its content."""
     return digest_bytes(Path(identity.path).read_bytes())
 
 
 @lru_cache(maxsize=4096)
-def _import_words(identity: FileIdentity) -> tuple[str, ...]:
-    """The names in a file's import statements, relative ones with their dots; of ``from a import b`` also ``a.b``."""
-    words: dict[str, None] = {}
-    for node in ast.walk(ast.parse(Path(identity.path).read_bytes())):
-        if isinstance(node, ast.Import):
-            words.update((each.name, None) for each in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = "." * node.level + (node.module or "")
-            words[base] = None
-            dot = "." if node.module else ""
-            words.update((f"{base}{dot}{each.name}", None) for each in node.names)
-    return tuple(words)
+def _record_digest(identity: FileIdentity) -> str:
+    rows = Path(identity.path).read_bytes().splitlines()
+    return digest_bytes(b"\n".join(row for row in rows if not row.startswith(b"../")))
