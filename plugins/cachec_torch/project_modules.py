@@ -151,7 +151,9 @@ class ProjectModules:
         for path, label in labels.items():
             yield f"file {label}", content_digest(self._checked(path, links))
         yield from self._main_part()
-        yield from map(self.distribution_part, self._distributions)
+        for each in self._distributions:  # setuptools puts its own copies in the path when it is imported
+            if os.path.basename(each.root) != "_vendor":
+                yield self.distribution_part(each)
 
     def _root(self, path: str) -> tuple[str, str]:
         """The folder whose Python counts with a file, and the folder that names are relative to."""
