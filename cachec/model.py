@@ -31,7 +31,7 @@ def from_json(data: bytes | str, kind: type[T], refused: Callable[[str], Excepti
 #: Version of every record below. Rows of two versions lie side by side in one index, and neither sees the other's.
 RECORD_VERSION = 4
 
-#: Version of the records that are the store's own, and that all versions share: its size, and pins.
+#: Version of the records that are the store's own, and that all versions share: pins.
 STORE_VERSION = 1
 
 #: Traces kept under one key, newest first.

@@ -12,7 +12,7 @@ import msgspec
 from cachec.base import fsio
 from cachec.errors import StoreFault, UsageError
 from cachec.maintain.pins import Pins
-from cachec.model import STORE_VERSION, Digest, Fault
+from cachec.model import RECORD_VERSION, Digest, Fault
 from cachec.store import bound, usage
 from cachec.store.packing import pack
 from cachec.store.store import Store
@@ -154,14 +154,25 @@ class Maintainer:
             return None
 
     def measured(self) -> Usage:
-        """How large the store is, by looking at every file. Raises StoreFault."""
+        """How large the store is, by looking at every file. Raises StoreFault.
+
+        What only entries of other versions need does not count (collect.py).
+        """
+        from cachec.maintain.survey import needed_by
         from cachec.weights.library.owned import WeightStore
 
         objects = self.store.objects
         owned = WeightStore(self.store).needed(lambda detail: self._on_fault(Fault.IO_ERROR, detail))
-        nbytes = sum(occupied(ref.size) for ref, _ in objects.iterate() if ref.digest not in owned)
+        left_out = set[Digest]()
+        for version in self.store.index.versions():
+            if version != RECORD_VERSION:
+                left_out |= needed_by(self.store, version)
+        if left_out:
+            left_out -= needed_by(self.store, RECORD_VERSION)
+        left_out |= set(owned)
+        nbytes = sum(occupied(ref.size) for ref, _ in objects.iterate() if ref.digest not in left_out)
         nbytes += objects.trees.copied()
-        return Usage(version=STORE_VERSION, nbytes=nbytes)
+        return Usage(version=RECORD_VERSION, nbytes=nbytes)
 
     def measure(self) -> Usage:
         """Measure how large the store is, and remember it where the store can be written."""
@@ -170,7 +181,7 @@ class Maintainer:
             with fsio.faults(f"looking for {self.store.folder}"):
                 is_there = self.store.folder.is_dir()
             if is_there:
-                self.store.index.write(usage.ROW, pack(measured, STORE_VERSION), usage.TAG)
+                self.store.index.write(usage.ROW, pack(measured), usage.TAG)
         except StoreFault as fault:
             self._on_fault(fault.fault, fault.detail)
         return measured
