@@ -10,8 +10,8 @@ Nobody but the user and root can make such a file. In another folder, or a copy,
 The same folder at another path (a bind mount, a rename) is the same store. A record of root counts for all users, as
 root can change their settings too.
 
-An agreement trusts the group, and nobody else. So the store is refused where others can replace it (``why_not_groups``):
-by a folder above that everybody, another group or a user outside of the group can write.
+An agreement trusts the group, and nobody else. So the store is refused where others can replace it: where everybody,
+another group or a user outside of the group can write a folder above (``why_not_groups``).
 """
 
 from __future__ import annotations
@@ -75,9 +75,8 @@ def why_not_groups(folder: str, parts: Mapping[str, os.stat_result], group: int)
     if why := foreign.why_distrusted(folder, _Members(group, os.stat(folder).st_uid), group):
         return why
     for path, status in parts.items():
-        if status.st_gid != group or status.st_mode & stat.S_IWOTH:
-            if why := foreign.why_foreign(status):
-                return f"{path} {why}"
+        if (status.st_gid != group or status.st_mode & stat.S_IWOTH) and (why := foreign.why_foreign(status)):
+            return f"{path} {why}"
     return ""
 
 
@@ -88,9 +87,9 @@ class _Members:
         self._group = group
         self._more = more
 
-    def __contains__(self, uid: int) -> bool:
-        if uid == self._more:
-            return True
+    def __contains__(self, uid: object) -> bool:
+        if uid == self._more or not isinstance(uid, int):
+            return uid == self._more
         import grp
         import pwd
 

@@ -366,7 +366,7 @@ def test_who_can_replace_a_shared_store_is_looked_at(
 PRIVATE: dict[str, str] = {
     "a copy": "cp -r {store} {copy}",
     "a copy with its modes": "cp -a {store} {copy} && chmod -R g-ws {copy}",
-    "an archive": "mkdir {copy} && tar -C {store} -cf - . | tar -C {copy} --no-same-permissions -xf - && chmod -R g-w {copy}",
+    "an archive": "mkdir {copy} && tar -C {store} -c . | tar -C {copy} --no-same-permissions -x && chmod -R g-w {copy}",
     "a store that was closed": "mv {store} {copy} && chgrp -R {other} {copy} && chmod -R g-ws {copy}",
     "a store that was closed at its top": "mv {store} {copy} && chmod -R g-w {copy} && chmod 2700 {copy}",
     "a store without setgid": "mv {store} {copy} && chmod -R g-ws {copy}",

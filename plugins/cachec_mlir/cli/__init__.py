@@ -114,7 +114,7 @@ def hash_(session: Any, files: Sequence[str], bindings: str | None, locations: b
     """
     from cachec_mlir import Topologies
 
-    is_stored = session is not None and session.store.folder.is_dir()
+    is_stored = session is not None and session.settings.store_folder is not None and session.store.folder.is_dir()
     known = Topologies(session.store.digests if is_stored else None)
     hashes = []
     for file in files:
