@@ -158,20 +158,17 @@ class Maintainer:
 
         What only entries of other versions need does not count (collect.py).
         """
-        from cachec.maintain.survey import needed_by
         from cachec.weights.library.owned import WeightStore
 
         objects = self.store.objects
         owned = WeightStore(self.store).needed(lambda detail: self._on_fault(Fault.IO_ERROR, detail))
-        left_out = set[Digest]()
-        for version in self.store.index.versions():
-            if version != RECORD_VERSION:
-                left_out |= needed_by(self.store, version)
-        if left_out:
-            left_out -= needed_by(self.store, RECORD_VERSION)
-        left_out |= set(owned)
-        nbytes = sum(occupied(ref.size) for ref, _ in objects.iterate() if ref.digest not in left_out)
-        nbytes += objects.trees.copied()
+        if any(version != RECORD_VERSION for version in self.store.index.versions()):
+            from cachec.maintain.survey import survey
+
+            nbytes = survey(self.store, self.pins.read(), self._on_fault, self._clock(), owned).nbytes
+        else:
+            nbytes = sum(occupied(ref.size) for ref, _ in objects.iterate() if ref.digest not in owned)
+            nbytes += objects.trees.copied()
         return Usage(version=RECORD_VERSION, nbytes=nbytes)
 
     def measure(self) -> Usage:

@@ -70,7 +70,7 @@ class Survey(msgspec.Struct):
     """
 
     objects: dict[Digest, tuple[int, float]]
-    copied: int
+    copied: int = 0
     owned: Collection[Digest] = ()
     entries: list[Candidate] = []
     counts: Counter[Digest] = msgspec.field(default_factory=Counter)
@@ -113,7 +113,7 @@ def survey(
     Files first: an artifact that comes later is not in ``objects``, and nobody removes what is not there.
     """
     objects = {ref.digest: (occupied(ref.size), mtime) for ref, mtime in store.objects.iterate()}
-    snapshot = Survey(objects, store.objects.trees.copied(), owned, pinned=pinned, levels=levels_of(store))
+    snapshot = Survey(objects, owned=owned, pinned=pinned, levels=levels_of(store))
     snapshot.counts.update(owned)
     used = uses(read_log(store.folder))
     names = {digest: digest for digest in objects}  # one str a digest, however many entries name it
@@ -137,9 +137,10 @@ def survey(
             snapshot.old_versions[version] = sum(1 for _ in _entries_of(store, version))
         elif version != RECORD_VERSION:
             snapshot.others.update(f"{version}:{name}" if version else name for name in _entries_of(store, version))
-            snapshot.others_need.update(needed_by(store, version))
+            snapshot.others_need.update(_needed_by(store, version))
     snapshot.counts.update(chain.from_iterable(each.needs for each in snapshot.entries))
     snapshot.trees.update(chain.from_iterable(each.trees for each in snapshot.entries))
+    snapshot.copied = store.objects.trees.copied(snapshot.trees if snapshot.others else None)
     for name, row in store.index.rows("quarantine:"):
         if _is_old(name, row, now):
             snapshot.put_away.append(name)
@@ -203,7 +204,7 @@ def _trees(item: Item) -> Iterator[Digest]:
     return (tree_of(leaf) for trace in item.entry.traces for leaf in leaves(trace.value) if leaf.codec == "dir")
 
 
-def needed_by(store: Store, version: int) -> set[Digest]:
+def _needed_by(store: Store, version: int) -> set[Digest]:
     """Return whatever the entries of a version of the records may need.
 
     What a record of another version says is not known: each word in it that looks like a digest counts.
