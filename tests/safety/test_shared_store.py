@@ -163,10 +163,9 @@ def test_a_store_that_lost_its_rights_gets_them_back(team: Team) -> None:
     assert f"chmod g+w {team.store}" in words.replace("\n    ", " ")
     assert team.modes().items() >= before.items()  # whether its owner has closed it is for a person to say
     team.store.chmod(0o2770)
-    [[_, words]] = team.act(one, "077", "doctor")  # type: ignore[misc]
-    assert "sharing:" in words
-    assert "doctor --fix will give group" in words.replace("\n    ", " ")
-    [[_, words]] = team.act(one, "077", "doctor:--fix")  # type: ignore[misc]
+    [[_, asked], [_, words]] = team.act(one, "077", "doctor", "doctor:--fix")  # type: ignore[misc]
+    assert "sharing:" in asked
+    assert "doctor --fix will give group" in asked.replace("\n    ", " ")
     assert words.startswith("to fix sharing: give group")
     assert team.act(two, "077", f"call:{one}", "call:new") == ["hit", "miss:first-run"]
 
