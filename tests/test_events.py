@@ -379,7 +379,7 @@ def test_a_miss_is_one_line_and_a_hit_is_silent(tmp_path: Path, capsys: pytest.C
             {reason for reason in Reason if reason.kind == "miss"}
             | {Reason.INPUT_CHANGED, Reason.KEY_UNREADABLE, Reason.STALE_MEMO, Reason.UNNAMED_CODE, Reason.UNDESCRIBED}
             | {Reason.UNSUPPORTED_VERSION, Reason.NO_STORE_FOLDER, Reason.PROCESS_BOUND, Reason.UNRESOLVED_CODE}
-            | {Reason.UNDECLARED_PROGRAM},
+            | {Reason.UNDECLARED_PROGRAM, Reason.UNSTORABLE},
         ),
         ("all", set(Reason)),
     ],

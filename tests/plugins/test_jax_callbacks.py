@@ -408,7 +408,7 @@ def test_a_function_by_name_is_the_one_that_this_process_has_registered(tmp_path
     assert run(tmp_path, "2", REGISTERING).splitlines() == ["miss:first-run 2.0"] * 3
     assert run(tmp_path, "7", REGISTERING).splitlines() == ["hit 7.0"] * 3
     lowered, compiled, file = run(tmp_path, "0").splitlines()
-    assert lowered.startswith("miss:")
+    assert lowered.startswith("miss:unusable-here ")
     assert lowered.endswith(" JaxRuntimeError True")
     assert compiled.endswith(" JaxRuntimeError True")
     assert file == "hit LinkError True"

@@ -426,6 +426,10 @@ class Values:
                 self._graph.memos[id(value)] = value
             # What a compiled decorator made (functools.lru_cache, jax.jit, jax.custom_vjp): all that it wraps, whose
             # decorators are in its syntax, and what it was told as far as that shows.
+            if attribute(value, "__wrapped__") is None:
+                # An object that can be called is a value where it has a form of its own, as JAX's Mesh by its plugin.
+                with contextlib.suppress(UnkeyableArgument):
+                    return (_MARK + "encoded", digest_bytes(self._encode_value(value, again.keywords["name"])))
             return (_MARK + "wrapper", name, self._told(value, **{**again.keywords, "lenient": lenient}))
         return self._pickled(value, kind, again) if again.keywords["pickles"] else value
 
