@@ -380,8 +380,8 @@ class Store:
             return ""
         if shared == "no":
             return (
-                f'{why}; it is refused by CACHEC_SHARED=no (or shared = "no" in the configuration), which accepts no store '
-                "that others can write. Use a store of your own (CACHEC_DIR)"
+                f'{why}; it is refused by CACHEC_SHARED=no (or shared = "no" in the configuration), which accepts '
+                "no store that others can write. Use a store of your own (CACHEC_DIR)"
             )
         if top is not None and fsio.is_shared(top) and group is None and not top.st_mode & stat.S_IWOTH:
             return (

@@ -263,8 +263,9 @@ def test_a_record_that_another_made_is_not_believed(
     monkeypatch.setattr(os, "geteuid", lambda: me)
     monkeypatch.setattr(foreign, "why_distrusted", lambda path: f"{path} belongs to user {other}")
     Store(place).refuse_foreign()
-    with pytest.raises(ConfigError, match="is refused"):
+    with pytest.raises(ConfigError, match="is refused by CACHEC_SHARED=no") as refusal:
         Store(place).refuse_foreign("no")
+    assert "trusted" not in str(refusal.value)
     if forged == "another user's":
         os.chown(record, other, GROUP)
     elif forged == "moved":
