@@ -77,7 +77,7 @@ class UnkeyableArgument(UsageError):
 
 
 class UnresolvedCode(UsageError):
-    """The code of a stage reaches something that can't be fingerprinted; declare ``depends=`` or ``version=``.
+    """The code of a stage reaches something that can't be fingerprinted; ``version=`` takes charge of it.
 
     Only ``key()`` and ``invalidate()`` of a stage raise it: a call runs uncached, as ``bypass:unresolved-code``.
     """

@@ -218,7 +218,7 @@ class Requests:
 
         coverage = Coverage()
         coverage.distributions |= request.inventory.distributions
-        coverage.is_charged = bool(request.stage.options.version or request.stage.options.depends)
+        coverage.is_charged = bool(request.stage.options.version)
         for each in self._stages(request):
             coverage.stages.append(each)
             coverage.distributions.update(tool for tool in each.options.tools if isinstance(tool, str))
@@ -305,8 +305,7 @@ class Requests:
     def code_of(self, stage: StageLike) -> CodeKey:
         """The code that a stage reaches."""
         options = stage.options
-        has_version = bool(options.version or options.depends)
-        return self._code.of(stage.__wrapped__, depends=options.depends_on_code, has_version=has_version)
+        return self._code.of(stage.__wrapped__, depends=options.depends_on_code, has_version=bool(options.version))
 
     def _stage_parts(self, stage: StageLike, inventory: Inventory, *, fresh: bool) -> _Parts:
         options = stage.options

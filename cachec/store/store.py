@@ -376,6 +376,11 @@ class Store:
             return ""  # not made yet, or out of reach: whoever reads or writes in it is told
         if not why:
             return ""
+        if shared == "no":
+            return (
+                f'{why}; it is refused by CACHEC_SHARED=no (or shared = "no" in the configuration), which accepts '
+                "no store that others can write. Use a store of your own (CACHEC_DIR)"
+            )
         if top is not None and fsio.is_shared(top) and group is None and not top.st_mode & stat.S_IWOTH:
             return (
                 f"{why}: it is shared with the group {top.st_gid}, whose members decide what a hit is, and you have "

@@ -50,8 +50,10 @@ def link(
 ) -> None:
     """Put weights into a module that lacks them: from a checkpoint, or from the resources of another module.
 
-    Each weight has the alignment that it had in the module that `strip` took it out of, or that of its type. MLIR's
-    tools read bytecode with an alignment of more than 16 from a file only, and with more than 4096 not at all.
+    From a .safetensors file that `strip` wrote, each weight has the alignment that it had. From other files it has that
+    of its type, or --alignment. Bytecode says no types: any weight with enough bytes is taken.
+
+    MLIR's tools read bytecode with an alignment of more than 16 from a file only, and with more than 4096 not at all.
 
     With --by-reference no byte of them is copied where one .safetensors, .irpa or .gguf file has them all; else an
     archive is written beside the output. That is for --references parameter (the default then), external, undefined.
