@@ -1,0 +1,218 @@
+"""Runs a command, and answers what the kernel reports of it.
+
+This process is the supervisor, an ancestor of all that it traces (Yama). A keeper holds the listener too: it takes over
+where this process is killed, and where a process outlives the command.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import select
+import signal
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from cachec.tracing.accesses import Accesses, Change, Input, Problem, Reason
+from cachec.tracing.calls import Calls
+from cachec.tracing.filter import assemble
+from cachec.tracing.listener import Keeper, Listener
+from cachec.tracing.paths import BadAddress, Memory, Unreadable, Unresolvable, current_folder
+from cachec.tracing.process import Child, Command, NoListener, Signals, children, reap_orphans, subreaper
+from cachec.tracing.recorder import Recorder
+from cachec.tracing.syscalls import Architecture, architecture
+
+#: How long processes that outlive the command have to end: children that were killed with it take a moment.
+_GRACE_SECONDS = 0.1
+_GRACE_STEP_MS = 5
+
+_X32 = 0x40000000  # numbers from here on are of another ABI; no other call has one
+
+#: Called where its descriptor has data; returns False once there is no more.
+Reader = Callable[[], bool]
+
+
+def trace(
+    command: Sequence[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: str | None = None,
+    stdin: int | None = None,
+    stdout: int | None = None,
+    stderr: int | None = None,
+    readers: Mapping[int, Reader] | None = None,
+) -> Accesses:
+    """Run ``command`` once, and return how it ended and what it looked up and changed.
+
+    Where it can't be traced it runs all the same, and ``problems`` say why. stdin, stdout, stderr: descriptors; None:
+    those of this process. readers: what takes data from descriptors while the command runs. Only the main thread can
+    ignore the signals of the terminal. Raises OSError where the program or the folder can't be used.
+    """
+    environ = os.environ if env is None else env
+    run = _Run(Command.of(command, environ, cwd, (stdin, stdout, stderr)), readers or {})
+    with Signals().set() as signals, subreaper():
+        return run.run(signals)
+
+
+class _Run:
+    """One run of a command."""
+
+    def __init__(self, command: Command, readers: Mapping[int, Reader]) -> None:
+        self._command = command
+        self._readers = readers
+        self._recorder = Recorder()
+        self._memory = Memory()
+        self._notifications = 0
+        self._returncode = 0
+        self._cpu_seconds = 0.0
+
+    def run(self, signals: Signals) -> Accesses:
+        """Run the command to its end, traced if that is possible."""
+        machine = architecture()
+        if machine is None:
+            return self._run_bare(signals, Problem(Reason.UNSUPPORTED_MACHINE, os.uname().machine))
+        token = int.from_bytes(os.urandom(4), "little") | 1
+        program = ctypes.create_string_buffer(assemble(machine, token))
+        others = children()
+        child = Child(self._command, signals, machine, program.raw[:-1], token)
+        refused = self._probe(child.pid, program)
+        if refused:
+            return self._run_bare(signals, Problem(Reason.NO_ACCESS, refused), child)
+        try:
+            fd, self._recorder.is_unprivileged = child.go_traced()
+        except NoListener as error:
+            reason = Reason.NESTED if error.number == errno.EBUSY else Reason.NO_LISTENER
+            return self._run_bare(signals, Problem(reason, str(error)))
+        self._supervise(Listener(fd), machine, child, signals, others)
+        child.raise_if_not_started()
+        inputs, changes = self._recorder.finish()
+        return self._accesses(self._recorder.problems, inputs, changes)
+
+    def _probe(self, pid: int, program: ctypes.Array[ctypes.c_char]) -> str:
+        """Return why the child's memory or its entry in /proc can't be read; empty where they can."""
+        try:
+            current_folder(pid)
+            if self._memory.read(pid, ctypes.addressof(program), 8) == program.raw[:8]:
+                return ""
+        except Unreadable as error:
+            return str(error)
+        except (BadAddress, Unresolvable):
+            pass  # there is no /proc, or not the one of this namespace
+        return "the memory of a child process, or its entry in /proc, can't be read"
+
+    def _run_bare(self, signals: Signals, problem: Problem, child: Child | None = None) -> Accesses:
+        """Run the command without the filter."""
+        child = child or Child(self._command, signals)
+        child.go_bare()
+        pidfd = os.pidfd_open(child.pid)
+        try:
+            poller = self._poller(pidfd)
+            while all(fd != pidfd for fd, _ in self._poll(poller)):
+                pass
+        finally:
+            os.close(pidfd)
+        self._reap(child, signals)
+        child.raise_if_not_started()
+        return self._accesses((problem,))
+
+    def _supervise(
+        self, listener: Listener, machine: Architecture, child: Child, signals: Signals, others: set[int]
+    ) -> None:
+        """Answer until all has ended that has the filter, or the keeper has taken over."""
+        keeper = Keeper(listener)
+        calls = Calls(self._recorder, self._memory, machine.numbers)
+        try:
+            self._serve(listener, machine, calls, child)
+            self._reap(child, signals)
+            has_ended = self._serve_rest(listener, machine, calls, others | {keeper.pid})
+        except BaseException:
+            os.kill(child.pid, signal.SIGKILL)
+            keeper.take_over()
+            raise
+        finally:
+            os.close(listener.fd)
+        if has_ended:
+            keeper.dismiss()
+        else:
+            self._recorder.problem(Reason.LEFT_BEHIND, self._command.arguments[0])()
+            keeper.take_over()
+
+    def _serve(self, listener: Listener, machine: Architecture, calls: Calls, child: Child) -> None:
+        """Answer until the command itself has ended."""
+        pidfd = os.pidfd_open(child.pid)
+        try:
+            poller = self._poller(pidfd, listener.fd)
+            while True:
+                for fd, event in self._poll(poller):
+                    if fd == listener.fd and event & select.POLLIN:
+                        self._answer(listener, machine, calls)
+                    else:
+                        return
+        finally:
+            os.close(pidfd)
+
+    def _serve_rest(self, listener: Listener, machine: Architecture, calls: Calls, others: set[int]) -> bool:
+        """Answer what outlives the command. Return whether all of it has ended soon."""
+        poller = select.poll()
+        poller.register(listener.fd, select.POLLIN)
+        deadline = time.monotonic() + _GRACE_SECONDS
+        while time.monotonic() < deadline:
+            events = poller.poll(_GRACE_STEP_MS)
+            if not events:
+                reap_orphans(others)
+            elif events[0][1] & select.POLLIN:
+                self._answer(listener, machine, calls)
+            else:
+                return True
+        return False
+
+    def _answer(self, listener: Listener, machine: Architecture, calls: Calls) -> None:
+        """Receive one report, read what it is about, let the call go on, and record it."""
+        report = listener.receive()
+        if report is None:
+            return
+        number = report[3]
+        if report[4] != machine.audit or number >= _X32:
+            commit = calls.foreign(number, report[4])
+        else:
+            commit = calls.handle(number, report[1], report[6:])
+        if listener.answer(report[0]):
+            self._notifications += 1
+            if commit is not None:
+                commit()
+
+    def _poller(self, *fds: int) -> select.poll:
+        poller = select.poll()
+        for fd in (*fds, *self._readers):
+            poller.register(fd, select.POLLIN)
+        return poller
+
+    def _poll(self, poller: select.poll) -> Iterable[tuple[int, int]]:
+        """Return the events that are not for readers."""
+        events = poller.poll()
+        if not self._readers:
+            return events
+        for fd, _ in events:
+            if fd in self._readers and not self._readers[fd]():
+                poller.unregister(fd)
+        return [event for event in events if event[0] not in self._readers]
+
+    def _reap(self, child: Child, signals: Signals) -> None:
+        signals.send_to(0)
+        _, status, usage = os.wait4(child.pid, 0)
+        self._returncode = os.waitstatus_to_exitcode(status)
+        self._cpu_seconds = usage.ru_utime + usage.ru_stime
+
+    def _accesses(
+        self, problems: Iterable[Problem], inputs: tuple[Input, ...] = (), changes: tuple[Change, ...] = ()
+    ) -> Accesses:
+        return Accesses(
+            returncode=self._returncode,
+            inputs=inputs,
+            changes=changes,
+            problems=tuple(problems),
+            may_be_interrupted=self._recorder.may_be_interrupted,
+            notifications=self._notifications,
+            cpu_seconds=self._cpu_seconds,
+        )
