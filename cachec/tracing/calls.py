@@ -186,7 +186,7 @@ class Calls:
         folder, path = self._path(pid, descriptor, address)
         if not path:
             return None
-        if flags & os.O_PATH or flags & os.O_TMPFILE == os.O_TMPFILE:
+        if flags & (os.O_PATH | os.O_DIRECTORY):  # O_TMPFILE has the latter
             return self._recorder.look_up(folder, path, not flags & os.O_NOFOLLOW, Kind.STATUS)
         if flags & _WRITES:
             return self._recorder.open_to_write(folder, path, flags)

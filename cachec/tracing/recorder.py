@@ -284,7 +284,7 @@ class Recorder:
         changes: dict[bytes, Change] = {}
         for path, claim in self._claims.items():
             after = _status(b"", path, False)[1]
-            if _is_same(claim.before, after) and not claim.effect & Effect.ATTRIBUTES:
+            if _is_same(claim.before, after) and (after is None or claim.before.st_mode == after.st_mode):
                 continue
             changes[path] = _change(path, claim.effect, claim.before, after)
             if claim.is_moved_here and after is not None and stat.S_ISDIR(after.st_mode):
