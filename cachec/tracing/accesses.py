@@ -121,7 +121,7 @@ class Change(NamedTuple):
 
 
 class Accesses(NamedTuple):
-    """How a command ended, and what it did. Without problems, nothing else that it depends on or has made is missing."""
+    """How a command ended, and what it did. Without problems, that is all that it depends on and all that it made."""
 
     #: As in ``subprocess``: negative for a signal.
     returncode: int

@@ -18,7 +18,7 @@ from cachec.tracing.recorder import Commit, Recorder
 #: Takes the thread and the arguments of a call; returns what is to be recorded once it goes on.
 Handler = Callable[[int, tuple[int, ...]], Commit | None]
 
-_NOFOLLOW, _FOLLOW, _EMPTY_PATH = 0x100, 0x400, 0x1000  # AT_*
+_NOFOLLOW, _REMOVE_FOLDER, _FOLLOW, _EMPTY_PATH = 0x100, 0x200, 0x400, 0x1000  # AT_*
 _RENAME_EXCHANGE = 2
 _RESOLVE_IN_ROOT = 0x10
 _SA_RESTART = 0x10000000
@@ -73,7 +73,7 @@ _ATTRIBUTES: Mapping[str, tuple[int | None, int, int | bool]] = {
     "file_setattr": (0, 1, 4),
 }
 
-#: Positions of the descriptor and the path of calls that make, or remove, one name.
+#: Positions of the descriptor and the path of calls that make one name.
 _MAKES = {
     "mkdir": (None, 0),
     "mkdirat": (0, 1),
@@ -82,7 +82,6 @@ _MAKES = {
     "symlink": (None, 1),
     "symlinkat": (1, 2),
 }
-_REMOVES = {"unlink": (None, 0), "unlinkat": (0, 1), "rmdir": (None, 0)}
 
 _NAMESPACE_CALLS = ["chroot", "unshare", "setns", "mount", "umount2", "pivot_root", "move_mount", "open_tree", "clone"]
 _UNSUPPORTED_CALLS = ("open_by_handle_at", "uselib")
@@ -105,6 +104,9 @@ class Calls:
             "getdents": self._list,
             "getdents64": self._list,
             "truncate": self._truncate,
+            "unlink": lambda pid, a: self._remove(pid, AT_FDCWD, a[0], 0),
+            "rmdir": lambda pid, a: self._remove(pid, AT_FDCWD, a[0], _REMOVE_FOLDER),
+            "unlinkat": lambda pid, a: self._remove(pid, a[0], a[1], a[2]),
             "rename": lambda pid, a: self._rename(pid, AT_FDCWD, a[0], AT_FDCWD, a[1], 0),
             "renameat": lambda pid, a: self._rename(pid, a[0], a[1], a[2], a[3], 0),
             "renameat2": lambda pid, a: self._rename(pid, a[0], a[1], a[2], a[3], a[4]),
@@ -123,8 +125,6 @@ class Calls:
             named[name] = self._on_path(descriptor, path, flags, recorder.set_attributes)
         for name, (descriptor, path) in _MAKES.items():
             named[name] = self._on_path(descriptor, path, False, lambda f, p, _: recorder.make_name(f, p))
-        for name, (descriptor, path) in _REMOVES.items():
-            named[name] = self._on_path(descriptor, path, False, lambda f, p, _: recorder.remove(f, p))
         for name in _NAMESPACE_CALLS:
             named[name] = partial(self._refuse, Reason.NAMESPACE, name)
         for name in _UNSUPPORTED_CALLS:
@@ -211,6 +211,10 @@ class Calls:
     def _truncate(self, pid: int, arguments: tuple[int, ...]) -> Commit | None:
         folder, path = self._path(pid, AT_FDCWD, arguments[0])
         return self._recorder.write_in_place(folder, path) if path else None
+
+    def _remove(self, pid: int, descriptor: int, address: int, flags: int) -> Commit | None:
+        folder, path = self._path(pid, descriptor, address)
+        return self._recorder.remove(folder, path, is_folder=bool(flags & _REMOVE_FOLDER)) if path else None
 
     def _rename(
         self, pid: int, old_descriptor: int, old: int, new_descriptor: int, new: int, flags: int

@@ -16,6 +16,7 @@ import select
 import signal
 import struct
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 
 _RECEIVE, _SEND, _SET_FLAGS = 0xC0502100, 0xC0182101, 0x40082104  # SECCOMP_IOCTL_NOTIF_*
@@ -96,10 +97,15 @@ class Keeper:
         with suppress(ChildProcessError):
             os.waitpid(self.pid, 0)
 
-    def take_over(self) -> None:
-        """Have it answer from now on. It is reaped when it ends."""
+    def take_over(self, at_end: Callable[[], object]) -> None:
+        """Have it answer from now on. When the last process has ended, it is reaped, and a thread calls ``at_end``."""
+
+        def wait() -> None:
+            os.waitpid(self.pid, 0)
+            at_end()
+
         os.close(self._writer)
-        threading.Thread(target=os.waitpid, args=(self.pid, 0), daemon=True).start()
+        threading.Thread(target=wait, daemon=True).start()
 
 
 def _keep(listener: Listener, reader: int) -> None:

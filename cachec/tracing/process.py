@@ -82,6 +82,7 @@ class Child:
         token: int = 0,
     ) -> None:
         self._command = command
+        self._is_reaped = False
         self._socket, theirs = socket.socketpair()
         self.pid = os.fork()
         if self.pid == 0:
@@ -97,18 +98,38 @@ class Child:
         self._socket.send(_BARE)
 
     def go_traced(self) -> tuple[int, bool]:
-        """Return the listener, and whether the command can't gain privileges. Raises NoListener; the child is gone."""
+        """Return the listener, and whether the command can't gain privileges.
+
+        Raises NoListener, and the child has ended then; and OSError where the folder can't be used.
+        """
         self._socket.send(_TRACED)
         message, fds, *_ = socket.recv_fds(self._socket, 16, 1)
         if fds:
             return fds[0], message == _LISTENER_WITHOUT_PRIVILEGES
-        os.waitpid(self.pid, 0)
-        raise NoListener(int(message[1:]) if message[:1] == _NO_LISTENER else errno.ECHILD)
+        returncode, _ = self.reap()
+        if message[:1] == _NO_LISTENER:
+            raise NoListener(int(message[1:]))
+        self._raise_for(message)
+        raise ChildProcessError(errno.ECHILD, f"the command was ended before it started: {returncode}")
+
+    def reap(self) -> tuple[int, float]:
+        """Wait for its end; return how it ended, and its CPU seconds."""
+        _, status, usage = os.wait4(self.pid, 0)
+        self._is_reaped = True
+        return os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime
+
+    def kill(self) -> None:
+        """End it, if it has not ended."""
+        if not self._is_reaped:
+            os.kill(self.pid, signal.SIGKILL)
+            self.reap()
 
     def raise_if_not_started(self) -> None:
         """Raise OSError where there was no program, or no folder, to start. To be called when the child has ended."""
         with self._socket:
-            message = self._socket.recv(16)
+            self._raise_for(self._socket.recv(16))
+
+    def _raise_for(self, message: bytes) -> None:
         if message[:1] in {_NO_PROGRAM, _NO_FOLDER}:
             number = int(message[1:])
             at = self._command.folder if message[:1] == _NO_FOLDER else self._command.arguments[0]
@@ -217,13 +238,13 @@ def _run_child(
     """The child, up to execve(2)."""
     signals.restore_in_child()
     _set_streams(command.streams)
+    order = parent.recv(1)
     try:
         if command.folder is not None:
             os.chdir(command.folder)
     except OSError as error:
         parent.send(_NO_FOLDER + b"%d" % (error.errno or 0))
         return
-    order = parent.recv(1)
     if order == _TRACED and machine is not None:
         try:
             listener, is_unprivileged = install(machine, program)

@@ -154,11 +154,13 @@ class Recorder:
         look = self.look_up(folder, path, False, Kind.STATUS)
         return look if status is not None else _both(look, self._claim(full, False, Effect.CREATED, None))
 
-    def remove(self, folder: bytes, path: bytes) -> Commit | None:
-        """The run removes a file, a link or a folder."""
+    def remove(self, folder: bytes, path: bytes, *, is_folder: bool) -> Commit | None:
+        """The run removes a folder, or what is none."""
         full, status = _status(folder, path, False)
         look = self.look_up(folder, path, False, Kind.STATUS)
-        return look if status is None else _both(look, self._claim(full, False, Effect.REMOVED, status))
+        if status is None or stat.S_ISDIR(status.st_mode) != is_folder:
+            return look
+        return _both(look, self._claim(full, False, Effect.REMOVED, status))
 
     def set_attributes(self, folder: bytes, path: bytes, follow: bool) -> Commit | None:
         """The run sets owner, mode, times or extended attributes."""
@@ -247,18 +249,19 @@ class Recorder:
         path = _real_path(full, follow)
         claim = self._claims.get(path)
         if claim is not None and claim.effect & (Effect.CREATED | Effect.REMOVED):
-            return not _is_same(claim.replaced, status)
+            return _identity(claim.replaced) != _identity(status)
         while status is not None and len(path := os.path.dirname(path)) > 1:
             claim = self._claims.get(path)
             if claim is not None and claim.effect & Effect.CREATED:
-                return not _is_same(claim.replaced, _status(b"", path, False)[1])
+                return _identity(claim.replaced) != _identity(_status(b"", path, False)[1])
         return False
 
     def _claim(
         self, full: bytes, follow: bool, effect: Effect, status: os.stat_result | None, is_moved: bool = False
-    ) -> Commit:
+    ) -> Commit | None:
+        path = _real_path(full, follow)
         is_own = self._is_own(full, follow, status)
-        return partial(self._add_claim, _real_path(full, follow), effect, status, is_own, is_moved)
+        return partial(self._add_claim, path, effect, status, is_own, is_moved) if path else None
 
     def _add_claim(
         self, path: bytes, effect: Effect, status: os.stat_result | None, is_own: bool, is_moved: bool
@@ -284,7 +287,7 @@ class Recorder:
         changes: dict[bytes, Change] = {}
         for path, claim in self._claims.items():
             after = _status(b"", path, False)[1]
-            if _is_same(claim.before, after) and (after is None or claim.before.st_mode == after.st_mode):
+            if _is_same(claim.before, after):
                 continue
             changes[path] = _change(path, claim.effect, claim.before, after)
             if claim.is_moved_here and after is not None and stat.S_ISDIR(after.st_mode):
@@ -325,14 +328,19 @@ def _status(folder: bytes, path: bytes, follow: bool) -> tuple[bytes, os.stat_re
 
 
 def _real_path(full: bytes, follow: bool) -> bytes:
-    """Return the path without links on the way; without one at its end where that is followed."""
+    """Return the path without links on the way, and without one at its end where that is followed.
+
+    It need not be there, but for its folder: else nothing can be there, and the path is empty.
+    """
     try:
         fd = os.open(full, os.O_PATH | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW))
     except OSError:
-        if follow:
+        if follow and os.path.islink(full):
             return os.path.realpath(full)
         folder, name = os.path.split(full.rstrip(b"/"))
-        return os.path.join(os.path.realpath(folder), name)
+        if len(folder) >= len(full) or not os.path.isdir(folder):
+            return b""
+        return os.path.join(_real_path(folder, True), name)
     try:
         return os.readlink(b"/proc/self/fd/%d" % fd)
     finally:
@@ -346,12 +354,20 @@ def _text_of_link(full: bytes) -> bytes | None:
         return None
 
 
+def _identity(status: os.stat_result | None) -> tuple[int, ...]:
+    """What differs after a path was replaced, or a file was emptied; not after a new mode, or another hard link."""
+    if status is None:
+        return ()
+    times = () if stat.S_ISDIR(status.st_mode) else (status.st_size, status.st_mtime_ns)
+    return status.st_dev, status.st_ino, *times
+
+
 def _is_same(one: os.stat_result | None, other: os.stat_result | None) -> bool:
-    """Whether a file is the same, unchanged, in two states. The names in a folder don't count."""
+    """Whether nothing that is recorded has changed. The names in a folder don't count."""
     if one is None or other is None:
         return one is other
     if stat.S_ISDIR(one.st_mode):
-        return (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
+        return _identity(one) == _identity(other) and one.st_mode == other.st_mode
     return state_of(one) == state_of(other)
 
 

@@ -10,9 +10,9 @@ import ctypes
 import errno
 import os
 import select
-import signal
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 
 from cachec.tracing.accesses import Accesses, Change, Input, Problem, Reason
 from cachec.tracing.calls import Calls
@@ -127,8 +127,8 @@ class _Run:
             self._reap(child, signals)
             has_ended = self._serve_rest(listener, machine, calls, others | {keeper.pid})
         except BaseException:
-            os.kill(child.pid, signal.SIGKILL)
-            keeper.take_over()
+            keeper.take_over(partial(reap_orphans, others))
+            child.kill()
             raise
         finally:
             os.close(listener.fd)
@@ -136,7 +136,7 @@ class _Run:
             keeper.dismiss()
         else:
             self._recorder.problem(Reason.LEFT_BEHIND, self._command.arguments[0])()
-            keeper.take_over()
+            keeper.take_over(partial(reap_orphans, others))
 
     def _serve(self, listener: Listener, machine: Architecture, calls: Calls, child: Child) -> None:
         """Answer until the command itself has ended."""
@@ -200,9 +200,7 @@ class _Run:
 
     def _reap(self, child: Child, signals: Signals) -> None:
         signals.send_to(0)
-        _, status, usage = os.wait4(child.pid, 0)
-        self._returncode = os.waitstatus_to_exitcode(status)
-        self._cpu_seconds = usage.ru_utime + usage.ru_stime
+        self._returncode, self._cpu_seconds = child.reap()
 
     def _accesses(
         self, problems: Iterable[Problem], inputs: tuple[Input, ...] = (), changes: tuple[Change, ...] = ()

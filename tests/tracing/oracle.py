@@ -27,21 +27,21 @@ _LOOKUPS: dict[str, tuple[int | None, int, Kind]] = {
 _OPENS: dict[str, tuple[int | None, int]] = {"open": (None, 0), "openat": (0, 1), "openat2": (0, 1), "creat": (None, 0)}
 
 #: Calls that make, remove or change a name: positions of descriptor and path, and whether they make it.
-_CHANGES: dict[str, list[tuple[int | None, int, bool]]] = {
-    **dict.fromkeys(("mkdir", "mknod"), [(None, 0, True)]),
-    **dict.fromkeys(("mkdirat", "mknodat"), [(0, 1, True)]),
-    "symlink": [(None, 1, True)],
-    "symlinkat": [(1, 2, True)],
-    **dict.fromkeys(("rename", "link"), [(None, 0, False), (None, 1, True)]),
-    **dict.fromkeys(("renameat", "renameat2", "linkat"), [(0, 1, False), (2, 3, True)]),
-    **dict.fromkeys(("unlink", "rmdir", "truncate", "chmod"), [(None, 0, False)]),
-    **dict.fromkeys(("unlinkat", "fchmodat", "utimensat"), [(0, 1, False)]),
+_CHANGES: dict[str, tuple[tuple[int | None, int, bool], ...]] = {
+    **dict.fromkeys(("mkdir", "mknod"), ((None, 0, True),)),
+    **dict.fromkeys(("mkdirat", "mknodat"), ((0, 1, True),)),
+    "symlink": ((None, 1, True),),
+    "symlinkat": ((1, 2, True),),
+    **dict.fromkeys(("rename", "link"), ((None, 0, False), (None, 1, True))),
+    **dict.fromkeys(("renameat", "renameat2", "linkat"), ((0, 1, False), (2, 3, True))),
+    **dict.fromkeys(("unlink", "rmdir", "truncate", "chmod"), ((None, 0, False),)),
+    **dict.fromkeys(("unlinkat", "fchmodat", "utimensat"), ((0, 1, False),)),
 }
 
 
 @dataclass
 class Account:
-    """Lookups as (absolute path, kind). required: an input each, unless the run made the path before; allowed: may be."""
+    """Lookups as (absolute path, kind). required: an input each, unless the run made the path; allowed: may be one."""
 
     required: set[tuple[str, Kind]] = field(default_factory=set)
     allowed: set[tuple[str, Kind]] = field(default_factory=set)
@@ -50,11 +50,17 @@ class Account:
 
 
 def strace(
-    command: Sequence[str], folder: Path, log: Path, before: Iterable[str], links: Mapping[str, str] = MappingProxyType({})
+    command: Sequence[str],
+    folder: Path,
+    log: Path,
+    before: Iterable[str],
+    links: Mapping[str, str] = MappingProxyType({}),
 ) -> Account:
     """Run the command under strace. before: the paths that were there; links: names of links there, and their texts."""
     line = ["strace", "-f", "-y", "-qq", "-s", "20000", "-e", f"trace={_CALLS}", "-o", str(log), *command]
-    subprocess.run(line, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60)
+    subprocess.run(
+        line, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60
+    )
     reader = _Reader(str(folder), set(before), links)
     with log.open(errors="surrogateescape") as lines:
         calls = Calls(lines)
@@ -170,9 +176,7 @@ def normal(path: str) -> str:
 
 def inputs(accesses: Accesses) -> set[tuple[str, Kind]]:
     """The inputs of a traced run, as strace's account has them."""
-    return {
-        (normal(os.path.join(each.folder, each.path)), kind) for each in accesses.inputs for kind in each.kinds
-    }
+    return {(normal(os.path.join(each.folder, each.path)), kind) for each in accesses.inputs for kind in each.kinds}
 
 
 def snapshot(folder: Path) -> dict[str, tuple[int, ...]]:

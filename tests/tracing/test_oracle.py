@@ -77,7 +77,9 @@ def compare(work: Path, command: list[str]) -> None:
 
 def _same_file(paths: set[str], before: dict[str, tuple[int, ...]]) -> set[str]:
     """Paths of which another hard link was made, or removed: their change time is another one."""
-    return {path for path in paths if path in before and os.path.lexists(path) and os.lstat(path).st_ino == before[path][0]}
+    return {
+        path for path in paths if path in before and os.path.lexists(path) and os.lstat(path).st_ino == before[path][0]
+    }
 
 
 def operations(random_: random.Random, work: Path, count: int) -> list[str]:
@@ -88,7 +90,9 @@ def operations(random_: random.Random, work: Path, count: int) -> list[str]:
     for _ in range(count):
         group = random_.choice((LOOKUPS, LOOKUPS, LOOKUPS, BELOW, CHANGES, PAIRS))
         name = random_.choice(group)
-        second = f",{random_.choice(('c', 'none', '../a', 'new3'))}" if group is BELOW else f",{path()}" * (group is PAIRS)
+        second = (
+            f",{random_.choice(('c', 'none', '../a', 'new3'))}" if group is BELOW else f",{path()}" * (group is PAIRS)
+        )
         # The oracle does not follow a link, or a link to a folder, that has another name now.
         found.append(f"{name},{path(*LINKS, 'sub') if group is PAIRS else path()}{second}")
     return found
@@ -113,8 +117,25 @@ def test_each_lookup_by_itself(work: Path, compiled: Callable[..., str], name: s
 
 
 SHELL = (
-    *("cat {p}", "[ -e {p} ]", "[ -x {p} ] && [ -d {p} ]", "ls {p}", "ls -l {p}", "cd {p} && cat c; cd {work}", ". {p}"),
-    *("echo x > {p}", "echo x >> {p}", "cp {p} {q}", "mv {p} {q}", "rm -f {p}", "mkdir -p {p}", "ln -s {p} {q}", "touch {p}"),
+    *(
+        "cat {p}",
+        "[ -e {p} ]",
+        "[ -x {p} ] && [ -d {p} ]",
+        "ls {p}",
+        "ls -l {p}",
+        "cd {p} && cat c; cd {work}",
+        ". {p}",
+    ),
+    *(
+        "echo x > {p}",
+        "echo x >> {p}",
+        "cp {p} {q}",
+        "mv {p} {q}",
+        "rm -f {p}",
+        "mkdir -p {p}",
+        "ln -s {p} {q}",
+        "touch {p}",
+    ),
     *("for f in sub/*; do :; done", "read x < {p}", "(cd sub && cat c) | cat", "find sub", "./script", "head -c 1 {p}"),
 )
 
@@ -122,8 +143,18 @@ PYTHON = (
     *("open({p!r}).read()", "os.stat({p!r})", "os.lstat({p!r})", "os.listdir({p!r})", "os.path.exists({p!r})"),
     *("list(os.scandir({p!r}))", "os.readlink({p!r})", "os.path.realpath({p!r})", "os.access({p!r}, os.R_OK)"),
     *("open({p!r}, 'w').write('x')", "open({p!r}, 'a').write('x')", "os.replace({p!r}, {q!r})", "os.remove({p!r})"),
-    *("os.makedirs({p!r}, exist_ok=True)", "os.symlink({p!r}, {q!r})", "subprocess.run(['cat', {p!r}])", "os.walk({p!r})"),
-    *("shutil.copy({p!r}, {q!r})", "glob.glob({p!r} + '/*')", "os.open({p!r}, os.O_RDONLY | os.O_CREAT)", "os.link({p!r}, {q!r})"),
+    *(
+        "os.makedirs({p!r}, exist_ok=True)",
+        "os.symlink({p!r}, {q!r})",
+        "subprocess.run(['cat', {p!r}])",
+        "os.walk({p!r})",
+    ),
+    *(
+        "shutil.copy({p!r}, {q!r})",
+        "glob.glob({p!r} + '/*')",
+        "os.open({p!r}, os.O_RDONLY | os.O_CREAT)",
+        "os.link({p!r}, {q!r})",
+    ),
 )
 
 
