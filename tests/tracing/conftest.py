@@ -70,7 +70,7 @@ def kinds(accesses: Accesses, path: object) -> Kind:
     """How a run used a path, by its full text or the end of it."""
     found = Kind(0)
     for each in accesses.inputs:
-        full = os.path.join(each.folder, each.path)
+        full = os.path.normpath(os.path.join(each.folder, each.path))
         if full == str(path) or full.endswith(f"/{path}"):
             found |= each.kinds
     return found

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from cachec.tracing import supervisor
-from cachec.tracing.accesses import Accesses, Effect, Kind, Reason
+from cachec.tracing.accesses import Kind, Reason
 from cachec.tracing.calls import Calls
 from cachec.tracing.paths import Memory, Unreadable
 from cachec.tracing.process import children
@@ -609,7 +609,3 @@ def test_a_folder_that_was_removed(work: Path) -> None:
     accesses = run("sh", "-c", "mkdir gone; cd gone; rmdir ../gone; cat x; true")
     assert not accesses.problems
     assert reasons(run("sh", "-c", "mkdir gone; cd gone; rmdir ../gone; cat ../in; true")) == {Reason.UNRESOLVED}
-
-
-def result(accesses: Accesses, work: Path) -> dict[str, Effect]:
-    return {change.path.removeprefix(f"{work}/"): change.effect for change in accesses.changes}

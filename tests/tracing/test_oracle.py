@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cachec.tracing.accesses import Kind
-from tests.effort import rounds
+from tests.effort import WHOLE, rounds
 from tests.needs import need
 from tests.tracing import oracle
 from tests.tracing.conftest import run
@@ -117,65 +117,41 @@ def test_each_lookup_by_itself(work: Path, compiled: Callable[..., str], name: s
 
 
 SHELL = (
-    *(
-        "cat {p}",
-        "[ -e {p} ]",
-        "[ -x {p} ] && [ -d {p} ]",
-        "ls {p}",
-        "ls -l {p}",
-        "cd {p} && cat c; cd {work}",
-        ". {p}",
-    ),
-    *(
-        "echo x > {p}",
-        "echo x >> {p}",
-        "cp {p} {q}",
-        "mv {p} {q}",
-        "rm -f {p}",
-        "mkdir -p {p}",
-        "ln -s {p} {q}",
-        "touch {p}",
-    ),
-    *("for f in sub/*; do :; done", "read x < {p}", "(cd sub && cat c) | cat", "find sub", "./script", "head -c 1 {p}"),
+    *("cat {p}", "[ -e {p} ]", "[ -x {p} ] && [ -d {p} ]", "ls {p}", "ls -l {p}", "cd {p} && cat c; cd {work}"),
+    *("echo x > {p}", "echo x >> {p}", "cp {p} {q}", "mv {p} {q}", "rm -f {p}", "mkdir -p {p}", "ln -s {p} {q}"),
+    *("for f in sub/*; do :; done", "read x < {p}", "(cd sub && cat c) | cat", "find sub", "./script"),
+    *("touch {p}", ". {p}", "head -c 1 {p}"),
 )
 
 PYTHON = (
     *("open({p!r}).read()", "os.stat({p!r})", "os.lstat({p!r})", "os.listdir({p!r})", "os.path.exists({p!r})"),
     *("list(os.scandir({p!r}))", "os.readlink({p!r})", "os.path.realpath({p!r})", "os.access({p!r}, os.R_OK)"),
     *("open({p!r}, 'w').write('x')", "open({p!r}, 'a').write('x')", "os.replace({p!r}, {q!r})", "os.remove({p!r})"),
-    *(
-        "os.makedirs({p!r}, exist_ok=True)",
-        "os.symlink({p!r}, {q!r})",
-        "subprocess.run(['cat', {p!r}])",
-        "os.walk({p!r})",
-    ),
-    *(
-        "shutil.copy({p!r}, {q!r})",
-        "glob.glob({p!r} + '/*')",
-        "os.open({p!r}, os.O_RDONLY | os.O_CREAT)",
-        "os.link({p!r}, {q!r})",
-    ),
+    *("os.makedirs({p!r}, exist_ok=True)", "os.symlink({p!r}, {q!r})", "subprocess.run(['cat', {p!r}])"),
+    *("shutil.copy({p!r}, {q!r})", "glob.glob({p!r} + '/*')", "os.open({p!r}, os.O_RDONLY | os.O_CREAT)"),
+    *("list(os.walk({p!r}))", "os.link({p!r}, {q!r})"),
 )
 
 
 def chosen(random_: random.Random, lines: tuple[str, ...], work: Path, count: int) -> list[str]:
-    return [
-        random_.choice(lines).format(
-            p=random_.choice(PATHS).format(work=work), q=random_.choice(PATHS).format(work=work), work=work
-        )
-        for _ in range(count)
-    ]
+    found = []
+    for line in random_.choices(lines, k=count):
+        is_pair = "{q" in line  # the oracle does not follow a link that has another name now
+        first = [path for path in PATHS if not (is_pair and path in {*LINKS, "sub"})]
+        names = {"p": random_.choice(first), "q": random_.choice(PATHS)}
+        found.append(line.format(work=work, **{name: path.format(work=work) for name, path in names.items()}))
+    return found
 
 
 @pytest.mark.fuzz
-@pytest.mark.parametrize("seed", range(rounds(60)))
+@pytest.mark.parametrize("seed", range(60 if WHOLE else 10))
 def test_a_shell_script(work: Path, seed: int) -> None:
     need("strace")
     compare(work, ["/bin/sh", "-c", "\n".join(chosen(random.Random(seed), SHELL, work, 8))])
 
 
 @pytest.mark.fuzz
-@pytest.mark.parametrize("seed", range(rounds(40)))
+@pytest.mark.parametrize("seed", range(40 if WHOLE else 6))
 def test_a_python_script(work: Path, seed: int) -> None:
     need("strace")
     lines = chosen(random.Random(seed), PYTHON, work, 10)
