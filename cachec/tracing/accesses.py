@@ -134,8 +134,6 @@ class Accesses(NamedTuple):
     may_be_interrupted: bool
     #: Calls that the kernel reported.
     notifications: int
-    #: CPU seconds of the command and its processes; the supervisor's own are not in it.
-    cpu_seconds: float
 
 
 def state_of(status: os.stat_result) -> State:

@@ -30,9 +30,6 @@ _ANSWER = struct.Struct("<QqiI")
 _ANSWER_AT = 128
 _ZEROS = bytes(_REPORT.size)
 
-#: What the keeper is sent when the last traced process has ended.
-_ALL_ENDED = b"e"
-
 
 class Listener:
     """One listener, in the supervisor or in its keeper."""
@@ -92,10 +89,9 @@ class Keeper:
 
     def dismiss(self) -> None:
         """End it: the last process with the filter has ended."""
-        os.write(self._writer, _ALL_ENDED)
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
         os.close(self._writer)
-        with suppress(ChildProcessError):
-            os.waitpid(self.pid, 0)
 
     def take_over(self, at_end: Callable[[], object]) -> None:
         """Have it answer from now on. When the last process has ended, it is reaped, and a thread calls ``at_end``."""
@@ -119,6 +115,6 @@ def _keep(listener: Listener, reader: int) -> None:
     os.dup2(listener.fd, 1)
     listener.fd = 1
     os.closerange(2, os.sysconf("SC_OPEN_MAX"))
-    if os.read(0, 1) != _ALL_ENDED:
-        listener.answer_all()
+    os.read(0, 1)  # until the parent closes its end, or is killed
+    listener.answer_all()
     os._exit(0)

@@ -106,17 +106,17 @@ class Child:
         message, fds, *_ = socket.recv_fds(self._socket, 16, 1)
         if fds:
             return fds[0], message == _LISTENER_WITHOUT_PRIVILEGES
-        returncode, _ = self.reap()
+        returncode = self.reap()
         if message[:1] == _NO_LISTENER:
             raise NoListener(int(message[1:]))
         self._raise_for(message)
         raise ChildProcessError(errno.ECHILD, f"the command was ended before it started: {returncode}")
 
-    def reap(self) -> tuple[int, float]:
-        """Wait for its end; return how it ended, and its CPU seconds."""
-        _, status, usage = os.wait4(self.pid, 0)
+    def reap(self) -> int:
+        """Wait for its end; return how it ended, as ``subprocess`` says it."""
+        _, status = os.waitpid(self.pid, 0)
         self._is_reaped = True
-        return os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime
+        return os.waitstatus_to_exitcode(status)
 
     def kill(self) -> None:
         """End it, if it has not ended."""

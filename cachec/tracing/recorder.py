@@ -399,11 +399,12 @@ def _elf_interpreter(fd: int, head: bytes) -> Iterator[bytes]:
         yield b""
         return
     start, size, count = (int.from_bytes(head[at : at + n], "little") for at, n in ((32, 8), (54, 2), (56, 2)))
-    for at in range(start, start + size * count, size):
-        entry = os.pread(fd, 40, at)
-        if entry[:4] == b"\3\0\0\0":  # PT_INTERP
-            offset, nbytes = int.from_bytes(entry[8:16], "little"), int.from_bytes(entry[32:40], "little")
+    table = os.pread(fd, size * count, start) if start + size * count > len(head) else head[start:]
+    for at in range(0, size * count, size):
+        if table[at : at + 4] == b"\3\0\0\0":  # PT_INTERP
+            offset, nbytes = (int.from_bytes(table[at + n : at + n + 8], "little") for n in (8, 32))
             yield os.pread(fd, min(nbytes, 4096), offset).split(b"\0", 1)[0]
+            return
 
 
 def _below(folder: bytes) -> Iterator[bytes]:

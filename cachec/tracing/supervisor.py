@@ -65,7 +65,6 @@ class _Run:
         self._memory = Memory()
         self._notifications = 0
         self._returncode = 0
-        self._cpu_seconds = 0.0
 
     def run(self, signals: Signals) -> Accesses:
         """Run the command to its end, traced if that is possible."""
@@ -74,6 +73,7 @@ class _Run:
             return self._run_bare(signals, Problem(Reason.UNSUPPORTED_MACHINE, os.uname().machine))
         token = int.from_bytes(os.urandom(4), "little") | 1
         program = ctypes.create_string_buffer(assemble(machine, token))
+        calls = Calls(self._recorder, self._memory, machine.numbers)
         others = children()
         child = Child(self._command, signals, machine, program.raw[:-1], token)
         refused = self._probe(child.pid, program)
@@ -84,7 +84,7 @@ class _Run:
         except NoListener as error:
             reason = Reason.NESTED if error.number == errno.EBUSY else Reason.NO_LISTENER
             return self._run_bare(signals, Problem(reason, str(error)))
-        self._supervise(Listener(fd), machine, child, signals, others)
+        self._supervise(Listener(fd), machine, calls, child, signals, others)
         child.raise_if_not_started()
         inputs, changes = self._recorder.finish()
         return self._accesses(self._recorder.problems, inputs, changes)
@@ -117,11 +117,16 @@ class _Run:
         return self._accesses((problem,))
 
     def _supervise(
-        self, listener: Listener, machine: Architecture, child: Child, signals: Signals, others: set[int]
+        self,
+        listener: Listener,
+        machine: Architecture,
+        calls: Calls,
+        child: Child,
+        signals: Signals,
+        others: set[int],
     ) -> None:
         """Answer until all has ended that has the filter, or the keeper has taken over."""
         keeper = Keeper(listener)
-        calls = Calls(self._recorder, self._memory, machine.numbers)
         try:
             self._serve(listener, machine, calls, child)
             self._reap(child, signals)
@@ -200,7 +205,7 @@ class _Run:
 
     def _reap(self, child: Child, signals: Signals) -> None:
         signals.send_to(0)
-        self._returncode, self._cpu_seconds = child.reap()
+        self._returncode = child.reap()
 
     def _accesses(
         self, problems: Iterable[Problem], inputs: tuple[Input, ...] = (), changes: tuple[Change, ...] = ()
@@ -212,5 +217,4 @@ class _Run:
             problems=tuple(problems),
             may_be_interrupted=self._recorder.may_be_interrupted,
             notifications=self._notifications,
-            cpu_seconds=self._cpu_seconds,
         )
