@@ -107,6 +107,7 @@ class Keeper:
 def _keep(listener: Listener, reader: int) -> None:
     """The whole life of the keeper."""
     gc.disable()  # nothing of the parent is to be finalized here
+    os.chdir("/")
     os.setsid()  # signals of the terminal are for the command
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)

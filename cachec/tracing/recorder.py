@@ -16,6 +16,8 @@ from cachec.tracing.accesses import Change, Effect, Input, Kind, Problem, Reason
 
 Commit = Callable[[], object]
 
+_ORDINARY = frozenset({stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK})
+
 #: Devices without state: null, zero, full, random, urandom (``Documentation/admin-guide/devices.txt``). And the
 #: terminal, tty: each start of bash opens it.
 _STATELESS_DEVICES = frozenset({*(os.makedev(1, minor) for minor in (3, 5, 7, 8, 9)), os.makedev(5, 0)})
@@ -89,14 +91,12 @@ class Recorder:
             number = error.errno or 0
         else:
             mode = status.st_mode & 0o170000
-            if mode == stat.S_IFDIR:
-                kind = kind & ~Kind.CONTENT or Kind.STATUS
-            elif mode != stat.S_IFREG and mode != stat.S_IFLNK:  # noqa: PLR1714 - a set would have to be made
+            if mode not in _ORDINARY:
                 return self._look_up_special(full, follow, status, kind, key)
         if self._claims and self._is_own(full, follow, status):
             return None
         if known is not None:
-            return None if known.kinds & kind == kind else partial(known.add, kind)
+            return partial(known.add, kind)
         if status is not None and mode == stat.S_IFDIR:
             target = _real_path(full, follow=True)
         elif status is not None and mode == stat.S_IFLNK:
@@ -204,11 +204,15 @@ class Recorder:
         full, status = _status(folder, path, True)
         if self.is_unprivileged and status is not None and status.st_mode & (stat.S_ISUID | stat.S_ISGID):
             commit = _both(commit, self.problem(Reason.PRIVILEGE, full))
-        for name in _interpreters(full):
+        for _ in range(_MOST_INTERPRETERS):
+            name = _interpreter(full)
+            if name is None:
+                break
             if not name:
                 return _both(commit, self.problem(Reason.FOREIGN_CALLS, full))
-            located = interpreter(name)
-            commit = _both(commit, self.look_up(*located, True, Kind.CONTENT | Kind.EXECUTED))
+            folder, path = interpreter(name)
+            commit = _both(commit, self.look_up(folder, path, True, Kind.CONTENT | Kind.EXECUTED))
+            full = _join(folder, path)
         return commit
 
     def connect_to(self, folder: bytes, path: bytes) -> Commit | None:
@@ -301,7 +305,7 @@ class Recorder:
             if look.status is not None:
                 effect = by_file.get((look.status.st_dev, look.status.st_ino), effect)
             elif os.path.basename(path) in created:
-                change = changes.get(_real_path(folder + b"/" + path if folder else path, follow))
+                change = changes.get(_real_path(_join(folder, path), follow))
                 effect = change.effect if change is not None else effect
             inputs.append(_input(folder, path, follow, look, effect))
         return tuple(inputs), tuple(changes.values())
@@ -318,9 +322,13 @@ def _run(first: Commit, second: Commit) -> None:
     second()
 
 
+def _join(folder: bytes, path: bytes) -> bytes:
+    return folder + b"/" + path if folder else path
+
+
 def _status(folder: bytes, path: bytes, follow: bool) -> tuple[bytes, os.stat_result | None]:
     """Return the path that the supervisor uses, and what is there."""
-    full = folder + b"/" + path if folder else path
+    full = _join(folder, path)
     try:
         return full, os.stat(full) if follow else os.lstat(full)
     except OSError:
@@ -371,40 +379,35 @@ def _is_same(one: os.stat_result | None, other: os.stat_result | None) -> bool:
     return state_of(one) == state_of(other)
 
 
-def _interpreters(full: bytes) -> Iterator[bytes]:
-    """The programs that the kernel opens to start one: ``#!`` lines (execve(2)), and PT_INTERP of ELF (elf(5)).
+def _interpreter(full: bytes) -> bytes | None:
+    """The program that the kernel opens to start one: of a ``#!`` line (execve(2)), or PT_INTERP of ELF (elf(5)).
 
-    An empty path stands for a program of another architecture's width.
+    It is empty for a program of another width of addresses.
     """
-    for _ in range(_MOST_INTERPRETERS):
-        try:
-            fd = os.open(full, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
-        except OSError:
-            return
-        try:
-            head = os.read(fd, 4096) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
-            if head.startswith(b"\x7fELF"):
-                yield from _elf_interpreter(fd, head)
-        finally:
-            os.close(fd)
-        words = head[2:].split(b"\n", 1)[0].split() if head.startswith(b"#!") else []
-        if not words:
-            return
-        full = words[0]
-        yield full
+    try:
+        fd = os.open(full, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    except OSError:
+        return None
+    try:
+        head = os.read(fd, 4096) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
+        if head.startswith(b"\x7fELF"):
+            return _elf_interpreter(fd, head)
+    finally:
+        os.close(fd)
+    words = head[2:].split(b"\n", 1)[0].split() if head.startswith(b"#!") else []
+    return words[0] if words else None
 
 
-def _elf_interpreter(fd: int, head: bytes) -> Iterator[bytes]:
+def _elf_interpreter(fd: int, head: bytes) -> bytes | None:
     if head[4] != 2:  # ELFCLASS64
-        yield b""
-        return
+        return b""
     start, size, count = (int.from_bytes(head[at : at + n], "little") for at, n in ((32, 8), (54, 2), (56, 2)))
-    table = os.pread(fd, size * count, start) if start + size * count > len(head) else head[start:]
-    for at in range(0, size * count, size):
+    table = os.pread(fd, size * count, start)
+    for at in range(0, size * count, size or 1):
         if table[at : at + 4] == b"\3\0\0\0":  # PT_INTERP
             offset, nbytes = (int.from_bytes(table[at + n : at + n + 8], "little") for n in (8, 32))
-            yield os.pread(fd, min(nbytes, 4096), offset).split(b"\0", 1)[0]
-            return
+            return os.pread(fd, min(nbytes, 4096), offset).split(b"\0", 1)[0] or None
+    return None
 
 
 def _below(folder: bytes) -> Iterator[bytes]:
@@ -422,11 +425,14 @@ def _state(status: os.stat_result | None) -> State | None:
 
 
 def _input(folder: bytes, path: bytes, follow: bool, look: _Lookup, effect: Effect) -> Input:
+    kinds = Kind(look.kinds)
+    if kinds & Kind.CONTENT and look.status is not None and stat.S_ISDIR(look.status.st_mode):
+        kinds = kinds & ~Kind.CONTENT | Kind.STATUS  # a folder has no content but its names
     return Input(
         path=os.fsdecode(path),
         folder=os.fsdecode(folder),
         follow=follow,
-        kinds=Kind(look.kinds),
+        kinds=kinds,
         state=_state(look.status),
         error=look.error,
         target=None if look.target is None else os.fsdecode(look.target),

@@ -159,17 +159,16 @@ class _Run:
 
     def _serve_rest(self, listener: Listener, machine: Architecture, calls: Calls, others: set[int]) -> bool:
         """Answer what outlives the command. Return whether all of it has ended soon."""
-        poller = select.poll()
-        poller.register(listener.fd, select.POLLIN)
+        poller = self._poller(listener.fd)
         deadline = time.monotonic() + _GRACE_SECONDS
         while time.monotonic() < deadline:
-            events = poller.poll(_GRACE_STEP_MS)
+            events = self._poll(poller, _GRACE_STEP_MS)
+            for _, event in events:
+                if not event & select.POLLIN:
+                    return True
+                self._answer(listener, machine, calls)
             if not events:
                 reap_orphans(others)
-            elif events[0][1] & select.POLLIN:
-                self._answer(listener, machine, calls)
-            else:
-                return True
         return False
 
     def _answer(self, listener: Listener, machine: Architecture, calls: Calls) -> None:
@@ -193,9 +192,9 @@ class _Run:
             poller.register(fd, select.POLLIN)
         return poller
 
-    def _poll(self, poller: select.poll) -> Iterable[tuple[int, int]]:
+    def _poll(self, poller: select.poll, milliseconds: int | None = None) -> Sequence[tuple[int, int]]:
         """Return the events that are not for readers."""
-        events = poller.poll()
+        events = poller.poll(milliseconds)
         if not self._readers:
             return events
         for fd, _ in events:

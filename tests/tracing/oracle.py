@@ -98,7 +98,8 @@ class _Reader:
             descriptor, position, kind = _LOOKUPS[call.name]
             path = self._path(call, descriptor, position)
             if path is not None:
-                self._require(path, Kind.EXECUTED if call.name == "execve" and os.path.isdir(path) else kind)
+                is_folder = call.name == "execve" and os.path.isdir(path)
+                self._require(path, Kind.EXECUTED | Kind.STATUS if is_folder else kind)
                 if call.name == "chdir" and not call.failed:
                     self._folders[call.pid] = os.path.realpath(path)
         elif call.name in _CHANGES:

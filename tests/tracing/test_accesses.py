@@ -169,9 +169,14 @@ def test_links_of_proc_count_as_what_they_lead_to(work: Path) -> None:
 def test_interpreters_are_inputs(work: Path, compiled: Callable[..., str]) -> None:
     shutil.copy("/bin/cat", work / "itp")
     (work / "script").write_text("#!./itp\n")
-    (work / "script").chmod(0o755)
-    accesses = run("./script")
-    assert kinds(accesses, work / "itp") == CONTENT | Kind.EXECUTED
+    (work / "outer").write_text("#! ./script\n")
+    for name in ("script", "outer"):
+        (work / name).chmod(0o755)
+    folder = work / "elsewhere"
+    folder.mkdir()
+    accesses = run("/bin/sh", "-c", f"cd {work} && exec ./outer", cwd=str(folder))
+    for name in ("outer", "script", "itp"):
+        assert kinds(accesses, work / name) & ~STATUS == CONTENT | Kind.EXECUTED
     loader = next(each.path for each in accesses.inputs if each.path.startswith("/lib") and "/ld-" in each.path)
     shutil.copy(loader, work / "loader")
     program = compiled("patched", "int main(void) { return 0; }\n", [f"-Wl,--dynamic-linker={work}/loader"])
