@@ -230,11 +230,7 @@ class Calls:
         self, pid: int, old_descriptor: int, old: int, new_descriptor: int, new: int, flags: int
     ) -> Commit | None:
         source, target = self._path(pid, old_descriptor, old, flags), self._path(pid, new_descriptor, new)
-        if not target[1]:
-            return None
-        taken = self._recorder.take(source, bool(flags & _FOLLOW)) if source[1] else None
-        made = self._recorder.make_name(*target)
-        return (taken and made and partial(_run_both, taken, made)) or taken or made
+        return self._recorder.link(source, target, bool(flags & _FOLLOW)) if target[1] else None
 
     def _send_message(self, pid: int, arguments: tuple[int, ...]) -> Commit | None:
         """``struct msghdr`` begins with the address; of sendmmsg(2) the first message stands for all."""
@@ -277,8 +273,3 @@ class Calls:
 
     def _refuse(self, reason: Reason, name: str, _pid: int, _arguments: tuple[int, ...]) -> Commit | None:
         return self._recorder.problem(reason, name)
-
-
-def _run_both(first: Commit, second: Commit) -> None:
-    first()
-    second()

@@ -29,7 +29,7 @@ _ACCELERATORS = (b"/dev/nvidia", b"/dev/dri/", b"/dev/kfd", b"/dev/accel")
 #: allows for the clock of another machine.
 _RECENT_SECONDS = 3600
 
-#: ``#!`` interpreters of interpreters: BINPRM_MAX of fs/exec.c follows five.
+#: ``#!`` interpreters of interpreters: exec_binprm() of fs/exec.c follows five.
 _MOST_INTERPRETERS = 5
 
 
@@ -175,7 +175,7 @@ class Recorder:
         self, source: tuple[bytes, bytes], target: tuple[bytes, bytes], *, exchanges: bool = False
     ) -> Commit | None:
         """The run gives a file another path. The content of a file that it did not make is an input then."""
-        taken = self.take(source)
+        taken = self._take(source)
         from_path, from_status = _status(*source, False)
         to_path, to_status = _status(*target, False)
         look = self.look_up(*target, False, Kind.STATUS)
@@ -186,10 +186,14 @@ class Recorder:
             self._claim(from_path, False, Effect.CREATED if exchanges else Effect.REMOVED, from_status, is_folder),
             self._claim(to_path, False, Effect.CREATED, to_status, is_folder),
         )
-        return _both(_both(taken, self.take(target) if exchanges else look), claims)
+        return _both(_both(taken, self._take(target) if exchanges else look), claims)
 
-    def take(self, source: tuple[bytes, bytes], follow: bool = False) -> Commit | None:
-        """The run puts a file at another path as it is, by a rename or a hard link."""
+    def link(self, source: tuple[bytes, bytes], target: tuple[bytes, bytes], follow: bool) -> Commit | None:
+        """The run makes a hard link. An empty source is a file that has no path (any more)."""
+        return _both(self._take(source, follow) if source[1] else None, self.make_name(*target))
+
+    def _take(self, source: tuple[bytes, bytes], follow: bool = False) -> Commit | None:
+        """The run puts a file at another path as it is."""
         folder, path = source
         full, status = _status(folder, path, follow)
         if status is not None and stat.S_ISDIR(status.st_mode) and not self._is_own(full, follow, status):
@@ -296,7 +300,7 @@ class Recorder:
             changes[path] = _change(path, claim.effect, claim.before, after)
             if claim.is_moved_here and after is not None and stat.S_ISDIR(after.st_mode):
                 for inner in _below(path):
-                    changes.setdefault(inner, _change(inner, Effect.CREATED, None, os.lstat(inner)))
+                    changes.setdefault(inner, _change(inner, Effect.CREATED, None, _status(b"", inner, False)[1]))
         by_file = {(each.before.dev, each.before.ino): each.effect for each in changes.values() if each.before}
         created = {os.path.basename(path) for path, each in changes.items() if each.before is None}
         inputs = []

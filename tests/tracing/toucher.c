@@ -147,7 +147,7 @@ static void one(const char *name, char *p, char *q) {
     else if (IS("renameat")) renameat(AT_FDCWD, p, AT_FDCWD, q);
     else if (IS("linkat")) linkat(AT_FDCWD, p, AT_FDCWD, q, 0);
     else if (IS("symlinkat")) symlinkat(p, AT_FDCWD, q);
-    else if (IS("fchmodat")) fchmodat(AT_FDCWD, p, 0600, 0);
+    else if (IS("fchmodat")) fchmodat(AT_FDCWD, p, 0700, 0);
     else if (IS("utimensat")) utimensat(AT_FDCWD, p, NULL, 0);
 #ifdef SYS_open
     else if (IS("open")) read_and_close(syscall(SYS_open, p, O_RDONLY | O_NONBLOCK, 0));
@@ -161,7 +161,7 @@ static void one(const char *name, char *p, char *q) {
     else if (IS("rename")) syscall(SYS_rename, p, q);
     else if (IS("link")) syscall(SYS_link, p, q);
     else if (IS("symlink")) syscall(SYS_symlink, p, q);
-    else if (IS("chmod")) syscall(SYS_chmod, p, 0640);
+    else if (IS("chmod")) syscall(SYS_chmod, p, 0750);
 #endif
     else fprintf(stderr, "%s is not known\n", name);
 }
