@@ -82,7 +82,8 @@ class Child:
         token: int = 0,
     ) -> None:
         self._command = command
-        self._is_reaped = False
+        self._signals = signals
+        self._returncode: int | None = None
         self._socket, theirs = socket.socketpair()
         self.pid = os.fork()
         if self.pid == 0:
@@ -95,32 +96,38 @@ class Child:
         signals.send_to(self.pid)
 
     def go_bare(self) -> None:
-        self._socket.send(_BARE)
+        self._order(_BARE)
 
-    def go_traced(self) -> tuple[int, bool]:
-        """Return the listener, and whether the command can't gain privileges.
+    def _order(self, order: bytes) -> None:
+        with contextlib.suppress(BrokenPipeError):  # it was killed
+            self._socket.send(order)
+
+    def go_traced(self) -> tuple[int, bool] | None:
+        """Return the listener, and whether the command can't gain privileges; None where a signal has ended it.
 
         Raises NoListener, and the child has ended then; and OSError where the folder can't be used.
         """
-        self._socket.send(_TRACED)
+        self._order(_TRACED)
         message, fds, *_ = socket.recv_fds(self._socket, 16, 1)
         if fds:
             return fds[0], message == _LISTENER_WITHOUT_PRIVILEGES
-        returncode = self.reap()
+        self.reap()
         if message[:1] == _NO_LISTENER:
             raise NoListener(int(message[1:]))
         self._raise_for(message)
-        raise ChildProcessError(errno.ECHILD, f"the command was ended before it started: {returncode}")
+        return None
 
     def reap(self) -> int:
         """Wait for its end; return how it ended, as ``subprocess`` says it."""
-        _, status = os.waitpid(self.pid, 0)
-        self._is_reaped = True
-        return os.waitstatus_to_exitcode(status)
+        if self._returncode is None:
+            self._signals.send_to(0)
+            _, status = os.waitpid(self.pid, 0)
+            self._returncode = os.waitstatus_to_exitcode(status)
+        return self._returncode
 
     def kill(self) -> None:
         """End it, if it has not ended."""
-        if not self._is_reaped:
+        if self._returncode is None:
             os.kill(self.pid, signal.SIGKILL)
             self.reap()
 

@@ -11,10 +11,10 @@ import errno
 import os
 import select
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from cachec.tracing.accesses import Accesses, Change, Input, Problem, Reason
+from cachec.tracing.accesses import Accesses, Problem, Reason
 from cachec.tracing.calls import Calls
 from cachec.tracing.filter import assemble
 from cachec.tracing.listener import Keeper, Listener
@@ -50,60 +50,26 @@ def trace(
     ignore the signals of the terminal. Raises OSError where the program or the folder can't be used.
     """
     environ = os.environ if env is None else env
-    run = _Run(Command.of(command, environ, cwd, (stdin, stdout, stderr)), readers or {})
+    command_ = Command.of(command, environ, cwd, (stdin, stdout, stderr))
     with Signals().set() as signals, subreaper():
-        return run.run(signals)
+        machine = architecture()
+        if machine is None:
+            problem = Problem(Reason.UNSUPPORTED_MACHINE, os.uname().machine)
+            return _Run(command_, readers or {}, signals).run_bare(problem)
+        return _TracedRun(command_, readers or {}, signals, machine).run()
 
 
 class _Run:
     """One run of a command."""
 
-    def __init__(self, command: Command, readers: Mapping[int, Reader]) -> None:
+    def __init__(self, command: Command, readers: Mapping[int, Reader], signals: Signals) -> None:
         self._command = command
         self._readers = readers
-        self._recorder = Recorder()
-        self._memory = Memory()
-        self._notifications = 0
-        self._returncode = 0
+        self._signals = signals
 
-    def run(self, signals: Signals) -> Accesses:
-        """Run the command to its end, traced if that is possible."""
-        machine = architecture()
-        if machine is None:
-            return self._run_bare(signals, Problem(Reason.UNSUPPORTED_MACHINE, os.uname().machine))
-        token = int.from_bytes(os.urandom(4), "little") | 1
-        program = ctypes.create_string_buffer(assemble(machine, token))
-        calls = Calls(self._recorder, self._memory, machine.numbers)
-        others = children()
-        child = Child(self._command, signals, machine, program.raw[:-1], token)
-        refused = self._probe(child.pid, program)
-        if refused:
-            return self._run_bare(signals, Problem(Reason.NO_ACCESS, refused), child)
-        try:
-            fd, self._recorder.is_unprivileged = child.go_traced()
-        except NoListener as error:
-            reason = Reason.NESTED if error.number == errno.EBUSY else Reason.NO_LISTENER
-            return self._run_bare(signals, Problem(reason, str(error)))
-        self._supervise(Listener(fd), machine, calls, child, signals, others)
-        child.raise_if_not_started()
-        inputs, changes = self._recorder.finish()
-        return self._accesses(self._recorder.problems, inputs, changes)
-
-    def _probe(self, pid: int, program: ctypes.Array[ctypes.c_char]) -> str:
-        """Return why the child's memory or its entry in /proc can't be read; empty where they can."""
-        try:
-            current_folder(pid)
-            if self._memory.read(pid, ctypes.addressof(program), 8) == program.raw[:8]:
-                return ""
-        except Unreadable as error:
-            return str(error)
-        except (BadAddress, Unresolvable):
-            pass  # there is no /proc, or not the one of this namespace
-        return "the memory of a child process, or its entry in /proc, can't be read"
-
-    def _run_bare(self, signals: Signals, problem: Problem, child: Child | None = None) -> Accesses:
-        """Run the command without the filter."""
-        child = child or Child(self._command, signals)
+    def run_bare(self, problem: Problem, child: Child | None = None) -> Accesses:
+        """Run the command without the filter, because of ``problem``. child: one that waits for its order."""
+        child = child or Child(self._command, self._signals)
         child.go_bare()
         pidfd = os.pidfd_open(child.pid)
         try:
@@ -112,79 +78,9 @@ class _Run:
                 pass
         finally:
             os.close(pidfd)
-        self._reap(child, signals)
+            returncode = child.reap()
         child.raise_if_not_started()
-        return self._accesses((problem,))
-
-    def _supervise(
-        self,
-        listener: Listener,
-        machine: Architecture,
-        calls: Calls,
-        child: Child,
-        signals: Signals,
-        others: set[int],
-    ) -> None:
-        """Answer until all has ended that has the filter, or the keeper has taken over."""
-        keeper = Keeper(listener)
-        try:
-            self._serve(listener, machine, calls, child)
-            self._reap(child, signals)
-            has_ended = self._serve_rest(listener, machine, calls, others | {keeper.pid})
-        except BaseException:
-            keeper.take_over(partial(reap_orphans, others))
-            child.kill()
-            raise
-        finally:
-            os.close(listener.fd)
-        if has_ended:
-            keeper.dismiss()
-        else:
-            self._recorder.problem(Reason.LEFT_BEHIND, self._command.arguments[0])()
-            keeper.take_over(partial(reap_orphans, others))
-
-    def _serve(self, listener: Listener, machine: Architecture, calls: Calls, child: Child) -> None:
-        """Answer until the command itself has ended."""
-        pidfd = os.pidfd_open(child.pid)
-        try:
-            poller = self._poller(pidfd, listener.fd)
-            while True:
-                for fd, event in self._poll(poller):
-                    if fd == listener.fd and event & select.POLLIN:
-                        self._answer(listener, machine, calls)
-                    else:
-                        return
-        finally:
-            os.close(pidfd)
-
-    def _serve_rest(self, listener: Listener, machine: Architecture, calls: Calls, others: set[int]) -> bool:
-        """Answer what outlives the command. Return whether all of it has ended soon."""
-        poller = self._poller(listener.fd)
-        deadline = time.monotonic() + _GRACE_SECONDS
-        while time.monotonic() < deadline:
-            events = self._poll(poller, _GRACE_STEP_MS)
-            for _, event in events:
-                if not event & select.POLLIN:
-                    return True
-                self._answer(listener, machine, calls)
-            if not events:
-                reap_orphans(others)
-        return False
-
-    def _answer(self, listener: Listener, machine: Architecture, calls: Calls) -> None:
-        """Receive one report, read what it is about, let the call go on, and record it."""
-        report = listener.receive()
-        if report is None:
-            return
-        number = report[3]
-        if report[4] != machine.audit or number >= _X32:
-            commit = calls.foreign(number, report[4])
-        else:
-            commit = calls.handle(number, report[1], report[6:])
-        if listener.answer(report[0]):
-            self._notifications += 1
-            if commit is not None:
-                commit()
+        return _untraced(returncode, problem)
 
     def _poller(self, *fds: int) -> select.poll:
         poller = select.poll()
@@ -202,18 +98,122 @@ class _Run:
                 poller.unregister(fd)
         return [event for event in events if event[0] not in self._readers]
 
-    def _reap(self, child: Child, signals: Signals) -> None:
-        signals.send_to(0)
-        self._returncode = child.reap()
 
-    def _accesses(
-        self, problems: Iterable[Problem], inputs: tuple[Input, ...] = (), changes: tuple[Change, ...] = ()
-    ) -> Accesses:
-        return Accesses(
-            returncode=self._returncode,
-            inputs=inputs,
-            changes=changes,
-            problems=tuple(problems),
-            may_be_interrupted=self._recorder.may_be_interrupted,
-            notifications=self._notifications,
-        )
+class _TracedRun(_Run):
+    """One run of a command that is to be traced."""
+
+    def __init__(
+        self, command: Command, readers: Mapping[int, Reader], signals: Signals, machine: Architecture
+    ) -> None:
+        super().__init__(command, readers, signals)
+        self._machine = machine
+        self._recorder = Recorder()
+        self._memory = Memory()
+        self._calls = Calls(self._recorder, self._memory, machine.numbers)
+        self._notifications = 0
+
+    def run(self) -> Accesses:
+        """Run the command to its end."""
+        token = int.from_bytes(os.urandom(4), "little") | 1
+        program = ctypes.create_string_buffer(assemble(self._machine, token))
+        others = children()
+        child = Child(self._command, self._signals, self._machine, program.raw[:-1], token)
+        try:
+            refused = self._probe(child.pid, program)
+            if refused:
+                return self.run_bare(Problem(Reason.NO_ACCESS, refused), child)
+            try:
+                started = child.go_traced()
+            except NoListener as error:
+                reason = Reason.NESTED if error.number == errno.EBUSY else Reason.NO_LISTENER
+                return self.run_bare(Problem(reason, str(error)))
+            if started is None:
+                problem = Problem(Reason.NO_LISTENER, "a signal ended the command before it started")
+                return _untraced(child.reap(), problem)
+            fd, self._recorder.is_unprivileged = started
+            try:
+                returncode = self._supervise(Listener(fd), child, others)
+            finally:
+                os.close(fd)
+        finally:
+            child.kill()  # where it has not ended, this has failed
+        child.raise_if_not_started()
+        inputs, changes = self._recorder.finish()
+        problems = tuple(self._recorder.problems)
+        return Accesses(returncode, inputs, changes, problems, self._recorder.may_be_interrupted, self._notifications)
+
+    def _probe(self, pid: int, program: ctypes.Array[ctypes.c_char]) -> str:
+        """Return why the child's memory or its entry in /proc can't be read; empty where they can."""
+        try:
+            current_folder(pid)
+            if self._memory.read(pid, ctypes.addressof(program), 8) == program.raw[:8]:
+                return ""
+        except Unreadable as error:
+            return str(error)
+        except (BadAddress, Unresolvable):
+            pass  # there is no /proc, or not the one of this namespace
+        return "the memory of a child process, or its entry in /proc, can't be read"
+
+    def _supervise(self, listener: Listener, child: Child, others: set[int]) -> int:
+        """Answer until all has ended that has the filter, or the keeper has taken over; return the exit status."""
+        keeper = Keeper(listener)
+        has_ended = False
+        try:
+            self._serve(listener, child)
+            returncode = child.reap()
+            has_ended = self._serve_rest(listener, others | {keeper.pid})
+        finally:
+            if has_ended:
+                keeper.dismiss()
+            else:
+                keeper.take_over(partial(reap_orphans, others))
+        if not has_ended:
+            self._recorder.problem(Reason.LEFT_BEHIND, self._command.arguments[0])()
+        return returncode
+
+    def _serve(self, listener: Listener, child: Child) -> None:
+        """Answer until the command itself has ended."""
+        pidfd = os.pidfd_open(child.pid)
+        try:
+            poller = self._poller(pidfd, listener.fd)
+            while True:
+                for fd, event in self._poll(poller):
+                    if fd == listener.fd and event & select.POLLIN:
+                        self._answer(listener)
+                    else:
+                        return
+        finally:
+            os.close(pidfd)
+
+    def _serve_rest(self, listener: Listener, others: set[int]) -> bool:
+        """Answer what outlives the command. Return whether all of it has ended soon."""
+        poller = self._poller(listener.fd)
+        deadline = time.monotonic() + _GRACE_SECONDS
+        while time.monotonic() < deadline:
+            events = self._poll(poller, _GRACE_STEP_MS)
+            for _, event in events:
+                if not event & select.POLLIN:
+                    return True
+                self._answer(listener)
+            if not events:
+                reap_orphans(others)
+        return False
+
+    def _answer(self, listener: Listener) -> None:
+        """Receive one report, read what it is about, let the call go on, and record it."""
+        report = listener.receive()
+        if report is None:
+            return
+        number = report[3]
+        if report[4] != self._machine.audit or number >= _X32:
+            commit = self._calls.foreign(number, report[4])
+        else:
+            commit = self._calls.handle(number, report[1], report[6:])
+        if listener.answer(report[0]):
+            self._notifications += 1
+            if commit is not None:
+                commit()
+
+
+def _untraced(returncode: int, problem: Problem) -> Accesses:
+    return Accesses(returncode, (), (), (problem,), may_be_interrupted=False, notifications=0)

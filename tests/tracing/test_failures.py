@@ -8,8 +8,9 @@ import signal
 import struct
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from cachec.tracing import supervisor
 from cachec.tracing.accesses import Kind, Reason
 from cachec.tracing.calls import Calls
 from cachec.tracing.paths import Memory, Unreadable
-from cachec.tracing.process import children
+from cachec.tracing.process import Child, children
 from cachec.tracing.supervisor import trace
 from cachec.tracing.syscalls import architecture
 from tests.needs import need
@@ -316,12 +317,13 @@ def as_nobody(task: Callable[[], object]) -> str:
 
 
 @pytest.fixture
-def open_work(work: Path) -> Path:
-    """The same, for all users."""
-    for folder in (work, *work.parents):
-        if folder.stat().st_uid == os.getuid() and folder.is_relative_to("/tmp"):
-            folder.chmod(0o1777 if folder == Path("/tmp") else 0o777)
-    return work
+def open_work(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A current folder that all users may use; that of pytest is below one that they may not."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(os.path.realpath(name))
+        folder.chmod(0o777)
+        monkeypatch.chdir(folder)
+        yield folder
 
 
 def test_an_ordinary_user(open_work: Path) -> None:
@@ -610,3 +612,17 @@ def test_a_folder_that_was_removed(work: Path) -> None:
     accesses = run("sh", "-c", "mkdir gone; cd gone; rmdir ../gone; cat x; true")
     assert not accesses.problems
     assert reasons(run("sh", "-c", "mkdir gone; cd gone; rmdir ../gone; cat ../in; true")) == {Reason.UNRESOLVED}
+
+
+def test_a_signal_before_the_command_starts(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    order = Child.go_traced
+
+    def killed(self: Child) -> object:
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        return order(self)
+
+    monkeypatch.setattr(Child, "go_traced", killed)
+    accesses = run("touch", "out")
+    assert (accesses.returncode, reasons(accesses)) == (-9, {Reason.NO_LISTENER})
+    assert not (work / "out").exists()
