@@ -157,11 +157,12 @@ class _TracedRun(_Run):
     def _supervise(self, listener: Listener, child: Child, others: set[int]) -> int:
         """Answer until all has ended that has the filter, or the keeper has taken over; return the exit status."""
         keeper = Keeper(listener)
+        others = others | {child.pid, keeper.pid}
         has_ended = False
         try:
             self._serve(listener, child)
             returncode = child.reap()
-            has_ended = self._serve_rest(listener, others | {keeper.pid})
+            has_ended = self._serve_rest(listener, others)
         finally:
             if has_ended:
                 keeper.dismiss()
