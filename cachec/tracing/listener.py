@@ -23,6 +23,10 @@ _RECEIVE, _SEND, _SET_FLAGS = 0xC0502100, 0xC0182101, 0x40082104  # SECCOMP_IOCT
 _SYNC_WAKE_UP = 1  # SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP, Linux 6.6
 _CONTINUE = 1  # SECCOMP_USER_NOTIF_FLAG_CONTINUE, Linux 5.5
 
+_ADD_FD, _ADD_FD_AND_SEND = 0x40182103, 2  # SECCOMP_IOCTL_NOTIF_ADDFD, SECCOMP_ADDFD_FLAG_SEND
+
+#: ``struct seccomp_notif_addfd``: id, flags, descriptor here, descriptor there, its flags.
+_ADDITION = struct.Struct("<QIIII")
 #: ``struct seccomp_notif``: id, pid, flags, and ``struct seccomp_data``: number, architecture, address, arguments.
 _REPORT = struct.Struct("<QIIiIQ6Q")
 #: ``struct seccomp_notif_resp``: id, value, error, flags.
@@ -59,6 +63,12 @@ class Listener:
         """Let the call go on. False where its thread does not wait any more: nothing that was read counts then."""
         self._shared[_ANSWER_AT : _ANSWER_AT + 8] = report.to_bytes(8, "little")
         return not self._ioctl(self.fd, _SEND, self._answer)
+
+    def answer_with(self, report: int, fd: int) -> None:
+        """Let the call return a copy of ``fd``, in place of what the kernel would do (Linux 5.14)."""
+        with suppress(OSError):  # it is answered then as any other call, or has ended
+            fcntl.ioctl(self.fd, _ADD_FD, _ADDITION.pack(report, _ADD_FD_AND_SEND, fd, 0, os.O_CLOEXEC))
+        self.answer(report)
 
     def answer_all(self) -> None:
         """Let all calls go on, the one that was received last too, until the last process with the filter has ended."""

@@ -13,6 +13,9 @@ import os
 #: A path relative to this starts from the current folder: ``AT_FDCWD`` of fcntl.h, as an unsigned int.
 AT_FDCWD = 0xFFFFFF9C
 
+#: A folder that is not there. Nested runs open paths below it.
+REQUESTS = b"/proc/cachec-tracing"
+
 _PAGE = 4096  # the smallest page of both architectures
 _PATH_MAX = 4096
 _USUAL = 256  # of a path; more is read where there is no end in it
@@ -26,6 +29,15 @@ class Unreadable(Exception):
 
 class Unresolvable(Exception):
     """A path that the supervisor can't look up: below a folder that was removed, or that it can't reach."""
+
+
+class Request(Exception):
+    """A nested run asks its outer supervisor for something: see ``nested``."""
+
+    def __init__(self, token: bytes, verb: bytes) -> None:
+        super().__init__(token, verb)
+        self.token = token
+        self.verb = verb
 
 
 class BadAddress(Exception):
@@ -164,6 +176,8 @@ def _through_proc(pid: int, path: bytes) -> bytes:
             names = [b"proc", b"self", *names[1:]]
         else:
             return path
+    if path.startswith(REQUESTS) and len(names) == 4:
+        raise Request(*names[2:])
     if len(names) < 2 or not (names[1].isdigit() or names[1] in {b"self", b"thread-self"}):
         return path
     if not names[1].isdigit():

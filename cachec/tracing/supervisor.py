@@ -18,7 +18,8 @@ from cachec.tracing.accesses import Accesses, Problem, Reason
 from cachec.tracing.calls import Calls
 from cachec.tracing.filter import assemble
 from cachec.tracing.listener import Keeper, Listener
-from cachec.tracing.paths import BadAddress, Memory, Unreadable, Unresolvable, current_folder
+from cachec.tracing.nested import NestedRun, NestedRuns, left_behind
+from cachec.tracing.paths import BadAddress, Memory, Request, Unreadable, Unresolvable, current_folder
 from cachec.tracing.process import Child, Command, NoListener, Signals, children, reap_orphans, subreaper
 from cachec.tracing.recorder import Recorder
 from cachec.tracing.syscalls import Architecture, architecture
@@ -111,6 +112,7 @@ class _TracedRun(_Run):
         self._memory = Memory()
         self._calls = Calls(self._recorder, self._memory, machine.numbers)
         self._notifications = 0
+        self._nested = NestedRuns(self._memory, machine.numbers)
 
     def run(self) -> Accesses:
         """Run the command to its end."""
@@ -125,8 +127,9 @@ class _TracedRun(_Run):
             try:
                 started = child.go_traced()
             except NoListener as error:
-                reason = Reason.NESTED if error.number == errno.EBUSY else Reason.NO_LISTENER
-                return self.run_bare(Problem(reason, str(error)))
+                if error.number != errno.EBUSY:
+                    return self.run_bare(Problem(Reason.NO_LISTENER, str(error)))
+                return self._run_nested(others)
             if started is None:
                 problem = Problem(Reason.NO_LISTENER, "a signal ended the command before it started")
                 return _untraced(child.reap(), problem)
@@ -135,12 +138,29 @@ class _TracedRun(_Run):
                 returncode = self._supervise(Listener(fd), child, others)
             finally:
                 os.close(fd)
+                self._nested.close()
         finally:
             child.kill()  # where it has not ended, this has failed
         child.raise_if_not_started()
         inputs, changes = self._recorder.finish()
         problems = tuple(self._recorder.problems)
         return Accesses(returncode, inputs, changes, problems, self._recorder.may_be_interrupted, self._notifications)
+
+    def _run_nested(self, others: set[int]) -> Accesses:
+        """Run the command inside of another traced run: its supervisor records."""
+        refused = Problem(Reason.NESTED, "another tracer has the listener, and does not serve others")
+        try:
+            nested = NestedRun()
+        except OSError:
+            return self.run_bare(refused)
+        try:
+            returncode = self.run_bare(refused).returncode
+            deadline = time.monotonic() + _GRACE_SECONDS
+            while (left := left_behind(others, children())) and time.monotonic() < deadline:
+                time.sleep(_GRACE_STEP_MS / 1000)
+        finally:
+            accesses = nested.end()
+        return accesses._replace(returncode=returncode, problems=(*accesses.problems, *left))
 
     def _probe(self, pid: int, program: ctypes.Array[ctypes.c_char]) -> str:
         """Return why the child's memory or its entry in /proc can't be read; empty where they can."""
@@ -206,13 +226,22 @@ class _TracedRun(_Run):
         if report is None:
             return
         number = report[3]
+        foreign = None
         if report[4] != self._machine.audit or number >= _X32:
-            commit = self._calls.foreign(number, report[4])
+            foreign = report[4]
+            commit = self._calls.foreign(number, foreign)
         else:
-            commit = self._calls.handle(number, report[1], report[6:])
+            try:
+                commit = self._calls.handle(number, report[1], report[6:])
+            except Request as request:
+                self._nested.answer(listener, report[0], report[1], request, self._recorder.is_unprivileged)
+                return
+        nested = self._nested.handle(number, report[1], report[6:], foreign) if self._nested else ()
         if listener.answer(report[0]):
             self._notifications += 1
             if commit is not None:
+                commit()
+            for commit in nested:
                 commit()
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from cachec.tracing import supervisor
+from cachec.tracing import paths, supervisor
 from cachec.tracing.accesses import Kind, Reason
 from cachec.tracing.calls import Calls
 from cachec.tracing.paths import Memory, Unreadable
@@ -225,19 +225,59 @@ def test_the_command_has_no_descriptor_of_ours(work: Path) -> None:
 # --- where nothing can be traced, the command runs once
 
 
-def test_a_nested_run_is_traced_by_the_outer_one(work: Path) -> None:
-    (work / "in").write_text("")
-    inner = (
-        "from cachec.tracing.supervisor import trace\n"
-        "a = trace(['sh', '-c', 'cat in; echo x >> out'])\n"
-        "print(a.returncode, *a.problems)"
-    )
-    accesses, text = output(sys.executable, "-c", inner)
-    assert text.startswith(f"0 Problem(reason=<Reason.NESTED: '{Reason.NESTED}'>")
+NESTED = """
+import os, sys
+from cachec.tracing.supervisor import trace
+open('of-outer').close()
+null = os.open(os.devnull, os.O_RDWR)
+a = trace(sys.argv[1:], stdout=null, stderr=null)
+names = {os.path.basename(each.path) for each in a.inputs if each.path.startswith(('in', 'of'))}
+print(a.returncode, sorted(names), [os.path.basename(each.path) for each in a.changes], *a.problems)
+"""
+
+
+def test_a_nested_run_is_recorded_by_the_outer_supervisor(work: Path) -> None:
+    for name in ("in1", "in2", "of-outer"):
+        (work / name).write_text("")
+    script = "cat in1; (sh -c 'sleep .02; cat in2' & ); echo x >> out; sleep .04; exit 3"
+    accesses, text = output(sys.executable, "-B", "-c", NESTED, "sh", "-c", script)
+    assert text == "3 ['in1', 'in2'] ['out']\n"
     assert (work / "out").read_text() == "x\n"
-    assert kinds(accesses, "in") & Kind.CONTENT
-    assert {change.path for change in accesses.changes if "pycache" not in change.path} == {str(work / "out")}
+    assert all(kinds(accesses, name) & Kind.CONTENT for name in ("in1", "in2", "of-outer"))
+    assert {change.path for change in accesses.changes} == {str(work / "out")}
     assert not accesses.problems
+
+
+def test_a_run_nested_twice(work: Path) -> None:
+    for name in ("in1", "of-outer"):
+        (work / name).write_text("")
+    command = [sys.executable, "-B", "-c", NESTED]
+    script = "import os, sys; os.dup2(int(sys.argv[1]), 1); os.execv(sys.argv[2], sys.argv[2:])"
+    with (work / "text").open("w") as file:
+        os.set_inheritable(file.fileno(), True)
+        inner = [sys.executable, "-c", script, str(file.fileno()), *command, "cat", "in1"]
+        accesses, text = output(*command, *inner)
+    assert (work / "text").read_text() == "0 ['in1'] []\n"
+    assert text.startswith("0 ['in1', 'of-outer'] []")
+    assert not accesses.problems
+
+
+def test_a_process_that_a_nested_run_leaves_behind(work: Path) -> None:
+    (work / "of-outer").write_text("")
+    daemon = "until [ -e done ]; do sleep .01; done"
+    _, text = output(sys.executable, "-B", "-c", NESTED, "sh", "-c", f"setsid sh -c '{daemon}' & exit 0")
+    (work / "done").write_text("")
+    assert f"Reason.LEFT_BEHIND: '{Reason.LEFT_BEHIND}'" in text
+
+
+def test_an_outer_tracer_of_another_kind(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not know what nested runs ask for: the command runs once, untraced."""
+    monkeypatch.setattr(paths, "REQUESTS", b"/proc/other")
+    (work / "of-outer").write_text("")
+    accesses, text = output(sys.executable, "-B", "-c", NESTED, "sh", "-c", "echo x >> out")
+    assert text.startswith(f"0 [] [] Problem(reason=<Reason.NESTED: '{Reason.NESTED}'>")
+    assert (work / "out").read_text() == "x\n"
+    assert {change.path for change in accesses.changes} == {str(work / "out")}
 
 
 def test_an_unknown_machine(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
