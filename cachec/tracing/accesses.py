@@ -18,7 +18,7 @@ from typing import NamedTuple
 class Kind(enum.IntFlag):
     """How a run used a path."""
 
-    #: Whether it is there, and type, mode, link count and size.
+    #: Whether it is there, and type, mode, link count and size. A link that was not followed: its text.
     STATUS = 1
     #: Opened to be read.
     CONTENT = 2

@@ -42,7 +42,7 @@ _LOOKUPS: Mapping[str, tuple[int | None, int, int | bool, Kind]] = {
     "readlinkat": (0, 1, False, Kind.STATUS),
     "chdir": (None, 0, True, Kind.STATUS),
     "inotify_add_watch": (None, 1, True, Kind.STATUS),
-    "name_to_handle_at": (0, 1, True, Kind.STATUS),
+    "name_to_handle_at": (0, 1, False, Kind.STATUS),
     "getxattr": (None, 0, True, Kind.ATTRIBUTES),
     "lgetxattr": (None, 0, False, Kind.ATTRIBUTES),
     "listxattr": (None, 0, True, Kind.ATTRIBUTES),
@@ -119,8 +119,8 @@ class Calls:
             "sendmmsg": self._send_message,
             "rt_sigaction": self._set_handler,
         }
-        for name, spec in _LOOKUPS.items():
-            named[name] = self._lookup(*spec)
+        for name, (descriptor, path, flags, kind) in _LOOKUPS.items():
+            named[name] = self._on_path(descriptor, path, flags, partial(recorder.look_up, kind=int(kind)))
         for name, (descriptor, path, flags) in _ATTRIBUTES.items():
             named[name] = self._on_path(descriptor, path, flags, recorder.set_attributes)
         for name, (descriptor, path) in _MAKES.items():
@@ -146,13 +146,6 @@ class Calls:
         """A call of another architecture or ABI: what it does is not known."""
         return self._recorder.problem(Reason.FOREIGN_CALLS, f"call {number} of architecture {architecture:#x}")
 
-    def _lookup(self, descriptor_at: int | None, path_at: int, flags_at: int | bool, kind: Kind) -> Handler:
-        """The hot path: one function for each way in which arguments are passed."""
-        return self._on_path(descriptor_at, path_at, flags_at, partial(self._look_up, int(kind)))
-
-    def _look_up(self, kind: int, folder: bytes, path: bytes, follow: bool) -> Commit | None:
-        return self._recorder.look_up(folder, path, follow, kind)
-
     def _on_path(
         self,
         descriptor_at: int | None,
@@ -160,6 +153,7 @@ class Calls:
         flags_at: int | bool,
         record: Callable[[bytes, bytes, bool], Commit | None],
     ) -> Handler:
+        """Return the handler of calls that use one path in one way."""
         string = self._memory.string
 
         def handle(pid: int, arguments: tuple[int, ...]) -> Commit | None:
