@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cachec.tracing.accesses import Kind
-from tests.effort import WHOLE, rounds
+from tests.effort import WHOLE
 from tests.needs import need
 from tests.tracing import oracle
 from tests.tracing.conftest import run
@@ -99,7 +99,7 @@ def operations(random_: random.Random, work: Path, count: int) -> list[str]:
 
 
 @pytest.mark.fuzz
-@pytest.mark.parametrize("seed", range(rounds(200)))
+@pytest.mark.parametrize("seed", range(200 if WHOLE else 12))
 def test_a_c_program_by_raw_calls(work: Path, compiled: Callable[..., str], seed: int) -> None:
     need("strace")
     compare(work, [compiled("toucher"), *operations(random.Random(seed), work, 25)])
@@ -144,14 +144,14 @@ def chosen(random_: random.Random, lines: tuple[str, ...], work: Path, count: in
 
 
 @pytest.mark.fuzz
-@pytest.mark.parametrize("seed", range(60 if WHOLE else 10))
+@pytest.mark.parametrize("seed", range(60 if WHOLE else 8))
 def test_a_shell_script(work: Path, seed: int) -> None:
     need("strace")
     compare(work, ["/bin/sh", "-c", "\n".join(chosen(random.Random(seed), SHELL, work, 8))])
 
 
 @pytest.mark.fuzz
-@pytest.mark.parametrize("seed", range(40 if WHOLE else 6))
+@pytest.mark.parametrize("seed", range(40 if WHOLE else 4))
 def test_a_python_script(work: Path, seed: int) -> None:
     need("strace")
     lines = chosen(random.Random(seed), PYTHON, work, 10)
