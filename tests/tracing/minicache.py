@@ -6,6 +6,7 @@ import hashlib
 import os
 import stat
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -82,12 +83,18 @@ def look(each: Input) -> object:
     elif stat.S_ISLNK(status.st_mode):
         found.append(os.readlink(path))
     elif each.kinds & Kind.CONTENT and stat.S_ISREG(status.st_mode):
-        found.append(hashlib.blake2b(Path(path).read_bytes()).digest())
+        found.append(digest(os.path.realpath(path), status.st_ino, status.st_size, status.st_mtime_ns))
     else:
         found += [status.st_mode, status.st_nlink, status.st_size]
     if each.kinds & Kind.ATTRIBUTES:
         found += [(name, os.getxattr(path, name, follow_symlinks=each.follow)) for name in _attributes(path, each)]
     return found
+
+
+@cache
+def digest(path: str, _ino: int, _size: int, _mtime: int) -> bytes:
+    """Of a file in one state: compilers are large."""
+    return hashlib.blake2b(Path(path).read_bytes()).digest()
 
 
 def _attributes(path: str, each: Input) -> Sequence[str]:
