@@ -117,6 +117,10 @@ class Child:
         self._raise_for(message)
         return None
 
+    def has_ended(self) -> bool:
+        """Whether it has ended; ``reap`` does not wait then."""
+        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+
     def reap(self) -> int:
         """Wait for its end; return how it ended, as ``subprocess`` says it."""
         if self._returncode is None:
@@ -207,11 +211,12 @@ def subreaper() -> Iterator[None]:
 
 
 def children() -> set[int]:
-    """Return the children of this process; none where the kernel does not list them (CONFIG_PROC_CHILDREN)."""
+    """Return the children of this process; none where the kernel does not list them (CONFIG_PROC_CHILDREN, /proc)."""
     found: set[int] = set()
-    for thread in os.listdir("/proc/self/task"):
-        with contextlib.suppress(OSError), open(f"/proc/self/task/{thread}/children", "rb") as file:
-            found.update(map(int, file.read().split()))
+    with contextlib.suppress(OSError):
+        for thread in os.listdir("/proc/self/task"):
+            with open(f"/proc/self/task/{thread}/children", "rb") as file:
+                found.update(map(int, file.read().split()))
     return found
 
 

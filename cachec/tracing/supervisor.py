@@ -72,13 +72,11 @@ class _Run:
         """Run the command without the filter, because of ``problem``. child: one that waits for its order."""
         child = child or Child(self._command, self._signals)
         child.go_bare()
-        pidfd = os.pidfd_open(child.pid)
         try:
-            poller = self._poller(pidfd)
-            while all(fd != pidfd for fd, _ in self._poll(poller)):
-                pass
+            poller = self._poller()
+            while self._readers and not child.has_ended():
+                self._poll(poller, _GRACE_STEP_MS)
         finally:
-            os.close(pidfd)
             returncode = child.reap()
         child.raise_if_not_started()
         return _untraced(returncode, problem)
@@ -163,12 +161,13 @@ class _TracedRun(_Run):
         return accesses._replace(returncode=returncode, problems=(*accesses.problems, *left))
 
     def _probe(self, pid: int, program: ctypes.Array[ctypes.c_char]) -> str:
-        """Return why the child's memory or its entry in /proc can't be read; empty where they can."""
+        """Return why the child can't be watched, its memory or its entry in /proc read; empty where it can."""
         try:
+            os.close(os.pidfd_open(pid))
             current_folder(pid)
             if self._memory.read(pid, ctypes.addressof(program), 8) == program.raw[:8]:
                 return ""
-        except Unreadable as error:
+        except (OSError, Unreadable) as error:
             return str(error)
         except (BadAddress, Unresolvable):
             pass  # there is no /proc, or not the one of this namespace

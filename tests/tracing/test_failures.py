@@ -339,6 +339,31 @@ def test_a_sandbox_without_seccomp(work: Path) -> None:
     assert in_child(contained) == "(['x', 'NoNewPrivs:', '1'], ['untraced-no-listener'])"
 
 
+def test_a_sandbox_without_pidfd(work: Path) -> None:
+    def contained() -> object:
+        deny(434)  # pidfd_open
+        accesses, text = output("sh", "-c", "echo x")
+        return text, [str(reason) for reason in reasons(accesses)]
+
+    assert in_child(contained) == "('x\\n', ['untraced-no-access'])"
+
+
+def test_a_namespace_without_proc(work: Path) -> None:
+    need("unshare")
+    hide = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs none /proc && exec "$@"', "sh"]
+    if subprocess.run([*hide, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("needs the right to mount")
+    text = (
+        "import os; from cachec.tracing.supervisor import trace\n"
+        "r, w = os.pipe()\n"
+        "a = trace(['sh', '-c', 'echo x >> out; echo x'], stdout=w, readers={r: lambda: os.read(r, 9)})\n"
+        "print(a.returncode, *(str(problem.reason) for problem in a.problems))"
+    )
+    done = subprocess.run([*hide, sys.executable, "-c", text], capture_output=True, text=True, check=False)
+    assert done.stdout == "0 untraced-no-access\n", done.stderr
+    assert (work / "out").read_text() == "x\n"
+
+
 # --- rights
 
 
