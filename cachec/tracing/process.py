@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import gc
 import os
 import signal
 import socket
@@ -37,12 +38,12 @@ _NO_PROGRAM, _NO_FOLDER = b"X", b"C"
 
 
 class Command(NamedTuple):
-    """What is started, and where."""
+    """What is started, and where; as the kernel takes it, so that the child has nothing to check."""
 
-    arguments: list[str]
+    arguments: list[bytes]
     #: Paths of the program that are tried in turn, as execvp(3) does.
-    programs: Sequence[str]
-    environ: Mapping[str, str]
+    programs: list[bytes]
+    environ: dict[bytes, bytes]
     folder: str | None
     #: Descriptors for standard input, output and error; None: as they are.
     streams: tuple[int | None, int | None, int | None]
@@ -55,11 +56,19 @@ class Command(NamedTuple):
         folder: str | None,
         streams: tuple[int | None, int | None, int | None],
     ) -> Command:
-        """Find the programs by PATH of ``environ``, where the name has no slash."""
-        name = arguments[0]
-        path = environ.get("PATH", os.defpath)
-        programs = [name] if "/" in name else [os.path.join(each or ".", name) for each in path.split(":")]
-        return cls(list(arguments), programs, environ, folder, streams)
+        """Find the programs by PATH of ``environ``, where the name has no slash. Raises ValueError, and OSError."""
+        words = [os.fsencode(word) for word in arguments]
+        variables = {os.fsencode(name): os.fsencode(value) for name, value in environ.items()}
+        if any(b"\0" in text for text in (*words, *variables, *variables.values())):
+            raise ValueError(f"an argument or a variable of {arguments[0]} has a null character in it")
+        if any(not name or b"=" in name for name in variables):
+            raise ValueError(f"a variable for {arguments[0]} has no name, or one with '=' in it")
+        for fd in streams:
+            if fd is not None:
+                os.fstat(fd)
+        path = variables.get(b"PATH", os.fsencode(os.defpath))
+        search = [os.path.join(each or b".", words[0]) for each in path.split(b":")]
+        return cls(words, [words[0]] if b"/" in words[0] else search, variables, folder, streams)
 
 
 class NoListener(Exception):
@@ -143,7 +152,7 @@ class Child:
     def _raise_for(self, message: bytes) -> None:
         if message[:1] in {_NO_PROGRAM, _NO_FOLDER}:
             number = int(message[1:])
-            at = self._command.folder if message[:1] == _NO_FOLDER else self._command.arguments[0]
+            at = self._command.folder if message[:1] == _NO_FOLDER else os.fsdecode(self._command.arguments[0])
             raise OSError(number, os.strerror(number), at)
 
 
@@ -248,6 +257,7 @@ def _run_child(
     parent: socket.socket,
 ) -> None:
     """The child, up to execve(2)."""
+    gc.disable()  # nothing of the parent is to be finalized here
     signals.restore_in_child()
     _set_streams(command.streams)
     order = parent.recv(1)

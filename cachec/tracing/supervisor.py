@@ -48,7 +48,7 @@ def trace(
 
     Where it can't be traced it runs all the same, and ``problems`` say why. stdin, stdout, stderr: descriptors; None:
     those of this process. readers: what takes data from descriptors while the command runs. Only the main thread can
-    ignore the signals of the terminal. Raises OSError where the program or the folder can't be used.
+    ignore the signals of the terminal. Raises OSError where the program, the folder or a descriptor can't be used.
     """
     environ = os.environ if env is None else env
     command_ = Command.of(command, environ, cwd, (stdin, stdout, stderr))

@@ -70,6 +70,12 @@ def test_what_can_not_be_started_raises(work: Path) -> None:
         run("./file")
     with pytest.raises(FileNotFoundError, match="no-folder"):
         run("true", cwd="no-folder")
+    with pytest.raises(ValueError, match="null"):
+        run("true", "\0")
+    with pytest.raises(ValueError, match="="):
+        run("true", env={"A=": "x"})
+    with pytest.raises(OSError, match="descriptor"):
+        run("true", stdin=9999)
 
 
 def test_streams_and_readers(work: Path) -> None:
