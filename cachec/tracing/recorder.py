@@ -256,8 +256,10 @@ class Recorder:
             return False
         path = _real_path(full, follow)
         claim = self._claims.get(path)
-        if claim is not None and claim.effect & (Effect.CREATED | Effect.REMOVED):
+        if claim is not None and claim.effect & Effect.CREATED:
             return _identity(claim.replaced) != _identity(status)
+        if claim is not None and claim.effect & Effect.REMOVED:  # unless that failed
+            return _identity(claim.replaced)[:2] != _identity(status)[:2]
         while status is not None and len(path := os.path.dirname(path)) > 1:
             claim = self._claims.get(path)
             if claim is not None and claim.effect & Effect.CREATED:

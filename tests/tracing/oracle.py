@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -53,15 +54,18 @@ def strace(
     command: Sequence[str],
     folder: Path,
     log: Path,
-    before: Iterable[str],
+    before: Mapping[str, tuple[int, ...]],
     links: Mapping[str, str] = MappingProxyType({}),
 ) -> Account:
-    """Run the command under strace. before: the paths that were there; links: names of links there, and their texts."""
+    """Run the command under strace. before: a snapshot of what was there. links: names of links in it, and texts.
+
+    Links that the command makes itself are not followed.
+    """
     line = ["strace", "-f", "-y", "-qq", "-s", "20000", "-e", f"trace={_CALLS}", "-o", str(log), *command]
     subprocess.run(
         line, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60
     )
-    reader = _Reader(str(folder), set(before), links)
+    reader = _Reader(str(folder), before, links)
     with log.open(errors="surrogateescape") as lines:
         calls = Calls(lines)
         for call in calls:
@@ -71,7 +75,7 @@ def strace(
 
 
 class _Reader:
-    def __init__(self, start: str, before: set[str], links: Mapping[str, str]) -> None:
+    def __init__(self, start: str, before: Mapping[str, tuple[int, ...]], links: Mapping[str, str]) -> None:
         self._links = links
         self.account = Account()
         self._start = start
@@ -98,7 +102,7 @@ class _Reader:
             descriptor, position, kind = _LOOKUPS[call.name]
             path = self._path(call, descriptor, position)
             if path is not None:
-                is_folder = call.name == "execve" and os.path.isdir(path)
+                is_folder = call.name == "execve" and self._is_folder(path)
                 self._require(path, Kind.EXECUTED | Kind.STATUS if is_folder else kind)
                 if call.name == "chdir" and not call.failed:
                     self._folders[call.pid] = os.path.realpath(path)
@@ -137,12 +141,20 @@ class _Reader:
             self._require(path, Kind.STATUS)
         elif re.search("O_WRONLY|O_RDWR|O_CREAT|O_TRUNC", flags):
             self._allow(path, Kind.STATUS, Kind.CONTENT)
-            if not call.failed and ("O_TRUNC" in flags or path not in self._before):
-                self.account.made |= {path, self._resolve(path, follow=True)}
+            real = self._resolve(path, follow=True)
+            if not call.failed and ("O_TRUNC" in flags or real not in self._before):
+                self.account.made |= {path, real}
         else:
             opened = descriptor_path(call.result)
-            is_folder = "O_DIRECTORY" in flags or (opened is not None and os.path.isdir(opened))
+            is_folder = "O_DIRECTORY" in flags or (opened is not None and self._is_folder(opened))
             self._require(path, Kind.STATUS if is_folder else Kind.CONTENT)
+
+    def _is_folder(self, path: str) -> bool:
+        """Before the run, for what was there then."""
+        path = self._resolve(path, follow=True)
+        if path in self._before:
+            return stat.S_ISDIR(self._before[path][1])
+        return not path.startswith(f"{self._start}/") and os.path.isdir(path)
 
     def _change(self, call: SystemCall, path: str | None, makes: bool) -> None:
         if path is None:

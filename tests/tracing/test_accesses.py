@@ -74,6 +74,11 @@ CASES: dict[str, tuple[str, dict[str, Kind], dict[str, Effect]]] = {
         {"d": STATUS, "sub": STATUS, "sub/in3": CONTENT},
         {"d": CREATED | REMOVED},
     ),
+    "failed to rename, then changed": (
+        "mv -T in1 sub; echo x >> in1; [ -x in1 ]; read x < in1",
+        {"in1": STATUS | CONTENT, "sub": STATUS},
+        {"in1": WRITTEN | REMOVED},
+    ),
     "mode": ("chmod 600 in1", {}, {"in1": ATTRIBUTES}),
     "mode of what it made": ("echo x > out; chmod 600 out", {}, {"out": CREATED}),
     "opened to be written, but not": (": >> in1", {"in1": CONTENT}, {}),

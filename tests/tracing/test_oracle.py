@@ -174,7 +174,9 @@ def test_a_compiler(work: Path, command: list[str]) -> None:
         (work / "a.h").write_text('#define A "a"\n')
 
     written()
-    account = oracle.strace([str(shutil.which(command[0])), *command[1:]], work, work.parent / "log", ["a.c", "a.h"])
+    account = oracle.strace(
+        [str(shutil.which(command[0])), *command[1:]], work, work.parent / "log", oracle.snapshot(work)
+    )
     (work / "a.o").unlink()
     accesses = run(*command)
     assert accesses.returncode == 0
