@@ -256,10 +256,8 @@ class Recorder:
             return False
         path = _real_path(full, follow)
         claim = self._claims.get(path)
-        if claim is not None and claim.effect & Effect.CREATED:
-            return _identity(claim.replaced) != _identity(status)
-        if claim is not None and claim.effect & Effect.REMOVED:  # unless that failed
-            return _identity(claim.replaced)[:2] != _identity(status)[:2]
+        if claim is not None and claim.effect & (Effect.CREATED | Effect.REMOVED):
+            return _identity(claim.replaced) != _identity(status)  # else that call has failed
         while status is not None and len(path := os.path.dirname(path)) > 1:
             claim = self._claims.get(path)
             if claim is not None and claim.effect & Effect.CREATED:
@@ -280,7 +278,8 @@ class Recorder:
         if claim is None:
             claim = self._claims[path] = _Claim(status)
             self._claimed_names.add(os.path.basename(path))
-        elif effect & (Effect.CREATED | Effect.REMOVED) and not is_own:
+        elif not is_own:
+            claim.effect &= ~(Effect.CREATED | Effect.REMOVED)  # that has failed: the file is still the one of before
             claim.replaced = status
         claim.effect |= effect
         claim.is_moved_here |= is_moved and bool(effect & Effect.CREATED)
@@ -300,7 +299,8 @@ class Recorder:
             if _is_same(claim.before, after):
                 continue
             changes[path] = _change(path, claim.effect, claim.before, after)
-            if claim.is_moved_here and after is not None and stat.S_ISDIR(after.st_mode):
+            is_moved_here = claim.is_moved_here and _identity(claim.replaced) != _identity(after)
+            if is_moved_here and after is not None and stat.S_ISDIR(after.st_mode):
                 for inner in _below(path):
                     changes.setdefault(inner, _change(inner, Effect.CREATED, None, _status(b"", inner, False)[1]))
         by_file = {(each.before.dev, each.before.ino): each.effect for each in changes.values() if each.before}

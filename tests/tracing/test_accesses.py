@@ -77,7 +77,12 @@ CASES: dict[str, tuple[str, dict[str, Kind], dict[str, Effect]]] = {
     "failed to rename, then changed": (
         "mv -T in1 sub; echo x >> in1; [ -x in1 ]; read x < in1",
         {"in1": STATUS | CONTENT, "sub": STATUS},
-        {"in1": WRITTEN | REMOVED},
+        {"in1": WRITTEN},
+    ),
+    "failed to replace, then touched": (
+        "mkdir d; mv -T d in1; touch -d 2020-01-01 in1; read x < in1",
+        {"d": STATUS, "in1": STATUS | CONTENT},
+        {"d": CREATED | REMOVED, "in1": WRITTEN},
     ),
     "mode": ("chmod 600 in1", {}, {"in1": ATTRIBUTES}),
     "mode of what it made": ("echo x > out; chmod 600 out", {}, {"out": CREATED}),
