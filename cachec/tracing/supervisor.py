@@ -65,7 +65,7 @@ class _Run:
 
     def __init__(self, command: Command, readers: Mapping[int, Reader], signals: Signals) -> None:
         self._command = command
-        self._readers = readers
+        self._readers = dict(readers)
         self._signals = signals
 
     def run_bare(self, problem: Problem, child: Child | None = None) -> Accesses:
@@ -92,10 +92,12 @@ class _Run:
         events = poller.poll(milliseconds)
         if not self._readers:
             return events
-        for fd, _ in events:
-            if fd in self._readers and not self._readers[fd]():
+        others = [event for event in events if event[0] not in self._readers]
+        for fd in {fd for fd, _ in events} & self._readers.keys():
+            if not self._readers[fd]():
                 poller.unregister(fd)
-        return [event for event in events if event[0] not in self._readers]
+                del self._readers[fd]
+        return others
 
 
 class _TracedRun(_Run):

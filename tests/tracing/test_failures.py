@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -85,12 +86,17 @@ def test_streams_and_readers(work: Path) -> None:
 
     def read() -> bool:
         found.append(os.read(reader, 1000))
-        return bool(found[-1])
+        return len(found) < 2
 
     with (work / "in").open() as file:
-        accesses = trace(["tr", "a-z", "A-Z"], stdin=file.fileno(), stdout=writer, readers={reader: read})
+        command = ["sh", "-c", "tr a-z A-Z; until [ -e more ]; do sleep .01; done; echo more; echo unread"]
+        thread = threading.Thread(target=lambda: (wait_for(lambda: bool(found)), (work / "more").touch()))
+        thread.start()
+        accesses = trace(command, stdin=file.fileno(), stdout=writer, readers={reader: read})
+    thread.join()
     os.close(writer)
     assert (found[0], accesses.returncode) == (b"TEXT\n", 0)
+    assert b"".join([*found, os.read(reader, 1000)]).startswith(b"TEXT\nmore\n")
     os.close(reader)
 
 
