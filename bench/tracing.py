@@ -7,6 +7,7 @@ import resource
 import shutil
 import statistics
 import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -57,9 +58,26 @@ class _Compile(NamedTuple):
     most: float
 
 
+_IREE = (
+    "--iree-hal-target-device=local",
+    "--iree-hal-local-target-device-backends=llvm-cpu",
+    "--iree-llvmcpu-target-cpu=host",
+)
+_MODULE = """
+!t = tensor<64x64xf32>
+func.func @main(%a: !t, %b: !t) -> !t {
+  %0 = stablehlo.dot_general %a, %b, contracting_dims = [1] x [0] : (!t, !t) -> !t
+  %1 = stablehlo.tanh %0 : !t
+  return %1 : !t
+}
+"""
+
 _COMPILES = (
     _Compile("clang -O2 -c", ("clang-19", "-O2", "-c", "a.c", "-o", "a.o"), 1.15),
     _Compile("gcc -O2 -c", ("gcc", "-O2", "-c", "a.c", "-o", "a.o"), 1.3),
+    _Compile(
+        "iree-compile", (str(Path(sys.executable).with_name("iree-compile")), "m.mlir", "-o", "m.vmfb", *_IREE), 1.05
+    ),
     _Compile("gcc -c of a tiny file", ("gcc", "-c", "tiny.c", "-o", "tiny.o"), 0),
 )
 
@@ -76,7 +94,9 @@ def run(folder: Path, *, scale: float = 1.0) -> list[Row]:
     rows = [*_calls(folder, max(200, int(10_000 * scale)), rounds)]
     (folder / "tiny.c").write_text('#include <stdio.h>\nint main(void) { return puts("x"); }\n')
     (folder / "a.c").write_text("#include <stdio.h>\n" + "".join(map(_function, range(max(3, int(300 * scale))))))
-    rows += [_compile(folder, each, rounds) for each in _COMPILES if shutil.which(each.command[0])]
+    (folder / "m.mlir").write_text(_MODULE)
+    compiles = _COMPILES if scale > 0.01 else _COMPILES[-1:]
+    rows += [_compile(folder, each, rounds) for each in compiles if shutil.which(each.command[0])]
     return rows
 
 
