@@ -276,9 +276,10 @@ def test_a_run_nested_twice(work: Path) -> None:
 
 def test_a_process_that_a_nested_run_leaves_behind(work: Path) -> None:
     (work / "of-outer").write_text("")
-    daemon = "until [ -e done ]; do sleep .01; done"
+    daemon = "until [ -e done ]; do sleep .01; done; touch ended"
     _, text = output(sys.executable, "-B", "-c", NESTED, "sh", "-c", f"setsid sh -c '{daemon}' & exit 0")
     (work / "done").write_text("")
+    wait_for((work / "ended").exists)
     assert f"Reason.LEFT_BEHIND: '{Reason.LEFT_BEHIND}'" in text
 
 
