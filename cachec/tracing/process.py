@@ -229,15 +229,16 @@ def children() -> set[int]:
     return found
 
 
-def reap_orphans(known: set[int]) -> None:
+def reap_orphans(known: set[int], *, all_end: bool = False) -> None:
     """Reap what has ended of the run, and was left to this process. known: children that are not of the run.
 
-    Before Linux 6.11 a filter is in use until then. What another thread has started has no filter more than we have.
+    all_end: wait for each, as all are about to end. Before Linux 6.11 a filter is in use until it is reaped. What another
+    thread has started has no filter more than we have.
     """
     for pid in children() - known:
         if _filters(pid) > _filters("self"):
             with contextlib.suppress(ChildProcessError):
-                os.waitpid(pid, os.WNOHANG)
+                os.waitpid(pid, 0 if all_end else os.WNOHANG)
 
 
 def _filters(pid: int | str) -> int:

@@ -188,7 +188,7 @@ class _TracedRun(_Run):
             if has_ended:
                 keeper.dismiss()
             else:
-                keeper.take_over(partial(reap_orphans, others))
+                keeper.take_over(partial(reap_orphans, others, all_end=True))
         if not has_ended:
             self._recorder.problem(Reason.LEFT_BEHIND, self._command.arguments[0])()
         return returncode
