@@ -232,8 +232,8 @@ def children() -> set[int]:
 def reap_orphans(known: set[int], *, all_end: bool = False) -> None:
     """Reap what has ended of the run, and was left to this process. known: children that are not of the run.
 
-    all_end: wait for each, as all are about to end. Before Linux 6.11 a zombie still uses its filter. What another thread
-    has started has no filter more than we have.
+    all_end: wait for each, as all are about to end. Before Linux 6.11 a zombie still uses its filter.
+    A process that another thread has started has no filter more than we have.
     """
     for pid in children() - known:
         if _filters(pid) > _filters("self"):
