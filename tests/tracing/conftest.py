@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from cachec.tracing import supervisor
 from cachec.tracing.accesses import Accesses, Kind, Reason
 from cachec.tracing.supervisor import trace
 from tests.needs import need
@@ -25,6 +26,12 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(folder)
     monkeypatch.setenv("LC_ALL", "C")
     return folder
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine a process that was told to end takes longer to do so."""
+    monkeypatch.setattr(supervisor, "_GRACE_SECONDS", 20.0)
 
 
 @pytest.fixture(scope="session")

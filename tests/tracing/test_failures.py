@@ -199,7 +199,8 @@ def test_a_signal_to_the_supervisor_goes_to_the_command(work: Path) -> None:
     assert in_child(terminated) == "-15"
 
 
-def test_a_process_that_is_left_behind_goes_on_and_is_named(work: Path) -> None:
+def test_a_process_that_is_left_behind_goes_on_and_is_named(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "_GRACE_SECONDS", 0.1)
     (work / "in").write_text("")
     before = children()
     daemon = "until [ -e returned ]; do sleep .01; done; cat in && touch done"
@@ -239,7 +240,9 @@ def test_the_command_has_no_descriptor_of_ours(work: Path) -> None:
 
 NESTED = """
 import os, sys
+from cachec.tracing import supervisor
 from cachec.tracing.supervisor import trace
+supervisor._GRACE_SECONDS = float(os.environ.get('GRACE', '20'))
 open('of-outer').close()
 null = os.open(os.devnull, os.O_RDWR)
 a = trace(sys.argv[1:], stdout=null, stderr=null)
@@ -274,7 +277,9 @@ def test_a_run_nested_twice(work: Path) -> None:
     assert not accesses.problems
 
 
-def test_a_process_that_a_nested_run_leaves_behind(work: Path) -> None:
+def test_a_process_that_a_nested_run_leaves_behind(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "_GRACE_SECONDS", 0.1)
+    monkeypatch.setenv("GRACE", "0.1")
     (work / "of-outer").write_text("")
     daemon = "until [ -e done ]; do sleep .01; done; touch ended"
     _, text = output(sys.executable, "-B", "-c", NESTED, "sh", "-c", f"setsid sh -c '{daemon}' & exit 0")
