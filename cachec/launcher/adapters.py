@@ -75,7 +75,8 @@ SHIPPED = Path(__file__).parent.parent / "adapters"
 
 
 class Flag(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """One flag. names: as they are written; a ``*`` at the end stands for any rest. key: for ``weights``.
+    """One flag. names: as they are written; a ``*`` at the end stands for any rest, and its value
+    is what follows ``=``. key: for ``weights``.
 
     unless: with one of these flags on the line this description does not hold, and the flag is keyed like any other.
     """
@@ -299,6 +300,11 @@ def _flag(item: Any, number: int, where: str, text: str) -> Flag:
     if not flag.names or (needs_value and not flag.takes):
         raise ConfigError(
             f"{where}:{line}: a flag that is {flag.means!r} needs names and takes, such as takes = ['next', 'equals']"
+        )
+    if needs_value and "joined" in flag.takes and any(name.endswith("*") for name in flag.names):
+        raise ConfigError(
+            f"{where}:{line}: a flag that is {flag.means!r} and 'joined' needs its whole name, as its value begins "
+            "where '*' stands; leave out '*'"
         )
     return flag
 
