@@ -117,6 +117,9 @@ class Adapter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     that is written to the current folder where no output is named. suffixes: of the inputs that are understood, empty
     for any; languages: value of the ``language`` flag -> the suffix that it stands for.
 
+    replaces: it makes a new file in the place of a result that is there; other commands write to the old one, which
+    keeps its mode, and its other names.
+
     dashes: ``either`` where ``-x`` and ``--x`` are one flag. response_files: ``@FILE`` holds arguments.
 
     volatile: words in an input, or in what it includes, that make the result depend on more than the files that are
@@ -148,6 +151,7 @@ class Adapter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     single: bool = False
     requires: tuple[str, ...] = ()
     default_output: dict[str, str] = {}
+    replaces: bool = False
     dashes: Literal["exact", "either"] = "exact"
     response_files: bool = False
     volatile: dict[str, str] = {}

@@ -208,7 +208,7 @@ def _check_outputs(command: Command) -> None:
         if output.kind in {"folder", "any"} and os.path.isdir(output.path):
             continue
         try:
-            check_place(output.path, replaces=command.options.hardlink)
+            check_place(output.path, replaces=command.options.hardlink, keeps=command.keeps_file(output))
         except OSError as error:
             words = f"{output.where} leads to {output.path!r}: {error.strerror}"
             raise PassThrough(Reason.NOT_UNDERSTOOD, words) from error

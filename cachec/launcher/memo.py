@@ -375,7 +375,8 @@ class Draft:
                 size = b"%d" % os.stat(path).st_size
                 artifacts.append([digest.encode(), size, identity, _flag(self._is_certain(path, identity, digest))])
             lock = lock_of(self._opened.store, output).path
-            outputs.append([os.fsencode(output.path), mode.encode(), number, os.fsencode(lock)])
+            word = ("=" if self._command.keeps_file(output) else "") + mode
+            outputs.append([os.fsencode(output.path), word.encode(), number, os.fsencode(lock)])
         if sum(map(len, blobs)) > _MAX_BLOBS:
             raise _Unfit
         self._list(artifacts)

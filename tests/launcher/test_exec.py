@@ -81,16 +81,6 @@ def test_a_folder_of_outputs_is_new(launcher: Launcher) -> None:
         assert min(os.stat(path).st_mtime_ns for path in ("d", "d/b")) >= os.stat("a.txt").st_mtime_ns
 
 
-def test_another_output_is_replaced_and_not_written_into(launcher: Launcher) -> None:
-    _twice(launcher)
-    made = Path("a.out").read_bytes()
-    Path("a.out").write_text("something else")
-    os.link("a.out", "kept")
-    launcher.run("fakecc", "a.txt", "-o", "a.out")
-    assert Path("a.out").read_bytes() == made
-    assert Path("kept").read_text() == "something else"
-
-
 def test_outputs_have_the_modes_that_the_compiler_would_give_them(launcher: Launcher) -> None:
     _twice(launcher)
     for umask in (0o022, 0o077):
