@@ -14,9 +14,9 @@ Imports no module that takes a millisecond: not even ``typing``.
     bytes 48-55   u64 little-endian: length of the fields; then the fields, then the blobs
     fields        separated by NUL, numbers in decimal, a list as its length and its items:
                   arguments, current folder, version of cachec, boot id;
-                  variables (name, ``=value`` or ``-``); the rule for the others (patterns of those that count, those
-                  of them that do not, ``1`` where all others count), and those that count by it (name, value); how
-                  many CACHEC_* beside ``UNKEYED``;
+                  variables (name, ``=`` and the digest of the value, or ``-``); the rule for the others (patterns of those that count, those
+                  of them that do not, ``1`` where all others count), and those that count by it (name, digest of the value);
+                  how many CACHEC_* beside ``UNKEYED``;
                   absent paths; folders (path, identity, trust, names that must be absent);
                   files (path, identity, trust, digest); which file a path leads to (path, ``dev:ino``, ``-`` for none);
                   store; index file, identity, trust, row as the file has it, digest of the row;
@@ -99,6 +99,11 @@ def default_folder(environ: "os._Environ[str] | dict[str, str]", cwd: str) -> st
 def count_keyed(environ: "os._Environ[str] | dict[str, str]") -> int:
     """How many settings there are in the environment that an answer may rest on."""
     return sum(name.startswith("CACHEC_") for name in environ) - sum(name in environ for name in UNKEYED)
+
+
+def value_digest(value: bytes) -> bytes:
+    """What a memo holds of the value of a variable, which may be a secret."""
+    return blake3(value).hexdigest().encode()
 
 
 def identity(path: str | bytes) -> bytes:
@@ -191,7 +196,7 @@ class _Memo:
         for _ in range(int(self._next())):
             name, wanted = self._take(2)
             value = environ.get(name)
-            if wanted != (b"-" if value is None else b"=" + value):
+            if wanted != (b"-" if value is None else b"=" + value_digest(value)):
                 raise _Stale
         keyed, passed = (self._take(int(self._next())) for _ in range(2))
         if _matching(keyed, passed, others=self._next() == b"1") != self._take(2 * int(self._next())):
@@ -329,7 +334,7 @@ class _Memo:
 
 
 def _matching(keyed: list[bytes], passed: list[bytes], *, others: bool) -> list[bytes]:
-    """Return the names and values of the variables that count by patterns. keyed: patterns alone."""
+    """Return the names, and digests of the values, of the variables that count by patterns. keyed: patterns alone."""
     environ = os.environb
     if others or passed:
         from cachec.launcher.variables import Rule
@@ -339,7 +344,7 @@ def _matching(keyed: list[bytes], passed: list[bytes], *, others: bool) -> list[
     else:
         beginnings = tuple(pattern[:-1] for pattern in keyed)
         names = sorted(name for name in environ if name.startswith(beginnings))
-    return [each for name in names for each in (name, environ[name])]
+    return [each for name in names for each in (name, value_digest(environ[name]))]
 
 
 def _check_file(path: bytes, wanted: bytes, trust: bytes, digest: bytes) -> None:
