@@ -32,8 +32,8 @@ _PIECES = re.compile(r"[=,]")
 _WORDS = re.compile(r"[\s=,;:@(){}<>\"']+")
 
 
-#: A whole value of an option there; a path may hold any character.
-_VALUES = re.compile(r"=\s*(\"[^\"]*\"|'[^']*'|[^\s{}<>]+)")
+#: A whole value of an option there; a path may hold any character. It is seldom asked for, and so not compiled here.
+_VALUES = r"=\s*(\"[^\"]*\"|'[^']*'|[^\s{}<>]+)"
 
 #: Options of a pass in such a description, or of one that takes them in angle brackets.
 _OPTIONS = re.compile(r"\{[^{}]*\}|<[^<>]*>")
@@ -195,7 +195,7 @@ def _check_outputs(command: Command) -> None:
     for path in (*(each.path for each in command.inputs), *(each.path for each in command.outputs), *command.weights):
         # The command's own descriptors are others than ours.
         if _OWN.match(os.path.normpath(path)):
-            raise PassThrough(Reason.NOT_UNDERSTOOD, f"{path!r} stands for something else in each process", told=True)
+            raise PassThrough(Reason.NOT_UNDERSTOOD, f"{path!r} stands for something else in each process")
     seen: dict[str, Output] = {}
     for output in command.outputs:
         real = os.path.realpath(output.path)
@@ -207,6 +207,10 @@ def _check_outputs(command: Command) -> None:
             raise PassThrough(Reason.NOT_UNDERSTOOD, words)
         if output.kind in {"folder", "any"} and os.path.isdir(output.path):
             continue
+        folder = os.path.dirname(output.path)
+        if command.adapter is not None and not os.access(folder, os.W_OK | os.X_OK, effective_ids=True):
+            words = f"{output.where} leads to {output.path!r}: {folder!r} is no folder that can be written to"
+            raise PassThrough(Reason.NOT_UNDERSTOOD, words)
         try:
             check_place(output.path, replaces=command.options.hardlink, keeps=command.keeps_file(output))
         except OSError as error:
@@ -349,7 +353,7 @@ class _ArgumentReader:
         elif means == "pipeline" and value is not None:
             self._passes(value)
             options = _options_in(value)
-            whole = [each.strip("\"'") for each in _VALUES.findall(options)]
+            whole = [each.strip("\"'") for each in re.findall(_VALUES, options)]
             self._named([*_WORDS.split(options), *whole], shown)
         elif means == "sees-line":
             command.sees_line = True

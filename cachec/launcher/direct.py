@@ -14,9 +14,9 @@ Imports no module that takes a millisecond: not even ``typing``.
     bytes 48-55   u64 little-endian: length of the fields; then the fields, then the blobs
     fields        separated by NUL, numbers in decimal, a list as its length and its items:
                   arguments, current folder, version of cachec, boot id;
-                  variables (name, ``=`` and the digest of the value, or ``-``); the rule for the others (patterns of those that count, those
-                  of them that do not, ``1`` where all others count), and those that count by it (name, digest of the value);
-                  how many CACHEC_* beside ``UNKEYED``;
+                  variables (name, ``=`` and the digest of the value, or ``-``); the rule for the others (patterns of
+                  those that count, those of them that do not, ``1`` where all others count), and those that count by
+                  it (name, digest of the value); how many CACHEC_* beside ``UNKEYED``;
                   absent paths; folders (path, identity, trust, names that must be absent);
                   files (path, identity, trust, digest); which file a path leads to (path, ``dev:ino``, ``-`` for none);
                   store; index file, identity, trust, row as the file has it, digest of the row;

@@ -66,7 +66,7 @@ def _execute(args: Sequence[str], overrides: Mapping[str, object], served_with: 
         say(f"error: {argv[0]!r} is not an executable in PATH; install it, or give its path")
         return Ending(_NOT_FOUND)
     if is_too_deep(os.environ):
-        say(f"error: {too_deep_message(argv[0], program, os.environ)}")
+        say(f"error: {too_deep_message(argv[0], program)}")
         return Ending(_WRONG_USE)
     try:
         opened = Opened(overrides, dict(os.environ), served_with)

@@ -288,7 +288,10 @@ def keyed_variables(command: Command, environ: Mapping[str, str]) -> tuple[str, 
 
 
 def sealed_variables(command: Command, names: Iterable[str]) -> frozenset[str]:
-    """Those of these variables whose values are stored as digests: all that the adapter does not name may hold secrets."""
+    """Those of these variables whose values are stored as digests: each that the adapter does not name.
+
+    Such a variable may hold a secret, whatever it is called.
+    """
     adapter = command.adapter
     described = AdapterEnvironment() if adapter is None else adapter.environment
     shown = (*described.keyed, *described.search, *_ALWAYS, *LOCALE)

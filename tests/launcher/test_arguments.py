@@ -23,7 +23,7 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     named = ("w.bin", "x.h", "w@1.bin", "y;z")
     for name in ("a.c", "a.cpp", "a.cu", "a.ll", "a.mlir", "b.mlir", "m.onnx", *named):
         write(name, "x")
-    for name in ("inc", "inc2", "folder"):
+    for name in ("inc", "inc2", "folder", "sub"):
         (tmp_path / name).mkdir()
 
 
@@ -96,6 +96,8 @@ def test_inputs_and_outputs(line: str, inputs: list[str], outputs: list[str]) ->
         ("clang -c a.c -o a.o -fmodules", "not-understood", "'-fmodules'"),
         ("clang -c a.c -o a.o -fprofile-use=w.bin", "not-understood", "-fprofile-use=w.bin"),
         ("clang -c a.c -o a.o --sysroot=folder", "not-understood", "--sysroot"),
+        ("clang -c a.c -o none/a.o", "not-understood", "none' is no folder that can be written to"),
+        ("mlir-opt a.mlir -o x.h/b.out", "not-understood", "x.h' is no folder that can be written to"),
         ("clang -c a.c -o a.o -MD -MF -", "not-understood", "-MF -': not the name of a file"),
         ("clang -c a.c -o a.o --serialize-diagnostics -", "not-understood", "not the name of a file"),
         ("clang -c a.c -o k.o -MD -MF k.o", "not-understood", "-MF k.o and -o k.o are one output"),

@@ -160,6 +160,18 @@ def test_a_described_command_may_write_beside_its_output(launcher: Launcher) -> 
         assert launcher.last().reason.value == expected
 
 
+def test_an_output_in_a_folder_that_went_is_counted_once(launcher: Launcher) -> None:
+    write("a.txt", "x")
+    os.mkdir("out")
+    line = ("fakecc", "a.txt", "-o", "out/a.out")
+    launcher.run(*line)
+    shutil.rmtree("out")
+    assert launcher.direct(*line) is None
+    launcher.run(*line)
+    assert launcher.reasons()[1:] == ["bypass:not-understood"]
+    assert "out' is no folder that can be written to" in launcher.last().detail
+
+
 #: A mode of a file that is in the place of an output. The umask of these tests is 022.
 MODES = [0o600, 0o640, 0o664, 0o700, 0o755, 0o644, 0o666]
 
@@ -258,7 +270,7 @@ COMPILERS = {
 def test_a_compiler_leaves_old_outputs_the_same_with_and_without_a_cache(
     launcher: Launcher, monkeypatch: pytest.MonkeyPatch, line: str
 ) -> None:
-    need(line.split()[0])
+    need(line.split(maxsplit=1)[0])
 
     def run(program: str, argv: Sequence[str], stdin: int | None) -> int:
         del stdin
