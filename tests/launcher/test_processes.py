@@ -164,6 +164,7 @@ def test_a_compiler_ended_by_a_signal(launcher: Launcher, start: _Start, number:
     process = start("--output=out", "--", sys.executable, "-c", f"{script}os.kill(os.getpid(), {number})")
     assert process.communicate()[0] == "said\n"
     assert process.returncode == -number
+    assert launcher.reasons() == ["error:stage-raised"]
     assert list(launcher.folder.glob("core*")) == []
 
 
