@@ -19,7 +19,7 @@ from cachec.launcher.describing import describe_here
 from cachec.launcher.ending import Ending, perform, say
 from cachec.launcher.outputs import outputs_held
 from cachec.launcher.places import NoFolder
-from cachec.launcher.restore import mode_of, restore_bytes, restore_file, restore_tree
+from cachec.launcher.restore import mode_for, restore_bytes, restore_file, restore_tree
 from cachec.launcher.stage import CommandFailed, CommandStage, Opened
 from cachec.launcher.stripping import StrippedInput, strip_inputs, stripped_command_line, weights_beside
 from cachec.model import Fault, Mode, Outcome, Reason
@@ -66,7 +66,7 @@ def _execute(args: Sequence[str], overrides: Mapping[str, object], served_with: 
         say(f"error: {argv[0]!r} is not an executable in PATH; install it, or give its path")
         return Ending(_NOT_FOUND)
     if is_too_deep(os.environ):
-        say(f"error: {too_deep_message(argv[0], program, os.environ)}")
+        say(f"error: {too_deep_message(argv[0], program)}")
         return Ending(_WRONG_USE)
     try:
         opened = Opened(overrides, dict(os.environ), served_with)
@@ -215,12 +215,12 @@ def _hand_out(opened: Opened, command: Command, value: Any) -> None:
     for output, stored, word in zip(command.outputs, value["outputs"], value["modes"], strict=True):
         hardlink, restat = command.options.hardlink, command.options.restat
         try:
+            mode = mode_for(word, output.path, keeps=command.keeps_file(output))
             if isinstance(stored, bytes):
-                restore_bytes(opened.places.filled(stored), output.path, mode_of(word), restat=restat)
+                restore_bytes(opened.places.filled(stored), output.path, mode, restat=restat)
             elif os.path.isdir(stored.path):
                 restore_tree(os.fspath(stored.path), output.path, hardlink=hardlink, restat=restat)
             else:
-                mode = mode_of(word)
                 restore_file(os.fspath(stored.path), output.path, mode, hardlink=hardlink, restat=restat)
         except OSError as error:
             if not isinstance(stored, bytes) and not os.path.exists(stored.path):
