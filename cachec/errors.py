@@ -76,7 +76,8 @@ class UnkeyableArgument(UsageError):
 
 
 class UnresolvedCode(UsageError):
-    """The code of a stage reaches something that can't be fingerprinted; declare ``depends=`` or ``version=``.
+    """The code of a stage reaches something that can't be fingerprinted; declare ``depends=`` or ``version=``. Also
+    where code of a value or an argument raises while the key is made.
 
     Only ``key()`` and ``invalidate()`` of a stage raise it: a call runs uncached, as ``bypass:unresolved-code``.
     """

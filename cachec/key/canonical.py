@@ -408,14 +408,14 @@ def _form(value: object) -> _Form | None:
     library = _library_form(cls)
     if library is not None:
         return library
-    if isinstance(value, type):
+    if issubclass(cls, type):
         return _type
-    if isinstance(value, enum.Enum):
+    if issubclass(cls, enum.Enum):
         return _enum
     own = isinstance(cls, msgspec.StructMeta)  # the compiled base of these holds nothing but the fields
     if not own and not all(base is object or base in _BASES or base.__flags__ & _HEAPTYPE for base in cls.__mro__):
         return None  # a built-in base (an exception) holds things that no attribute shows
-    base = next((each for each in _BASES if isinstance(value, each)), None)
+    base = next((each for each in _BASES if issubclass(cls, each)), None)  # ``__class__`` of a proxy may be another
     names = field_names(cls)
     if base is None and names is not None:
         return lambda walk, value, path: walk.instance(value, names, path)

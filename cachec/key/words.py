@@ -42,6 +42,18 @@ def ordinal(value: object, limit: int) -> str:
     return _cut(_describe(value, limit, _DEPTH, None), limit)
 
 
+def name_of_class(value: object) -> str:
+    """Module and name of the class of a value; no code of the class or its metaclass runs."""
+    cls = type(value)
+    return f"{type.__getattribute__(cls, '__module__')}.{type.__getattribute__(cls, '__qualname__')}"
+
+
+def words_of(error: BaseException) -> str:
+    """The type of an exception and its plain arguments. Does not call its ``str``, which is the user's code."""
+    plain = (describe(each) for each in error.args if type(each) in {str, int, float, bytes})
+    return f"{type(error).__qualname__}({', '.join(plain)})"
+
+
 def spelled(value: object, name: str) -> str:
     """``value`` as it is written, whole; empty where that takes more than ``MAX_VALUE`` characters, or is not all."""
     text = describe(value, MAX_VALUE, name)

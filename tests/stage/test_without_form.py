@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +18,14 @@ from .conftest import Program
 #: What an installed library may hold: mutable settings as of ml_collections, a mesh of devices, a holder of a cache.
 _LIBRARY = """
 import threading
+class Raising:
+    def __getattribute__(self, name): raise ValueError("not set up: " + name)
+class Compared(type):
+    def __eq__(cls, other): raise ValueError("compared")
+    __hash__ = type.__hash__
+class Instance(metaclass=Compared): x = 1
+class Proxy:
+    __class__ = property(lambda self: 1 / 0)
 class ConfigDict:
     def __init__(self, **fields):
         object.__setattr__(self, "_fields", dict(fields)); object.__setattr__(self, "_locked", False)
@@ -73,6 +83,10 @@ VALUES = {
         ("text", "other"),
         False,
     ),
+    "each attribute raises": ("X = lib.Raising()", ("X", "X"), False),
+    "an attribute raises, in a list": ("X = [1, lib.Raising()]", ("X", "X"), False),
+    "a metaclass that raises": ("X = lib.Instance()", ("X", "X"), False),
+    "its __class__ raises": ("X = lib.Proxy()", ("X", "X"), False),
     "a thread": ("import threading\nX = threading.Thread(target=print)", ("print", "len"), False),
 }
 _RUN = """
@@ -147,3 +161,54 @@ def test_a_call_without_a_key_says_so_wherever_it_is_asked(tmp_path: Path) -> No
         required = cache.stage(stage.__wrapped__)
         with pytest.raises(cachec.CacheMissError, match="bypass:unresolved-code"):
             required()
+
+
+class _Raising:
+    def __getattribute__(self, name: str) -> Any:
+        raise ValueError(f"not set up: {name}")
+
+
+class _Compared(type):
+    def __eq__(cls, other: object) -> bool:
+        raise ValueError("compared")
+
+    __hash__ = type.__hash__
+
+
+class _Instance(metaclass=_Compared):
+    pass
+
+
+class _Proxy:
+    __class__ = property(lambda self: dict)  # type: ignore[assignment]
+
+
+#: Arguments whose own code raises, or says that they are of another class, and whether a key can be made of them.
+_RAISING: dict[str, tuple[Callable[[], Any], bool]] = {
+    "each attribute raises": (_Raising, False),
+    "inside a list": (lambda: [1, _Raising()], False),
+    "inside a dict": (lambda: {"a": _Raising()}, False),
+    "a metaclass that raises": (_Instance, False),
+    "a proxy of a dict": (_Proxy, True),
+}
+
+
+@pytest.mark.parametrize("name", _RAISING)
+def test_what_an_argument_raises_never_leaves_a_call(cache: cachec.Cache, name: str) -> None:
+    make, is_stored = _RAISING[name]
+    value = make()
+
+    @cache.stage
+    def stage(x: Any) -> int:
+        return 3
+
+    wanted = Reason.FIRST_RUN if is_stored else Reason.UNRESOLVED_CODE
+    asked = stage.check(value)
+    assert asked.reason is wanted
+    assert stage.why(value).startswith(wanted.value)
+    result, outcome = cache.call(stage, value)
+    assert (result, outcome.reason) == (3, wanted)
+    if not is_stored:
+        assert "argument x (" in outcome.detail
+        assert "raised ValueError('" in outcome.detail
+        assert "argument x (" in asked.detail

@@ -21,7 +21,7 @@ import msgspec
 from cachec.base.anchors import project_of
 from cachec.base.fills import Unfilled, left_out, meeting
 from cachec.base.hashing import Hasher, Memory
-from cachec.errors import CapturedWeights, UnkeyableArgument, UnresolvedCode
+from cachec.errors import CachecError, CapturedWeights, UnkeyableArgument, UnresolvedCode
 from cachec.key.code.graph import Graph, module_name, text_alone
 from cachec.key.code.live import Walk
 from cachec.key.code.memos import Memo, Memos
@@ -30,6 +30,7 @@ from cachec.key.code.static import Static
 from cachec.key.code.syntax import FORMAT
 from cachec.key.code.units import Units
 from cachec.key.code.watch import Watch
+from cachec.key.words import words_of
 from cachec.model import Part
 
 #: Keys that are remembered; the oldest are forgotten first, so that lambdas made in a loop don't pile up.
@@ -194,6 +195,12 @@ class CodeKeys:
                 memos = tuple(self._memo(each) for each in graph.memos.values() if id(each) not in self._asking)
             except RecursionError as error:
                 raise UnresolvedCode(f"{_name(held[0])} reaches code that is nested too deep to be followed") from error
+            except (CachecError, OSError):
+                raise
+            except Exception as error:
+                raise UnresolvedCode(
+                    f"{_name(held[0])} reaches an object that raised {words_of(error)} while its key was made"
+                ) from error
         return _KnownCode(_key(graph, memos, met.unfilled), graph.watch, held)
 
     def _walked(self, held: tuple[object, ...], *, has_version: bool, project: str = "") -> Graph:

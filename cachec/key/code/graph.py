@@ -16,6 +16,7 @@ from cachec.errors import CachecError, UnresolvedCode
 from cachec.key.code.modules import WHOLE, SourceText, Span, TextVersion
 from cachec.key.code.scopes import Uses
 from cachec.key.code.watch import Watch
+from cachec.key.words import words_of
 from cachec.model import Part, PartKind
 
 if TYPE_CHECKING:
@@ -178,7 +179,10 @@ class Graph:
             def once() -> None:
                 if label not in self._looked:
                     self._looked.add(label)
-                    work(lenient)
+                    try:
+                        work(lenient)
+                    except Exception as error:  # noqa: BLE001 - user code may raise any
+                        self.raised(label, error)
 
             self.later(once, lenient=lenient)
 
@@ -227,7 +231,14 @@ class Graph:
         if not self._recorded:
             self.unresolved(what, "imports modules by computed names")
 
-    def unresolved(self, what: str, why: str, cause: CachecError | None = None) -> str:
+    def raised(self, what: str, error: Exception) -> str:
+        """Report the exception that code of a value raised while its key was made. Raises cachec's own errors, those of
+        the system and RecursionError unchanged. what: the name of the value."""
+        if isinstance(error, CachecError | OSError | RecursionError):
+            raise error
+        return self.unresolved(what, f"raised {words_of(error)} while its key was made", error)
+
+    def unresolved(self, what: str, why: str, cause: Exception | None = None) -> str:
         """Report code that can't be fingerprinted, unless the stage declared how it is accounted for."""
         if self.tolerant:
             return f"unresolved {what}"

@@ -25,6 +25,7 @@ from cachec.key.code.syntax import docstrings, documentation
 from cachec.key.code.units import Unit, Units
 from cachec.key.code.values import Live, Values, wraps
 from cachec.key.code.watch import MISSING
+from cachec.key.words import name_of_class
 
 #: What every module has: its name counts as in labels, and its place on this machine not at all.
 _MODULE_NAMES = frozenset(
@@ -87,6 +88,13 @@ class Namespaces:
         return f"{name} of {module_name(namespace)} {digest_bytes(said)}"
 
     def taken(self, value: object, rest: Chain, name: str, namespace: dict[str, Any] | None, lenient: bool) -> str:
+        """What a value with the attributes ``rest`` stands for. name: of the value."""
+        try:
+            return self._taken(value, rest, name, namespace, lenient)
+        except Exception as error:  # noqa: BLE001 - user code may raise any
+            return self._graph.raised(f"{name} ({name_of_class(value)})", error)
+
+    def _taken(self, value: object, rest: Chain, name: str, namespace: dict[str, Any] | None, lenient: bool) -> str:
         if value is MISSING:
             return "unbound"
         if isinstance(value, ModuleType):

@@ -25,7 +25,7 @@ from cachec.key.code.graph import Graph
 from cachec.key.code.library import attribute, name_in_library, told
 from cachec.key.code.memos import is_memo
 from cachec.key.code.origins import Origins
-from cachec.key.words import describe
+from cachec.key.words import describe, name_of_class
 
 _PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes, type(Ellipsis)})
 _BUILTINS = (
@@ -148,6 +148,15 @@ class Values:
         known = graph.known(("value", name, id(value)))
         if known is not None:
             return f"value {known}"
+        try:
+            return self._part(value, name, lenient=lenient, told=told, fallback=fallback)
+        except Exception as error:  # noqa: BLE001 - user code may raise any
+            return graph.raised(f"{name} ({name_of_class(value)})", error)
+
+    def _part(
+        self, value: object, name: str, *, lenient: bool, told: bool, fallback: Callable[[], str | None]
+    ) -> str:
+        graph = self._graph
         pickles = False
         try:
             data = self._encode(value, name, lenient)
@@ -281,11 +290,8 @@ class Values:
         return is_plain_class(kind)
 
     def _again(self, value: object, name: str, lenient: bool, pickles: bool) -> bytes:
-        """The digest of a value now; of nothing where it can't be encoded any more."""
-        try:
-            return digest_bytes(self._encode(value, name, lenient, pickles=pickles)).encode()
-        except (UnkeyableArgument, CapturedWeights, UnresolvedCode):
-            return b""
+        """The digest of a value now."""
+        return digest_bytes(self._encode(value, name, lenient, pickles=pickles)).encode()
 
     def _encode(self, value: object, name: str, lenient: bool, *, pickles: bool = False) -> bytes:
         """pickles: an object without another form counts by its pickle."""
@@ -412,7 +418,7 @@ class Values:
                 from cachec.base.instances import counted  # it imports dataclasses, 5 ms, and only such values need it
 
                 return (_MARK + "instance", label, [(each, again(held)) for each, held in counted(value).items()])
-            base = next((each for each in _CONTAINERS if isinstance(value, each)), None)
+            base = next((each for each in _CONTAINERS if issubclass(kind, each)), None)
             if base is not None and is_plain_class(kind, base):
                 return (_MARK + "items", label, again(_CONTAINERS[base](value)), again(attribute(value, "__dict__")))
         elif any(map(is_named_tuple, kind.__mro__)) and is_plain_class(kind, tuple):
