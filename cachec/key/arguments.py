@@ -15,7 +15,7 @@ import msgspec
 
 from cachec.base import fsio
 from cachec.base.hashing import FileDigests, Hasher, digest_bytes, frame
-from cachec.base.instances import class_attribute
+from cachec.base.instances import attribute, class_attribute, function_of
 from cachec.base.lazy import later
 from cachec.base.texts import module_of
 from cachec.errors import CachecError, PluginError, StoreFault, UnkeyableArgument, UnresolvedCode
@@ -258,7 +258,8 @@ class _Collector:
         self._inventory.distributions |= code.distributions
         self._inventory.code += code.parts
         self._inventory.callables.append(code)
-        name = f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', type(value).__qualname__)}"
+        held = function_of(value)
+        name = f"{attribute(held, '__module__') or ''}.{attribute(held, '__qualname__') or type(value).__qualname__}"
         # A class may be no more than that of a value which is given.
         subject = "" if isinstance(value, type) else name
         annotation = Annotation(f"{name} {code.digest[:12]}", value=name, subject=subject)
@@ -307,10 +308,10 @@ def _is_callable(value: object) -> bool:
     return callable(value) and (
         type(value).__name__ in {"function", "method", "partial", "builtin_function_or_method"}
         or isinstance(value, type)
-        or hasattr(value, "__cachec_stage__")
+        or attribute(value, "__cachec_stage__") is True
         # What a library made of a function: compiled objects show nothing of what they hold, others too much.
         or type(class_attribute(type(value), "__call__")) is WrapperDescriptorType
-        or "__wrapped__" in getattr(value, "__dict__", ())
+        or "__wrapped__" in (attribute(value, "__dict__") or ())
     )
 
 

@@ -28,7 +28,7 @@ from typing import Any, Final
 
 import msgspec
 
-from cachec.base.instances import counted, field_names, has_class, holds_only_attributes
+from cachec.base.instances import counted, field_names, has_class, holds_only_attributes, present_fields
 from cachec.base.texts import module_of
 from cachec.errors import UnkeyableArgument
 from cachec.key.words import describe, item_path, ordinal
@@ -185,7 +185,7 @@ class _Walk:
         """Class, the fields ``names``, and whatever else the instance holds, in the order of ``state``."""
         attributes = counted(value)
         if isinstance(type(value), msgspec.StructMeta):  # elsewhere a class may answer for what was deleted
-            attributes |= {name: getattr(value, name) for name in names if hasattr(value, name)}
+            attributes |= present_fields(value, names)
         return b"O" + self.cls(type(value), path) + self.attributes(attributes, path)
 
     def attributes(self, attributes: Mapping[str, object], path: str) -> bytes:

@@ -9,7 +9,7 @@ import types
 from collections.abc import Iterable
 from typing import Any, Final
 
-from cachec.base.instances import field_names
+from cachec.base.instances import attribute, field_names
 from cachec.base.texts import is_secret, module_of
 
 #: Characters of a value by which entries are selected: more are not typed.
@@ -122,7 +122,7 @@ def _container(value: Any, cls: type, limit: int, depth: int, outer: str | None)
         return f"{{{_joined(pairs, limit, len(value))}}}"
     names = getattr(cls, "_fields", None) if isinstance(value, tuple) else field_names(cls)
     if names is not None:
-        parts = (f"{name}={told(getattr(value, name, None), name)}" for name in names)
+        parts = (f"{name}={told(attribute(value, name), name)}" for name in names)
         return f"{cls.__qualname__}({_joined(parts, limit, len(names))})"
     return None
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import json
 from collections.abc import Callable
 from contextlib import closing
@@ -212,3 +214,94 @@ def test_what_an_argument_raises_never_leaves_a_call(cache: cachec.Cache, name: 
         assert "argument x (" in outcome.detail
         assert "raised ValueError('" in outcome.detail
         assert "argument x (" in asked.detail
+
+
+class _AutoDict(dict[str, Any]):
+    def __missing__(self, name: str) -> Any:
+        value = self[name] = _AutoDict()
+        return value
+
+    def __getattr__(self, name: str) -> Any:
+        return self[name]
+
+
+class _Asked:
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        self.names.append(name)
+        return 1
+
+
+class _Called(_Asked):
+    def __call__(self) -> int:
+        return 1
+
+
+@dataclasses.dataclass
+class _Record:
+    a: int = 1
+    b: int = dataclasses.field(init=False)
+
+    def __getattr__(self, name: str) -> Any:
+        self.__dict__[name] = 1
+        return 1
+
+
+#: Arguments whose class makes an attribute or an item of each name that is asked for.
+_MAKING: dict[str, Callable[[], Any]] = {
+    "a dict": lambda: _AutoDict(a=1),
+    "in a list": lambda: [_AutoDict(a=1)],
+    "an object": _Asked,
+    "a callable object": _Called,
+    "a record": _Record,
+}
+
+
+@pytest.mark.parametrize("name", _MAKING)
+def test_a_call_changes_no_argument(cache: cachec.Cache, name: str) -> None:
+    value = _MAKING[name]()
+    before = copy.deepcopy(_held(value))
+
+    @cache.stage
+    def stage(x: Any) -> int:
+        return 3
+
+    for wanted in (Reason.FIRST_RUN, Reason.HIT):
+        stage.check(value)
+        assert cache.call(stage, value)[1].reason is wanted
+        assert _held(value) == before
+
+
+def _held(value: Any) -> Any:
+    if isinstance(value, list):
+        return [*map(_held, value)]
+    return dict(value) if isinstance(value, dict) else vars(value)
+
+
+_COUNTING = """
+import cachec
+from cachec.key.code import values
+import large
+encode, counted = values.Values._encode, []
+def counting(self, value, name, *more, **named):
+    counted.append(name)
+    return encode(self, value, name, *more, **named)
+values.Values._encode = counting
+for _ in range(2):
+    outcome = large.stage.call()[1]
+    print(outcome.reason.value, counted.count("large.TABLE"))
+    counted.clear()
+"""
+
+
+def test_a_large_value_is_looked_at_a_few_times_in_a_call(tmp_path: Path, program: Program) -> None:
+    table = "TABLE = [[n] for n in range(2000)]  # too many objects to be watched one by one\n"
+    stage = "@cachec.Cache(log='off').stage\ndef stage(): return len(TABLE)\n"
+    (tmp_path / "large.py").write_text(f"import cachec\n{table}{stage}")
+    (tmp_path / "run.py").write_text(_COUNTING)
+    first, second = program(tmp_path / "run.py", CACHEC_DIR=str(tmp_path / "store")).splitlines()
+    assert first.split()[0] == "miss:first-run"
+    assert int(first.split()[1]) <= 7
+    assert second == "hit 1"

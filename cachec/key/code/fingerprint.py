@@ -21,6 +21,7 @@ import msgspec
 from cachec.base.anchors import project_of
 from cachec.base.fills import Unfilled, left_out, meeting
 from cachec.base.hashing import Hasher, Memory
+from cachec.base.instances import attribute, function_of
 from cachec.errors import CachecError, CapturedWeights, UnkeyableArgument, UnresolvedCode
 from cachec.key.code.graph import Graph, module_name, text_alone
 from cachec.key.code.live import Walk
@@ -168,8 +169,8 @@ class CodeKeys:
         """
         if isinstance(fn, MethodType):
             held: tuple[object, ...] = (fn.__func__, fn.__self__, *depends)
-        elif getattr(fn, "__cachec_stage__", False) is True and (bound := getattr(fn, "bound_to", ())):
-            held = (getattr(fn, "__wrapped__", fn), bound[0], *depends)
+        elif attribute(fn, "__cachec_stage__") is True and (bound := attribute(fn, "bound_to")):
+            held = (attribute(fn, "__wrapped__") or fn, bound[0], *depends)
         else:
             held = (fn, None, *depends)
         project = _project(fn, file)
@@ -208,8 +209,8 @@ class CodeKeys:
         graph = Graph(tolerant=has_version or bool(depends), recorded=self.recorded, project=project)
         self._locator.refresh()
         walk = Walk(graph, self._locator, self._sources, self._units, self._encode_value)
-        if getattr(fn, "__cachec_stage__", False) is True:
-            fn = getattr(fn, "__wrapped__", fn)
+        if attribute(fn, "__cachec_stage__") is True:
+            fn = attribute(fn, "__wrapped__") or fn
         root = Hasher(FORMAT)
         root.part("function", walk.reference(fn, f"{_name(fn)}.<callable>", lenient=False).encode())
         if bound is not None:
@@ -352,7 +353,8 @@ def _key(graph: Graph, memos: tuple[Memo, ...] = (), unfilled: Iterable[Unfilled
 def _project(fn: object, file: str | None) -> str:
     """The folder of the project that code is of, with a slash at its end; empty where it has no file."""
     if file is None:
-        code = getattr(getattr(fn, "__wrapped__", fn), "__code__", None)
+        function = function_of(fn)
+        code = attribute(attribute(function, "__wrapped__") or function, "__code__")
         file = code.co_filename if isinstance(code, CodeType) else None
     if not isinstance(file, str) or not file.startswith("/"):
         return ""
@@ -365,5 +367,4 @@ def _folder_of(file: str) -> str:
 
 
 def _name(fn: object) -> str:
-    found = fn if hasattr(fn, "__qualname__") else type(fn)
-    return str(getattr(found, "__qualname__", "?"))
+    return str(attribute(function_of(fn), "__qualname__") or type(fn).__qualname__)

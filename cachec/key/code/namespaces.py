@@ -321,7 +321,7 @@ class Namespaces:
             return self._origins.unknown(namespace, variable)
         statements = unit.source.bindings.get(variable, [])
         if self._origins.ambiguous(unit, variable):
-            code = getattr(attribute(value, "__wrapped__"), "__code__", None)
+            code = attribute(attribute(value, "__wrapped__"), "__code__")
             cell = self._origins.of_cell(namespace, code) if isinstance(code, CodeType) else None
             statements = cell.source.bindings.get(variable, []) if cell is not None else []
             if cell is None or len(statements) != 1:
