@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from cachec.key.code.library import attribute
+from cachec.base.instances import attribute
 from cachec.key.code.memos import Memo, is_memo, memo_name
 from cachec.model import Read
 

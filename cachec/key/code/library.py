@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
-from cachec.base.instances import attribute as attribute
+from cachec.base.instances import attribute
 from cachec.base.texts import module_of
 from cachec.errors import UnkeyableArgument
 

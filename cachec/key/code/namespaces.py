@@ -14,9 +14,10 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from cachec.base.hashing import Hasher, digest_bytes
+from cachec.base.instances import attribute
 from cachec.base.texts import module_of
 from cachec.key.code.graph import Graph, file_part, module_name, package_name
-from cachec.key.code.library import attribute, is_plain
+from cachec.key.code.library import is_plain
 from cachec.key.code.modules import Locator, is_cell
 from cachec.key.code.origins import Origins
 from cachec.key.code.scopes import Chain, ImportUse

@@ -15,10 +15,9 @@ from typing import Any
 
 from blake3 import blake3
 
-from cachec.base.instances import class_attribute, present_fields
+from cachec.base.instances import attribute, class_attribute, present_fields
 from cachec.base.texts import module_of
 from cachec.errors import MAX_FOREIGN, CachecError, UnkeyableArgument, shown
-from cachec.key.code.library import attribute
 
 _PROTOCOL = 5
 _BY_REFERENCE = (FunctionType, BuiltinFunctionType, type, ModuleType)

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from cachec.base.hashing import Hasher, digest_bytes
 from cachec.base.instances import attribute, function_of, has_class
 from cachec.base.texts import module_of
-from cachec.errors import CapturedWeights, UnkeyableArgument, UnresolvedCode
+from cachec.errors import CapturedWeights, UnkeyableArgument
 from cachec.key.canonical import DECIMAL
 from cachec.key.code.classes import HEAPTYPE, is_named_tuple
 from cachec.key.code.codeobjects import code_digest
@@ -156,9 +156,7 @@ class Values:
         except Exception as error:  # noqa: BLE001 - user code may raise any
             return graph.raised(f"{name} ({name_of_class(value)})", error)
 
-    def _part(
-        self, value: object, name: str, *, lenient: bool, told: bool, fallback: Callable[[], str | None]
-    ) -> str:
+    def _part(self, value: object, name: str, *, lenient: bool, told: bool, fallback: Callable[[], str | None]) -> str:
         graph = self._graph
         pickles = False
         try:
@@ -306,7 +304,7 @@ class Values:
         self._visited += 1
         if self._visited > _MAX_OBJECTS:
             raise UnkeyableArgument(
-                f"{name} holds more than {_MAX_OBJECTS:,} objects; load it inside of the stage, or pass it as an argument"
+                f"{name} holds more than {_MAX_OBJECTS:,} objects; load it in the stage, or pass it as an argument"
             )
 
     # --- weights
