@@ -137,10 +137,11 @@ class Cache:
 
         name: of the stage in keys and reports, by default ``module.qualname``. version: bump it to forget all results.
         ignore: parameters that leave the key. tools: distributions by name, executables by path. env: variables of the
-        environment that the stage reads. depends: files, or functions and modules, that the code reaches in a way that
-        can't be seen. portable: leave the processor out of the key. per_rank: put the rank of sharded weights in it.
-        deterministic: False where two runs may differ in bytes (mode ``verify`` then compares numerically). tags: for
-        selecting entries later. mode, lock_timeout: as the settings, for this stage alone.
+        environment that the stage reads. depends: files and folders by path, and functions, classes and modules, that
+        count beside what the code names; they stand for no other value. portable: leave the processor out of the key.
+        per_rank: put the rank of sharded weights in it. deterministic: False where two runs may differ in bytes (mode
+        ``verify`` then compares numerically). tags: for selecting entries later. mode, lock_timeout: as the settings,
+        for this stage alone.
 
         Raises UnsupportedFunction for what is no function that was defined with def (a ``functools.partial``, a bound
         method, a class, a descriptor, ...) and for a generator, UsageError for an unknown name in ``ignore``.
@@ -160,6 +161,7 @@ class Cache:
             ):
                 if isinstance(value, str):
                     raise UsageError(f"{option}={value!r} is a str; give a list: {option}=[{value!r}]")
+            _check_depends(depends)
             if name is not None:
                 _check_name(name)
             elif not isinstance(wrapped.__module__, str):
@@ -255,6 +257,16 @@ class Cache:
 
     def __repr__(self) -> str:
         return f"Cache({str(self.settings.store_folder)!r}, mode={self.settings.mode.value!r})"
+
+
+def _check_depends(depends: Sequence[object]) -> None:
+    """Raise UsageError for an item that would count by its own value where the user meant a file or code."""
+    for number, item in enumerate(depends):
+        if isinstance(item, bytes | bytearray | list | tuple | set | frozenset):
+            raise UsageError(
+                f"depends[{number}] is a {type(item).__name__}; give a path (str or Path), a function, a class or a "
+                "module, each as an item of its own"
+            )
 
 
 def _check_name(name: str) -> None:

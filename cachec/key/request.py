@@ -220,7 +220,7 @@ class Requests:
 
         coverage = Coverage()
         coverage.distributions |= request.inventory.distributions
-        coverage.is_charged = bool(request.stage.options.version or request.stage.options.depends)
+        coverage.is_charged = bool(request.stage.options.version)
         stages = self._stages(request)
         for each, _ in stages:
             coverage.stages.append(each)
@@ -313,8 +313,7 @@ class Requests:
     def code_of(self, stage: StageLike) -> CodeKey:
         """The code that a stage reaches."""
         options = stage.options
-        has_version = bool(options.version or options.depends)
-        return self._code.of(stage.__wrapped__, depends=options.depends_on_code, has_version=has_version)
+        return self._code.of(stage.__wrapped__, depends=options.depends_on_code, has_version=bool(options.version))
 
     def _stage_parts(self, stage: StageLike, inventory: Inventory, *, fresh: bool) -> _Parts:
         options = stage.options

@@ -5,8 +5,11 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
+import os
+import sys
 from collections.abc import Callable
 from contextlib import closing
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -305,3 +308,61 @@ def test_a_large_value_is_looked_at_a_few_times_in_a_call(tmp_path: Path, progra
     assert first.split()[0] == "miss:first-run"
     assert int(first.split()[1]) <= 7
     assert second == "hit 1"
+
+
+# --- depends= lifts no refusal of a value
+
+
+class Settings:
+    """An object that no key can hold: it has an open file."""
+
+    def __init__(self) -> None:
+        self.number = 1
+        self.file = open(os.devnull)  # noqa: SIM115
+
+
+SETTINGS, CONTEXT = Settings(), ContextVar("context", default=1)
+
+
+def _number() -> int:
+    return SETTINGS.number
+
+
+@pytest.mark.parametrize(
+    ("depends", "named"),
+    [
+        ([SETTINGS], "Settings) has no stable form (depends[0].file is an open file)"),
+        ([_number, CONTEXT], "depends[1] (_contextvars.ContextVar)"),
+        ([iter([1])], "depends[0] (builtins.list_iterator)"),
+        ([__file__], ".SETTINGS.file is an open file"),
+        ([_number], ".SETTINGS.file is an open file"),
+        ([sys.modules[__name__]], ".SETTINGS.file is an open file"),
+        ([Settings], ".SETTINGS.file is an open file"),
+        ([SETTINGS.number], ".SETTINGS.file is an open file"),
+    ],
+    ids=["itself", "context variable", "iterator", "file", "function", "module", "class", "plain value"],
+)
+@pytest.mark.parametrize("record", ["auto", "off"])
+def test_depends_stands_for_no_value_without_a_form(
+    tmp_path: Path, depends: list[object], named: str, record: str
+) -> None:
+    with closing(cachec.Cache(tmp_path / "store", log="off", record=record)) as cache:
+
+        @cache.stage(depends=depends)
+        def stage() -> int:
+            return _number()
+
+        for _ in range(2):
+            value, outcome = stage.call()
+            assert (value, outcome.reason, outcome.stored) == (1, Reason.UNRESOLVED_CODE, False)
+        assert named in outcome.detail
+        assert "depends=" not in outcome.detail
+        assert "version=" in outcome.detail
+        versioned = cache.stage(stage.__wrapped__, version="1", depends=depends)
+        assert [versioned.call()[1].reason for _ in range(2)] == [Reason.FIRST_RUN, Reason.HIT]
+
+
+@pytest.mark.parametrize("item", [b"table.txt", ["table.txt"], ("table.txt",), {"table.txt"}], ids=type)
+def test_an_item_of_depends_that_only_looks_like_a_path_is_refused(cache: cachec.Cache, item: object) -> None:
+    with pytest.raises(cachec.UsageError, match=r"depends\[1\] is a .*path"):
+        cache.stage(lambda: 1, depends=[_number, item])

@@ -13,7 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import lru_cache
-from types import CodeType, FunctionType, MappingProxyType, MethodType
+from types import CodeType, FunctionType, MappingProxyType, MethodType, ModuleType
 from typing import Any
 
 import msgspec
@@ -163,9 +163,10 @@ class CodeKeys:
         """The key of a function, class, or other callable, with what ``depends`` names beside it.
 
         Of a bound method it is the key of the function and of the object that it is bound to, with what that holds.
-        Raises UnresolvedCode for code that can't be fingerprinted, unless ``depends`` or ``has_version`` says that the
-        stage accounts for it, and CapturedWeights for a weight set that is reached without being an argument. file: one
-        of the project that paths count from, None for that of the function.
+        Raises UnresolvedCode for code that can't be fingerprinted, unless ``has_version`` says that the stage accounts
+        for it. A function or module in ``depends`` accounts for computed names only. Raises CapturedWeights for a
+        weight set that is reached without being an argument. file: one of the project that paths count from, None for
+        that of the function.
         """
         if isinstance(fn, MethodType):
             held: tuple[object, ...] = (fn.__func__, fn.__self__, *depends)
@@ -206,7 +207,8 @@ class CodeKeys:
 
     def _walked(self, held: tuple[object, ...], *, has_version: bool, project: str = "") -> Graph:
         fn, bound, *depends = held
-        graph = Graph(tolerant=has_version or bool(depends), recorded=self.recorded, project=project)
+        names_code = any(callable(each) or isinstance(each, ModuleType) for each in depends)
+        graph = Graph(tolerant=has_version, recorded=self.recorded, declares_code=names_code, project=project)
         self._locator.refresh()
         walk = Walk(graph, self._locator, self._sources, self._units, self._encode_value)
         if attribute(fn, "__cachec_stage__") is True:
@@ -216,7 +218,7 @@ class CodeKeys:
         if bound is not None:
             root.part("self", walk.reference(bound, f"{_name(fn)}.<self>", lenient=False).encode())
         for number, one in enumerate(depends):
-            root.part("depends", walk.reference(one, f"depends/{number}", lenient=False).encode())
+            root.part("depends", walk.reference(one, f"depends[{number}]", lenient=False).encode())
         graph.run()
         if not (isinstance(fn, FunctionType) and bound is None and not depends):
             graph.part(graph.label(object(), f"{_name(fn)}.<root>")[0], root, "")

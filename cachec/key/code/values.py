@@ -6,6 +6,7 @@ import collections
 import contextlib
 import enum
 import functools
+import io
 import re
 import sys
 import types
@@ -198,7 +199,7 @@ class Values:
     def _unresolved(self, value: object, name: str, reason: UnkeyableArgument) -> str:
         kind = type(value)
         what = f"{name} ({module_of(kind)}.{kind.__qualname__})"
-        return self._graph.unresolved(what, f"has no stable form ({reason})", reason)
+        return self._graph.formless(what, f"has no stable form ({reason})", reason)
 
     def told(self, value: object, name: str) -> str:
         """The digest of what an object without a stable form was told, see ``library.told``."""
@@ -423,7 +424,8 @@ class Values:
             if self._is_project_instance(value):
                 from cachec.base.instances import counted  # it imports dataclasses, 5 ms, and only such values need it
 
-                return (_MARK + "instance", label, [(each, again(held)) for each, held in counted(value).items()])
+                attributes = counted(value).items()
+                return (_MARK + "instance", label, [(each, _attribute(each, held, again)) for each, held in attributes])
             base = next((each for each in _CONTAINERS if issubclass(kind, each)), None)
             if base is not None and is_plain_class(kind, base):
                 return (_MARK + "items", label, again(_CONTAINERS[base](value)), again(attribute(value, "__dict__")))
@@ -438,6 +440,10 @@ class Values:
                 self._graph.memos[id(value)] = value
             # What a compiled decorator made (functools.lru_cache, jax.jit, jax.custom_vjp): all that it wraps, whose
             # decorators are in its syntax, and what it was told as far as that shows.
+            if attribute(value, "__wrapped__") is None:
+                # An object that can be called is a value where it has a form of its own, as JAX's Mesh by its plugin.
+                with contextlib.suppress(UnkeyableArgument):
+                    return (_MARK + "encoded", digest_bytes(self._encode_value(value, again.keywords["name"])))
             return (_MARK + "wrapper", name, self._told(value, **{**again.keywords, "lenient": lenient}))
         return self._pickled(value, kind, again) if again.keywords["pickles"] else value
 
@@ -459,6 +465,8 @@ class Values:
             pass
         from cachec.key.code.pickled import pickle_digest  # few values need it
 
+        if isinstance(value, io.IOBase):
+            raise UnkeyableArgument(f"{name} is an open file")
         if hasattr(kind, "__next__"):
             raise UnkeyableArgument(f"{name} is an iterator, which changes as it is used")
 
@@ -530,6 +538,18 @@ def _of_a_type(value: object) -> list[object]:
         with contextlib.suppress(NameError):  # a bound is evaluated when it is asked for
             held.append((name, attribute(value, name)))
     return [(name, each) for name, each in held if each is not None and type(each).__qualname__ != _NO_DEFAULT]
+
+
+def _attribute(attribute_name: str, value: object, again: functools.partial[Any]) -> Any:
+    """What stands for an attribute of an instance. An UnkeyableArgument names the attribute, not the instance alone."""
+    name: str = again.keywords["name"]
+    try:
+        return again(value)
+    except UnkeyableArgument as error:
+        said = str(error)
+        if not said.startswith(name):
+            raise
+        raise UnkeyableArgument(f"{name}.{attribute_name}{said.removeprefix(name)}") from error
 
 
 def _is_inert(value: object) -> bool:
