@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 
 from cachec import config
-from cachec.errors import UsageError, WeightError
+from cachec.errors import UnsupportedFunction, UsageError, WeightError
 from cachec.model import Mode, Outcome, Reason
 from cachec.opened import OpenedCache
 
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+#: The default of ``stage``'s function: None is no function, and refused.
+_NOT_GIVEN = object()
 
 
 class Cache:
@@ -114,7 +117,7 @@ class Cache:
 
     def stage(
         self,
-        function: Callable[..., Any] | None = None,
+        function: Any = _NOT_GIVEN,
         /,
         *,
         name: str | None = None,
@@ -161,6 +164,11 @@ class Cache:
             _check_depends(depends)
             if name is not None:
                 _check_name(name)
+            elif not isinstance(wrapped.__module__, str):
+                raise UnsupportedFunction(
+                    f"{wrapped.__qualname__} says no module, as its globals have no __name__, so its "
+                    "stage has no name; give one by name='...', or exec it with {'__name__': ...}"
+                )
             options = StageOptions(
                 name=name or f"{wrapped.__module__}.{wrapped.__qualname__}",
                 version=version,
@@ -176,7 +184,7 @@ class Cache:
             own = Mode(mode) if isinstance(mode, str) else mode
             return Stage(self._engine, wrapped, options, mode=own, lock_timeout=lock_timeout)
 
-        return decorate if function is None else decorate(function)
+        return decorate if function is _NOT_GIVEN else decorate(function)
 
     def foreign(
         self,

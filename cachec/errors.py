@@ -77,7 +77,8 @@ class UnkeyableArgument(UsageError):
 
 
 class UnresolvedCode(UsageError):
-    """The code of a stage reaches something that can't be fingerprinted; ``version=`` takes charge of it.
+    """The code of a stage reaches something that can't be fingerprinted; ``version=`` takes charge of it. Also where
+    code of a value or an argument raises while the key is made.
 
     Only ``key()`` and ``invalidate()`` of a stage raise it: a call runs uncached, as ``bypass:unresolved-code``.
     """

@@ -16,6 +16,7 @@ from cachec.errors import CachecError, UnresolvedCode
 from cachec.key.code.modules import WHOLE, SourceText, Span, TextVersion
 from cachec.key.code.scopes import Uses
 from cachec.key.code.watch import Watch
+from cachec.key.words import words_of
 from cachec.model import Part, PartKind
 
 if TYPE_CHECKING:
@@ -184,7 +185,10 @@ class Graph:
             def once() -> None:
                 if label not in self._looked:
                     self._looked.add(label)
-                    work(lenient)
+                    try:
+                        work(lenient)
+                    except Exception as error:  # noqa: BLE001 - user code may raise any
+                        self.raised(label, error)
 
             self.later(once, lenient=lenient)
 
@@ -233,6 +237,13 @@ class Graph:
         if not self._resolves_computed:
             self._report(what, "imports modules by computed names", _CODE_WAYS_OUT)
 
+    def raised(self, what: str, error: Exception) -> str:
+        """Report the exception that code of a value raised while its key was made. Raises cachec's own errors, those of
+        the system and RecursionError unchanged. what: the name of the value."""
+        if isinstance(error, CachecError | OSError | RecursionError):
+            raise error
+        return self._report(what, f"raised {words_of(error)} while its key was made", _VALUE_WAYS_OUT, error)
+
     def unresolved(self, what: str, why: str) -> str:
         """Report code that can't be fingerprinted, unless the stage has a version. No ``depends=`` stands for it."""
         return self._report(what, why, _VERSION)
@@ -241,7 +252,7 @@ class Graph:
         """Report a value that has no stable form, unless the stage has a version. No ``depends=`` stands for it."""
         return self._report(what, why, _VALUE_WAYS_OUT, cause)
 
-    def _report(self, what: str, why: str, ways_out: str, cause: CachecError | None = None) -> str:
+    def _report(self, what: str, why: str, ways_out: str, cause: Exception | None = None) -> str:
         if self.tolerant:
             return f"unresolved {what}"
         raise UnresolvedCode(f"{what} {why}, so a change of it would go unseen; {ways_out}") from cause
