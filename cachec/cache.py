@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 
 from cachec import config
-from cachec.errors import UsageError, WeightError
+from cachec.errors import UnsupportedFunction, UsageError, WeightError
 from cachec.model import Mode, Outcome, Reason
 from cachec.opened import OpenedCache
 
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+#: The default of ``stage``'s function: None is no function, and refused.
+_NOT_GIVEN = object()
 
 
 class Cache:
@@ -114,7 +117,7 @@ class Cache:
 
     def stage(
         self,
-        function: Callable[..., Any] | None = None,
+        function: Any = _NOT_GIVEN,
         /,
         *,
         name: str | None = None,
@@ -134,10 +137,11 @@ class Cache:
 
         name: of the stage in keys and reports, by default ``module.qualname``. version: bump it to forget all results.
         ignore: parameters that leave the key. tools: distributions by name, executables by path. env: variables of the
-        environment that the stage reads. depends: files, or functions and modules, that the code reaches in a way that
-        can't be seen. portable: leave the processor out of the key. per_rank: put the rank of sharded weights in it.
-        deterministic: False where two runs may differ in bytes (mode ``verify`` then compares numerically). tags: for
-        selecting entries later. mode, lock_timeout: as the settings, for this stage alone.
+        environment that the stage reads. depends: files and folders by path, and functions, classes and modules, that
+        count beside what the code names; they stand for no other value. portable: leave the processor out of the key.
+        per_rank: put the rank of sharded weights in it. deterministic: False where two runs may differ in bytes (mode
+        ``verify`` then compares numerically). tags: for selecting entries later. mode, lock_timeout: as the settings,
+        for this stage alone.
 
         Raises UnsupportedFunction for what is no function that was defined with def (a ``functools.partial``, a bound
         method, a class, a descriptor, ...) and for a generator, UsageError for an unknown name in ``ignore``.
@@ -157,8 +161,14 @@ class Cache:
             ):
                 if isinstance(value, str):
                     raise UsageError(f"{option}={value!r} is a str; give a list: {option}=[{value!r}]")
+            _check_depends(depends)
             if name is not None:
                 _check_name(name)
+            elif not isinstance(wrapped.__module__, str):
+                raise UnsupportedFunction(
+                    f"{wrapped.__qualname__} says no module, as its globals have no __name__, so its "
+                    "stage has no name; give one by name='...', or exec it with {'__name__': ...}"
+                )
             options = StageOptions(
                 name=name or f"{wrapped.__module__}.{wrapped.__qualname__}",
                 version=version,
@@ -174,7 +184,7 @@ class Cache:
             own = Mode(mode) if isinstance(mode, str) else mode
             return Stage(self._engine, wrapped, options, mode=own, lock_timeout=lock_timeout)
 
-        return decorate if function is None else decorate(function)
+        return decorate if function is _NOT_GIVEN else decorate(function)
 
     def foreign(
         self,
@@ -247,6 +257,16 @@ class Cache:
 
     def __repr__(self) -> str:
         return f"Cache({str(self.settings.store_folder)!r}, mode={self.settings.mode.value!r})"
+
+
+def _check_depends(depends: Sequence[object]) -> None:
+    """Raise UsageError for an item that would count by its own value where the user meant a file or code."""
+    for number, item in enumerate(depends):
+        if isinstance(item, bytes | bytearray | list | tuple | set | frozenset):
+            raise UsageError(
+                f"depends[{number}] is a {type(item).__name__}; give a path (str or Path), a function, a class or a "
+                "module, each as an item of its own"
+            )
 
 
 def _check_name(name: str) -> None:

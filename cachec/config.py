@@ -117,7 +117,7 @@ def _path(value: object, place: _Place) -> Path:
     if not text:
         user = given[1:].partition("/")[0]
         why = f"no user {user!r} has a home folder" if user else xdg.why_no_home(place.environ)
-        raise _NoHomeError(f"an absolute path here, as {why}")
+        raise _NoHomeError(f"{given!r}, and {why}")
     return Path(os.path.normpath(os.path.join(place.folder, text)))
 
 
@@ -321,7 +321,9 @@ class _Sources(msgspec.Struct, frozen=True):
             value = _SETTINGS[key].parse(raw, _Place(self.environ, start))
         except _BadValueError as error:
             if key == "dir" and isinstance(error, _NoHomeError):
-                return f"there is no folder for the store: dir is {raw}, and is {error}; {_STORE_REMEDY}", origin
+                return f"there is no folder for the store: dir is {error}; {_STORE_REMEDY}", origin
+            if isinstance(error, _NoHomeError):
+                raise ConfigError(f"{_Origins({key: origin})[key]}: {key} is {error}; give an absolute path") from None
             shown = raw.value if isinstance(raw, Mode) else "..." if key == "remote" else raw
             where = _Origins({key: origin})[key]
             raise ConfigError(f"{where}: {key} = {shown!r} is not accepted; {key} is {error}") from None

@@ -20,7 +20,8 @@
     ├── PluginError              a plugin is missing or broken
     │   └── Uncacheable              a call can run, and its key or its result can't be stored: the stage runs uncached
     │       ├── UnsupportedVersion       a library is not of the versions that its plugin knows
-    │       └── ProcessBoundProgram      a program refers to objects of this process, and no other process can run it
+    │       ├── ProcessBoundProgram      a program refers to objects of this process, and no other process can run it
+    │       └── UnstorableValue          an object of a library's has no stored form, or may not be stored as it is
     ├── ReproducerError          a reproducer is malformed, or can't be made or run here
     └── StoreFault               internal: the cache itself failed; always caught, counted and treated as a miss
 
@@ -76,7 +77,8 @@ class UnkeyableArgument(UsageError):
 
 
 class UnresolvedCode(UsageError):
-    """The code of a stage reaches something that can't be fingerprinted; declare ``depends=`` or ``version=``.
+    """The code of a stage reaches something that can't be fingerprinted; ``version=`` takes charge of it. Also where
+    code of a value or an argument raises while the key is made.
 
     Only ``key()`` and ``invalidate()`` of a stage raise it: a call runs uncached, as ``bypass:unresolved-code``.
     """
@@ -150,6 +152,15 @@ class ProcessBoundProgram(Uncacheable):
     """A program refers to objects of the process that made it (callbacks of Python's), so it can't be stored."""
 
 
+class UnstorableValue(Uncacheable):
+    """An object of a plugin's library has no stored form, or not in its present state. The message says which."""
+
+
+class UnusableHere(PluginError):
+    """A stored value is whole, but this process can't use it: a device, a release, a registration or an import is
+    missing. The call is a miss, as ``miss:unusable-here``."""
+
+
 class ReproducerError(CachecError):
     """A reproducer is malformed or hostile, can't be made of this run, or can't be run here; nothing was written."""
 
@@ -166,6 +177,10 @@ class StoreFault(CachecError):
 class ClassNotLoaded(StoreFault):
     """A stored result is of a class whose module is not imported here, and is not to be imported, or can't be. Nothing
     is wrong with the row: where that is told apart, the call is a miss with a reason of its own."""
+
+
+class ResultUnusableHere(StoreFault):
+    """The form of ``UnusableHere`` that leaves the codecs. The row is not damaged: the miss has a reason of its own."""
 
 
 class CachecWarning(UserWarning):

@@ -29,7 +29,7 @@ from cachec.model import MALFORMED_JSON, Fault, Outcome, Reason
 MAX_LINE = 4096
 
 #: Characters of a line on the terminal.
-_MAX_SHOWN = 300
+_MAX_SHOWN = 500
 
 
 _DAY = 86400
@@ -248,7 +248,7 @@ _TOLD = frozenset(
     {
         *(Reason.INPUT_CHANGED, Reason.KEY_UNREADABLE, Reason.STALE_MEMO, Reason.UNNAMED_CODE, Reason.UNDESCRIBED),
         *(Reason.UNSUPPORTED_VERSION, Reason.NO_STORE_FOLDER, Reason.PROCESS_BOUND, Reason.UNRESOLVED_CODE),
-        Reason.UNDECLARED_PROGRAM,
+        *(Reason.UNDECLARED_PROGRAM, Reason.UNSTORABLE),
     }
 )
 
@@ -273,7 +273,8 @@ def describe(outcome: Outcome) -> str:
     if outcome.hit:
         times += f", saved {duration(outcome.saved)}"
     room = _MAX_SHOWN - len(times) - 40
-    words = words if len(words) <= room else words[: room - 1] + "…"
+    if len(words) > room:  # both ends are shown: a message starts with the thing and ends with the way out
+        words = f"{words[: room // 2]}…{words[1 + room // 2 - room :]}"
     fault = f" [cache fault {outcome.fault.value}]" if outcome.fault is not None else ""
     return f"{words} ({times}){fault}"
 

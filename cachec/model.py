@@ -31,7 +31,7 @@ def from_json(data: bytes | str, kind: type[T], refused: Callable[[str], Excepti
 #: Version of every record below. Rows of two versions lie side by side in one index, and neither sees the other's.
 RECORD_VERSION = 4
 
-#: Version of the records that are the store's own, and that all versions share: its size, and pins.
+#: Version of the records that are the store's own, and that all versions share: pins.
 STORE_VERSION = 1
 
 #: Traces kept under one key, newest first.
@@ -80,6 +80,7 @@ class Reason(enum.Enum):
     ROW_VERSION = "miss:row-version"
     ROW_FOREIGN = "miss:row-foreign-key"
     CLASS_NOT_LOADED = "miss:class-not-loaded"  # of a result: its module is not imported, and is not for a row to name
+    UNUSABLE_HERE = "miss:unusable-here"  # a plugin can't use the stored value in this process; it is not damaged
     STORE_UNAVAILABLE = "miss:store-unavailable"
     REFRESH = "miss:refresh"
     VERIFIED = "miss:verified"
@@ -92,6 +93,7 @@ class Reason(enum.Enum):
     STALE_MEMO = "bypass:stale-memo"
     UNSUPPORTED_VERSION = "bypass:unsupported-version"  # of a library that a plugin speaks for
     PROCESS_BOUND = "bypass:process-bound"  # an argument or the result refers to objects of this process (callbacks)
+    UNSTORABLE = "bypass:unstorable-value"  # an argument or the result has no stored form, by its plugin
     UNRESOLVED_CODE = "bypass:unresolved-code"  # the code reaches a value without a stable form, or code of no source
     # The same for a command: it is the build system's own; no adapter describes it; its arguments are not understood;
     # a flag is there for what it prints or writes beside the result; a file that it reads makes the result depend on

@@ -27,7 +27,7 @@ def audit(args: Sequence[str], overrides: Mapping[str, object] | None = None) ->
     Raises UsageError for wrong use, for a command that reads its standard input and where strace is missing;
     CommandEnded where the command itself fails.
     """
-    with looked_at(args, overrides) as (opened, given, argv, program):
+    with looked_at(args, overrides, needs_store=False) as (opened, given, argv, program):
         outcome, detail = "described", ""
         try:
             command = describe_here(opened, given, argv, program)

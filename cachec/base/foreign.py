@@ -7,6 +7,10 @@ import errno
 import os
 import stat
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Container
+
 #: Bytes that are read in seconds, be they holes.
 _SMALL_HOLES = 1 << 34
 
@@ -62,25 +66,28 @@ def is_hollow(path: str) -> bool:
     return status.st_size > max(_SMALL_HOLES, status.st_blocks * 512 * 64)
 
 
-def why_foreign(status: os.stat_result) -> str:
-    """Why what ``stat`` found can be written by others than this user and root; empty where it can't."""
-    if status.st_uid not in (0, os.geteuid()):
+def why_foreign(status: os.stat_result, owners: "Container[int]" = (), group: int = -1) -> str:
+    """Why what ``stat`` found can be written by others than this user and root; empty where it can't.
+
+    owners: users who may own it too. group: one that may write it.
+    """
+    if status.st_uid not in (0, os.geteuid()) and status.st_uid not in owners:
         return f"belongs to user {status.st_uid}"
     if stat.S_ISLNK(status.st_mode):
         return ""  # a link has no permissions of its own
     if status.st_mode & stat.S_IWOTH:
         return f"is writable for everybody (mode {stat.S_IMODE(status.st_mode):04o})"
-    if status.st_mode & stat.S_IWGRP and not _is_private(status.st_gid):
+    if status.st_mode & stat.S_IWGRP and status.st_gid != group and not _is_private(status.st_gid):
         return f"is writable for the group {status.st_gid} (mode {stat.S_IMODE(status.st_mode):04o})"
     return ""
 
 
-def why_distrusted(path: str) -> str:
+def why_distrusted(path: str, owners: "Container[int]" = (), group: int = -1) -> str:
     """Why others could have put, or could replace, what a path leads to: ``<place> belongs to user 1001``.
 
     Empty where only this user and root can. Looks at the file, at what a link leads to, and at each folder above; in a
     folder with the sticky bit, such as ``/tmp``, nobody can replace what is not his own. What is not there yet would be
-    made in the folders above. Raises OSError.
+    made in the folders above. owners, group: see ``why_foreign``. Raises OSError.
     """
     given = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
     for place in dict.fromkeys((given, os.path.realpath(path))):
@@ -91,8 +98,8 @@ def why_distrusted(path: str) -> str:
             except FileNotFoundError:
                 why = ""  # it is to be made
             else:
-                why = why_foreign(status)
-                if why and not (is_above and _keeps(status)):
+                why = why_foreign(status, owners, group)
+                if why and not (is_above and _keeps(status, owners)):
                     return f"{here} {why}"
             if here == os.path.dirname(here):
                 break
@@ -106,10 +113,10 @@ def is_within(path: str, folder: str) -> bool:
     return real == top or real.startswith(top.rstrip(os.sep) + os.sep)
 
 
-def _keeps(folder: os.stat_result) -> bool:
+def _keeps(folder: os.stat_result, owners: "Container[int]") -> bool:
     """Whether a folder that others can write keeps them from replacing what is not their own: sticky, and no foreign
     owner, who could. Whose the things in it are is looked at by itself."""
-    return bool(folder.st_mode & stat.S_ISVTX) and folder.st_uid in (0, os.geteuid())
+    return bool(folder.st_mode & stat.S_ISVTX) and (folder.st_uid in (0, os.geteuid()) or folder.st_uid in owners)
 
 
 def _is_private(gid: int) -> bool:

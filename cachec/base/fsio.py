@@ -387,6 +387,10 @@ class Staging:
         self.path = ""
         self._close()
 
+    def replace(self, target: str | os.PathLike[str], *, fsync: bool) -> None:
+        """``commit`` for a file of the user's: with the mode of the file that it replaces, else that of a new one."""
+        self.commit(target, mode=user_file_mode(target), fsync=fsync)
+
     def kept(self) -> str:
         """The path of the file, which is the caller's to remove from now on; it is closed."""
         path, self.path = self.path, ""
@@ -411,6 +415,22 @@ class Staging:
 
     def __exit__(self, *_: object) -> None:
         self.discard()
+
+
+def user_file_mode(target: str | os.PathLike[str]) -> int:
+    """The permissions of a regular file that is at ``target``; without one, those that the umask gives a new file.
+
+    The umask is read from proc(5), as ``os.umask`` would change it for other threads. Without proc: 0600.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        state = os.lstat(target)
+        if stat.S_ISREG(state.st_mode):
+            return state.st_mode & 0o777
+    with contextlib.suppress(OSError), open("/proc/self/status", "rb") as lines:
+        for line in lines:
+            if line.startswith(b"Umask:"):
+                return 0o666 & ~int(line.split()[1], 8)
+    return 0o600
 
 
 def is_full(error: OSError) -> bool:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import struct
+from collections.abc import Iterable
+from types import MethodType
 from typing import Any
 
 import msgspec
@@ -16,6 +19,28 @@ _WORD = struct.calcsize("P")
 def class_attribute(cls: type, name: str) -> Any:
     """What a class or a base declares under ``name``, or None; no descriptor or metaclass is asked."""
     return next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), None)
+
+
+def attribute(value: object, name: str) -> Any:
+    """An attribute as ``object`` finds it, or None: no ``__getattr__`` of the value's class runs."""
+    try:
+        return object.__getattribute__(value, name)
+    except (AttributeError, TypeError):
+        return None
+
+
+def present_fields(value: object, names: Iterable[str]) -> dict[str, Any]:
+    """Those of the fields that an instance has, by name: no ``__getattr__`` of its class runs."""
+    found = {}
+    for name in names:
+        with contextlib.suppress(AttributeError):
+            found[name] = object.__getattribute__(value, name)
+    return found
+
+
+def function_of(value: object) -> object:
+    """The function of a bound method; any other value itself."""
+    return value.__func__ if type(value) is MethodType else value
 
 
 def has_class(value: object) -> bool:

@@ -23,7 +23,7 @@ MAX_SHOWN = 160
 _CONTEXT = 40
 
 #: What goes by a name with one of these in it is never shown; a tokenizer is no secret.
-_SECRET_WORDS = "TOKEN(?!I[ZS])|SECRET|PASSW|CREDENTIAL|KEY"
+_SECRET_WORDS = "TOKEN(?!I[ZS])|SECRET|PASSW|PASSPHRASE|COOKIE|CREDENTIAL|KEY|_(?:PWD|PAT)$|(?:^|_)(?:AUTH|DSN)$"
 
 #: Text without control characters, which a terminal might obey.
 clean = printable

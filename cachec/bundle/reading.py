@@ -36,9 +36,9 @@ from cachec.bundle.format import (
 )
 from cachec.bundle.transfer import Transfer
 from cachec.errors import ConfigError, UsageError, WeightError
-from cachec.model import Entry, from_json
+from cachec.model import RECORD_VERSION, Entry, from_json
 from cachec.remote import keys
-from cachec.store.admission import why_unfit
+from cachec.store.admission import why_other_version, why_unfit
 from cachec.store.store import references
 from cachec.weights.library.revisions import RevisionContents, check_name, checked_record
 
@@ -168,6 +168,9 @@ class BundleReader:
         return self._decoded(data, kind, member.name)
 
     def _entry(self, row: BundledRecord, member: BundleMember) -> Entry:
+        version = self._read(member, _Versioned).version  # first: an entry of another version may have another form
+        if version != RECORD_VERSION:
+            raise self.refusal(f"entry {row.name[:12]} {why_other_version(version)}")
         entry = self._read(member, Entry)
         if why := why_unfit(entry, row.name):
             raise self.refusal(f"entry {row.name[:12]} {why}")
@@ -222,4 +225,10 @@ class _Made(msgspec.Struct, frozen=True):
     """Which format a table says that it is of."""
 
     format: str
+    version: int
+
+
+class _Versioned(msgspec.Struct, frozen=True):
+    """Which version a record says that it is of."""
+
     version: int

@@ -13,6 +13,7 @@ from cachec.cli.selecting import selector_options
 from cachec.cli.session import (
     LazyGroup,
     Session,
+    check_output,
     json_option,
     pass_session,
     print_table,
@@ -86,6 +87,7 @@ def create(
     from cachec import bundle
     from cachec.remote.keys import Signer, from_file
 
+    check_output(path, "-o", {"--sign": sign})
     signer = None if sign is None else Signer(from_file(sign, "--sign"), f"--sign {sign}")
     keys = [item.entry.key for item in session.maintainer.find(selector) if item.entry.traces]
     if not keys and not names:

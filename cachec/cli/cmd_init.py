@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -212,7 +211,6 @@ def _is_agreed() -> bool:
 def _write(path: Path, text: str) -> None:
     """Replace the file at once; what a link leads to is replaced, not the link."""
     target = os.path.realpath(path)
-    mode = stat.S_IMODE(os.stat(target).st_mode) if os.path.exists(target) else 0o644
     with fsio.Staging(os.path.dirname(target), ".cachec-init-") as staged:
         staged.write(text.encode())
-        staged.commit(target, mode=mode, fsync=False)
+        staged.replace(target, fsync=False)

@@ -13,7 +13,7 @@ import click
 
 from cachec import report
 from cachec.base.texts import number_of
-from cachec.cli.session import Session, clean, json_option, pass_session, told_as_json
+from cachec.cli.session import Session, check_output, clean, json_option, pass_session, told_as_json
 from cachec.errors import UsageError
 
 #: What is said where a reproducer is of a command, which is run where its files are.
@@ -81,6 +81,7 @@ def make(session: Session, key: str, output: str, with_weights: Sequence[str], w
     from cachec.reproduce.archive import write
     from cachec.reproduce.pack import pack_entry
 
+    check_output(output, "-o", {"--weights": weights})
     entry = session.entry(key)
     chosen = None
     if weights is not None:
@@ -234,6 +235,7 @@ def weights(file: str, output: str) -> None:
 
     if Path(output).suffix not in WRITTEN_SUFFIXES:
         raise UsageError(f"{output}: a name that ends with {' or '.join(WRITTEN_SUFFIXES)} expected")
+    check_output(output, "-o", {"ZIP": file})
     reproducer = load(file)
     with tempfile.TemporaryDirectory(prefix="cachec-repro-") as folder:
         made = weights_of(reproducer, reproducer.specs, Path(folder))

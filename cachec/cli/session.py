@@ -185,6 +185,17 @@ def told_as_json(document: Any) -> bool:
     return wants_json()
 
 
+def check_output(output: str, name: str, inputs: Mapping[str, str | None]) -> None:
+    """Raise UsageError where a command would replace a file that it reads. inputs: by their names in the command."""
+    import os
+
+    from cachec.errors import UsageError
+
+    for other, path in inputs.items():
+        if path is not None and os.path.realpath(path) == os.path.realpath(output):
+            raise UsageError(f"{output} is given twice, as {other} and as {name}; give two files")
+
+
 def write_file(path: str, data: bytes) -> None:
     """Write a file that was asked for: all of it, or what was there before stays. Raises OSError."""
     import os
@@ -199,4 +210,4 @@ def write_file(path: str, data: bytes) -> None:
         return
     with fsio.Staging(os.path.dirname(target), f".{os.path.basename(target)}.partial-") as staged:
         staged.write(data)
-        staged.commit(target, mode=0o644, fsync=False)
+        staged.replace(target, fsync=False)

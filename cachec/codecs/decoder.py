@@ -10,7 +10,7 @@ import msgspec
 from cachec.base.lazy import later
 from cachec.codecs import files
 from cachec.codecs.base import corrupt
-from cachec.errors import ClassNotLoaded, PluginError
+from cachec.errors import ClassNotLoaded, PluginError, ResultUnusableHere, UnusableHere
 from cachec.model import MALFORMED_JSON, ArtifactRef, CallerSet, Fault, Inline, Leaf, Node, Record, Sequence, Weights
 
 if TYPE_CHECKING:  # a result is of one kind, or of two
@@ -45,7 +45,7 @@ def decode(
     caller: the weight sets of this call by argument path. manifest: what File and Dir results without a manifest of
     their own are to be linked with. names, folded: of the call, see ``callers`` and ``folded`` of Manifest. importing:
     is asked for a module of a class that is not imported; without it none is. Raises StoreFault: ROW_CORRUPT for what
-    can't be, ARTIFACT_... for content that is not there, ClassNotLoaded.
+    can't be, ARTIFACT_... for content that is not there, ClassNotLoaded, ResultUnusableHere.
     """
     manifests = files.Manifests(source, manifest, names, folded)
     return _Decoder(source, plugins, caller, manifests, importing or _not_imported).decode(node)
@@ -99,6 +99,8 @@ class _Decoder(msgspec.Struct, frozen=True, eq=False):
             plugin = self.plugins(name)
             with supported.Asking(plugin):
                 return plugin.decode(meta, paths)
+        except UnusableHere as error:
+            raise ResultUnusableHere(Fault.ROW_CORRUPT, str(error)) from error
         except (PluginError, *MALFORMED_JSON, ValueError, LookupError) as error:
             raise corrupt(f"codec {leaf.codec!r}: {error}") from error
 

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from cachec.base.instances import class_attribute, field_names, state
+from cachec.base.instances import class_attribute, field_names, present_fields, state
 from cachec.base.texts import module_of
 from cachec.codecs.base import corrupt, unstorable
 from cachec.errors import ClassNotLoaded
@@ -79,10 +79,10 @@ def fields(value: Any, path: str) -> dict[str, Any]:
         values = dict(zip(names, tuple(value), strict=True))
     else:
         names = field_names(cls) or ()
-        missing = [name for name in names if not hasattr(value, name)]
+        values = present_fields(value, names)
+        missing = [name for name in names if name not in values]
         if missing:
             raise unstorable(value, path, f"set its field {missing[0]!r}, which it lacks")
-        values = {name: getattr(value, name) for name in names}
         attributes = {name: part for name, part in attributes.items() if name not in values}
     if attributes:
         extra = next(iter(attributes))

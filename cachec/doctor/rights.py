@@ -90,12 +90,25 @@ def _of_one_user(case: Case, folder: str) -> Iterator[Finding]:
 
 def _of_group(case: Case, folder: str) -> Iterator[Finding]:
     """What is wrong with the rights of a store that a group shares. Nothing is taken from the group."""
+    status = os.stat(folder)
+    group, is_open = status.st_gid, fsio.is_shared(status)
     if case.refusal:
+        agreed = sharing.agreed_group(folder)
         fix = "agree once: CACHEC_SHARED=trusted cachec doctor; or use a store of your own: set CACHEC_DIR"
+        if agreed is not None:
+            fix = "take the right to write from them (chmod o-w, chown), or use a store of your own: set CACHEC_DIR"
         yield Finding("shared", f"this shared store is refused: {case.refusal}", fix)
         return
-    group, is_open = os.stat(folder).st_gid, fsio.is_shared(os.stat(folder))
-    if not is_open and not sharing.is_recorded(folder):
+    if is_open and not _is_read_only(case) and (later := case.store.why_refused("auto")):
+        yield from _without_the_setting(folder, later)
+    if not is_open:
+        if sharing.is_recorded(folder):
+            yield Finding(
+                "sharing",
+                f"{folder} says in its folder shared that it is shared with the group {group}, which can't write it",
+                f"chmod g+w {shlex.quote(folder)} where it is to be shared, else chmod g-s {shlex.quote(folder)}",
+            )
+            return
         group = -1  # the setting alone says that it is shared: which group is not known
     closed, foreign_ones = [], []
     for path, status in _parts_inside(folder):
@@ -121,6 +134,18 @@ def _of_group(case: Case, folder: str) -> Iterator[Finding]:
             f"{_told(foreign_ones)}: what is there can't be changed",
             "have its owner give the group the right to write (chmod g+w)",
         )
+
+
+def _without_the_setting(folder: str, why: str) -> Iterator[Finding]:
+    """What makes a command without ``CACHEC_SHARED=trusted`` refuse the store, though this one could record it."""
+    place = os.path.join(folder, sharing.FOLDER, str(os.geteuid()))
+    if sharing.agreed_group(folder) is not None:
+        fix = "take the right to write from them (chmod o-w, chown), or use a store of your own: set CACHEC_DIR"
+    elif os.path.lexists(place):
+        fix = f"have whoever made {place} remove it: rm -r {shlex.quote(place)}; then run this again"
+    else:
+        fix = f"make {os.path.dirname(place)} a folder that the group can write, then run this again"
+    yield Finding("shared", f"only CACHEC_SHARED=trusted opens this shared store: else {why}", fix)
 
 
 def _parts_inside(folder: str) -> Iterator[tuple[str, os.stat_result]]:

@@ -15,16 +15,16 @@ import msgspec
 
 from cachec.base import fsio
 from cachec.base.hashing import FileDigests, Hasher, digest_bytes, frame
-from cachec.base.instances import class_attribute
+from cachec.base.instances import attribute, class_attribute, function_of
 from cachec.base.lazy import later
 from cachec.base.texts import module_of
-from cachec.errors import PluginError, StoreFault, UnkeyableArgument
+from cachec.errors import CachecError, PluginError, StoreFault, UnkeyableArgument, UnresolvedCode
 from cachec.key import canonical
 from cachec.key.code.fingerprint import CodeKeys
 from cachec.key.companions import Companions
 from cachec.key.inventory import Inventory
 from cachec.key.tools.process import PACKAGES
-from cachec.key.words import describe, spelled
+from cachec.key.words import describe, name_of_class, spelled, words_of
 from cachec.model import Part, PartKind
 from cachec.programs.artifact import Dir, File
 from cachec.programs.program import Program
@@ -77,23 +77,34 @@ class ArgumentKeys:
         self._plugins = plugins
 
     def payloads(self, arguments: Mapping[str, Any], *, per_rank: bool, inventory: Inventory) -> list[Payload]:
-        """One payload or more an argument, in order; fills ``inventory``. Raises UnkeyableArgument, naming the one."""
+        """One payload or more an argument, in order; fills ``inventory``.
+
+        Raises UnkeyableArgument that names the argument, and UnresolvedCode where code of the argument raises."""
         payloads: list[Payload] = []
-        for name, value in arguments.items():
-            scalar = canonical.SCALARS.get(type(value))  # keyed by plain value, and nothing in it to look for
-            if scalar is not None:
-                payloads.append(Payload(PartKind.ARGUMENT, name, scalar(value), _annotator(value, name)))
-                continue
-            if type(value) is WeightSet:
-                payloads += self._weights(value, name, inventory, per_rank=per_rank)
-                continue
-            collector = _Collector(self._digests, self._companions, self._code, self._plugins, per_rank, inventory)
-            data = canonical.encode(value, collector.special, name)
-            if sum(collector.arrays) > LARGE_ARRAYS:
-                inventory.large[name] = (len(collector.arrays), sum(collector.arrays))
-            if not (len(collector.payloads) == 1 and collector.paths == [name]):
-                payloads.append(Payload(PartKind.ARGUMENT, name, data, _annotator(value, name)))
-            payloads += collector.payloads
+        name = ""
+        try:
+            for name, value in arguments.items():
+                scalar = canonical.SCALARS.get(type(value))  # keyed by plain value, and nothing in it to look for
+                if scalar is not None:
+                    payloads.append(Payload(PartKind.ARGUMENT, name, scalar(value), _annotator(value, name)))
+                    continue
+                if type(value) is WeightSet:
+                    payloads += self._weights(value, name, inventory, per_rank=per_rank)
+                    continue
+                collector = _Collector(self._digests, self._companions, self._code, self._plugins, per_rank, inventory)
+                data = canonical.encode(value, collector.special, name)
+                if sum(collector.arrays) > LARGE_ARRAYS:
+                    inventory.large[name] = (len(collector.arrays), sum(collector.arrays))
+                if not (len(collector.payloads) == 1 and collector.paths == [name]):
+                    payloads.append(Payload(PartKind.ARGUMENT, name, data, _annotator(value, name)))
+                payloads += collector.payloads
+        except (CachecError, OSError):
+            raise
+        except Exception as error:
+            raise UnresolvedCode(
+                f"argument {name} ({name_of_class(arguments[name])}) raised {words_of(error)} while its key was made; "
+                "pass plain values, or leave it out with ignore=[...]"
+            ) from error
         inventory.check_callers()
         return payloads
 
@@ -247,7 +258,8 @@ class _Collector:
         self._inventory.distributions |= code.distributions
         self._inventory.code += code.parts
         self._inventory.callables.append(code)
-        name = f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', type(value).__qualname__)}"
+        held = function_of(value)
+        name = f"{attribute(held, '__module__') or ''}.{attribute(held, '__qualname__') or type(value).__qualname__}"
         # A class may be no more than that of a value which is given.
         subject = "" if isinstance(value, type) else name
         annotation = Annotation(f"{name} {code.digest[:12]}", value=name, subject=subject)
@@ -296,10 +308,10 @@ def _is_callable(value: object) -> bool:
     return callable(value) and (
         type(value).__name__ in {"function", "method", "partial", "builtin_function_or_method"}
         or isinstance(value, type)
-        or hasattr(value, "__cachec_stage__")
+        or attribute(value, "__cachec_stage__") is True
         # What a library made of a function: compiled objects show nothing of what they hold, others too much.
         or type(class_attribute(type(value), "__call__")) is WrapperDescriptorType
-        or "__wrapped__" in getattr(value, "__dict__", ())
+        or "__wrapped__" in (attribute(value, "__dict__") or ())
     )
 
 

@@ -28,7 +28,7 @@ from typing import Any, Final
 
 import msgspec
 
-from cachec.base.instances import counted, field_names, has_class, holds_only_attributes
+from cachec.base.instances import counted, field_names, has_class, holds_only_attributes, present_fields
 from cachec.base.texts import module_of
 from cachec.errors import UnkeyableArgument
 from cachec.key.words import describe, item_path, ordinal
@@ -185,7 +185,7 @@ class _Walk:
         """Class, the fields ``names``, and whatever else the instance holds, in the order of ``state``."""
         attributes = counted(value)
         if isinstance(type(value), msgspec.StructMeta):  # elsewhere a class may answer for what was deleted
-            attributes |= {name: getattr(value, name) for name in names if hasattr(value, name)}
+            attributes |= present_fields(value, names)
         return b"O" + self.cls(type(value), path) + self.attributes(attributes, path)
 
     def attributes(self, attributes: Mapping[str, object], path: str) -> bytes:
@@ -408,14 +408,14 @@ def _form(value: object) -> _Form | None:
     library = _library_form(cls)
     if library is not None:
         return library
-    if isinstance(value, type):
+    if issubclass(cls, type):
         return _type
-    if isinstance(value, enum.Enum):
+    if issubclass(cls, enum.Enum):
         return _enum
     own = isinstance(cls, msgspec.StructMeta)  # the compiled base of these holds nothing but the fields
     if not own and not all(base is object or base in _BASES or base.__flags__ & _HEAPTYPE for base in cls.__mro__):
         return None  # a built-in base (an exception) holds things that no attribute shows
-    base = next((each for each in _BASES if isinstance(value, each)), None)
+    base = next((each for each in _BASES if issubclass(cls, each)), None)  # ``__class__`` of a proxy may be another
     names = field_names(cls)
     if base is None and names is not None:
         return lambda walk, value, path: walk.instance(value, names, path)

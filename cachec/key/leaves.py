@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
+from types import ModuleType
 from typing import Any
 
-from cachec.base.instances import field_names
+from cachec.base.instances import attribute, field_names
 from cachec.base.texts import is_secret
 from cachec.key.words import MAPPINGS, describe, item_path
 
@@ -65,15 +66,18 @@ def _walk(value: Any, path: str, name: str, depth: int) -> Iterator[tuple[str, s
 
 
 def _items(value: Any, path: str) -> Iterator[tuple[str, str, Any]] | None:
-    """Path, name and value of what a container holds; None of what is none."""
+    """Path, name and value of each item of a container and each attribute of an object; None for any other value."""
     cls = type(value)
     if cls in MAPPINGS:
         return ((item_path(path, key), str(key) if type(key) is str else "", item) for key, item in value.items())
     if isinstance(value, tuple) and hasattr(cls, "_fields"):
-        return ((f"{path}.{field}", field, getattr(value, field)) for field in cls._fields)
+        return ((f"{path}.{field}", field, attribute(value, field)) for field in cls._fields)
     if cls in {list, tuple}:
         return ((f"{path}[{index}]", "", item) for index, item in enumerate(value))
     names = None if isinstance(value, type) else field_names(cls)
-    if names is None:
+    if names is not None:
+        return ((f"{path}.{field}", field, attribute(value, field)) for field in names)
+    held = attribute(value, "__dict__")
+    if type(held) is not dict or callable(value) or isinstance(value, ModuleType):
         return None
-    return ((f"{path}.{field}", field, getattr(value, field, None)) for field in names)
+    return ((f"{path}.{name}", name, item) for name, item in held.items())

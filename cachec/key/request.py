@@ -88,7 +88,7 @@ class _ToldCode(msgspec.Struct, frozen=True):
 class Request:
     """The key of one call, and what was found in its arguments."""
 
-    __slots__ = ("_parts", "_payloads", "_said", "_told", "digest", "inventory", "stage")
+    __slots__ = ("_parts", "_payloads", "_said", "_told", "codes", "digest", "inventory", "stage")
 
     def __init__(
         self,
@@ -100,6 +100,8 @@ class Request:
     ) -> None:
         """told: the texts of the code that a request reaches."""
         self.stage = stage
+        #: The keys of the code that it reaches, once they were asked for.
+        self.codes: tuple[CodeKey, ...] = ()
         self._told = told
         self._said: tuple[Part, ...] | None = None
         said = tuple([(payload.kind, payload.name, payload.data) for payload in payloads])
@@ -218,23 +220,29 @@ class Requests:
 
         coverage = Coverage()
         coverage.distributions |= request.inventory.distributions
-        coverage.is_charged = bool(request.stage.options.version or request.stage.options.depends)
-        for each in self._stages(request):
+        coverage.is_charged = bool(request.stage.options.version)
+        stages = self._stages(request)
+        for each, _ in stages:
             coverage.stages.append(each)
             coverage.distributions.update(tool for tool in each.options.tools if isinstance(tool, str))
-        for code in self._all_reached(request):
+        for code in (*(code for _, code in stages), *request.inventory.callables):
             coverage.add(code)
         return coverage
 
-    def _stages(self, request: Request) -> list[Any]:
-        """The stage of a request, and those that it reaches."""
+    def _stages(self, request: Request) -> list[tuple[Any, CodeKey]]:
+        """The stage of a request and those that it reaches, each with the key that its code has now."""
         pending: list[Any] = [request.stage, *request.inventory.stages]
+        found = []
         for each in pending:
-            pending += [one for one in self.code_of(each).stages if not any(one is known for known in pending)]
-        return pending
+            code = self.code_of(each)
+            found.append((each, code))
+            pending += [one for one in code.stages if not any(one is known for known in pending)]
+        return found
 
     def _all_reached(self, request: Request) -> tuple[CodeKey, ...]:
-        return *map(self.code_of, self._stages(request)), *request.inventory.callables
+        if not request.codes:
+            request.codes = (*(code for _, code in self._stages(request)), *request.inventory.callables)
+        return request.codes
 
     def _told_code(self, request: Request) -> _ToldCode:
         codes = self._all_reached(request)
@@ -305,8 +313,7 @@ class Requests:
     def code_of(self, stage: StageLike) -> CodeKey:
         """The code that a stage reaches."""
         options = stage.options
-        has_version = bool(options.version or options.depends)
-        return self._code.of(stage.__wrapped__, depends=options.depends_on_code, has_version=has_version)
+        return self._code.of(stage.__wrapped__, depends=options.depends_on_code, has_version=bool(options.version))
 
     def _stage_parts(self, stage: StageLike, inventory: Inventory, *, fresh: bool) -> _Parts:
         options = stage.options

@@ -9,7 +9,7 @@ import types
 from collections.abc import Iterable
 from typing import Any, Final
 
-from cachec.base.instances import field_names
+from cachec.base.instances import attribute, field_names
 from cachec.base.texts import is_secret, module_of
 
 #: Characters of a value by which entries are selected: more are not typed.
@@ -40,6 +40,18 @@ def describe(value: object, limit: int = 80, name: str = "") -> str:
 def ordinal(value: object, limit: int) -> str:
     """The same with secrets, by which values are put into one order; not to be shown."""
     return _cut(_describe(value, limit, _DEPTH, None), limit)
+
+
+def name_of_class(value: object) -> str:
+    """Module and name of the class of a value; no code of the class or its metaclass runs."""
+    cls = type(value)
+    return f"{type.__getattribute__(cls, '__module__')}.{type.__getattribute__(cls, '__qualname__')}"
+
+
+def words_of(error: BaseException) -> str:
+    """The type of an exception and its plain arguments. Does not call its ``str``, which is the user's code."""
+    plain = (describe(each) for each in error.args if type(each) in {str, int, float, bytes})
+    return f"{type(error).__qualname__}({', '.join(plain)})"
 
 
 def spelled(value: object, name: str) -> str:
@@ -110,7 +122,7 @@ def _container(value: Any, cls: type, limit: int, depth: int, outer: str | None)
         return f"{{{_joined(pairs, limit, len(value))}}}"
     names = getattr(cls, "_fields", None) if isinstance(value, tuple) else field_names(cls)
     if names is not None:
-        parts = (f"{name}={told(getattr(value, name, None), name)}" for name in names)
+        parts = (f"{name}={told(attribute(value, name), name)}" for name in names)
         return f"{cls.__qualname__}({_joined(parts, limit, len(names))})"
     return None
 

@@ -75,7 +75,8 @@ SHIPPED = Path(__file__).parent.parent / "adapters"
 
 
 class Flag(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """One flag. names: as they are written; a ``*`` at the end stands for any rest. key: for ``weights``.
+    """One flag. names: as they are written; a ``*`` at the end stands for any rest, and its value
+    is what follows ``=``. key: for ``weights``.
 
     unless: with one of these flags on the line this description does not hold, and the flag is keyed like any other.
     """
@@ -116,6 +117,9 @@ class Adapter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     that is written to the current folder where no output is named. suffixes: of the inputs that are understood, empty
     for any; languages: value of the ``language`` flag -> the suffix that it stands for.
 
+    replaces: it makes a new file in the place of a result that is there; other commands write to the old one, which
+    keeps its mode, and its other names.
+
     dashes: ``either`` where ``-x`` and ``--x`` are one flag. response_files: ``@FILE`` holds arguments.
 
     volatile: words in an input, or in what it includes, that make the result depend on more than the files that are
@@ -147,6 +151,7 @@ class Adapter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     single: bool = False
     requires: tuple[str, ...] = ()
     default_output: dict[str, str] = {}
+    replaces: bool = False
     dashes: Literal["exact", "either"] = "exact"
     response_files: bool = False
     volatile: dict[str, str] = {}
@@ -299,6 +304,11 @@ def _flag(item: Any, number: int, where: str, text: str) -> Flag:
     if not flag.names or (needs_value and not flag.takes):
         raise ConfigError(
             f"{where}:{line}: a flag that is {flag.means!r} needs names and takes, such as takes = ['next', 'equals']"
+        )
+    if needs_value and "joined" in flag.takes and any(name.endswith("*") for name in flag.names):
+        raise ConfigError(
+            f"{where}:{line}: a flag that is {flag.means!r} and 'joined' needs its whole name, as its value begins "
+            "where '*' stands; leave out '*'"
         )
     return flag
 

@@ -32,6 +32,9 @@ _PIECES = re.compile(r"[=,]")
 _WORDS = re.compile(r"[\s=,;:@(){}<>\"']+")
 
 
+#: A whole value of an option there; a path may hold any character. It is seldom asked for, and so not compiled here.
+_VALUES = r"=\s*(\"[^\"]*\"|'[^']*'|[^\s{}<>]+)"
+
 #: Options of a pass in such a description, or of one that takes them in angle brackets.
 _OPTIONS = re.compile(r"\{[^{}]*\}|<[^<>]*>")
 
@@ -192,17 +195,24 @@ def _check_outputs(command: Command) -> None:
     for path in (*(each.path for each in command.inputs), *(each.path for each in command.outputs), *command.weights):
         # The command's own descriptors are others than ours.
         if _OWN.match(os.path.normpath(path)):
-            raise PassThrough(Reason.NOT_UNDERSTOOD, f"{path!r} stands for something else in each process", told=True)
+            raise PassThrough(Reason.NOT_UNDERSTOOD, f"{path!r} stands for something else in each process")
     seen: dict[str, Output] = {}
     for output in command.outputs:
         real = os.path.realpath(output.path)
         other = seen.setdefault(real, output)
         if other is not output:
-            raise UsageError(f"{output.where} and {other.where} are one output, {real!r}; two outputs need two names")
+            words = f"{output.where} and {other.where} are one output, {real!r}; two outputs need two names"
+            if "any" in {output.kind, other.kind}:  # an option of cachec, not of the command
+                raise UsageError(words)
+            raise PassThrough(Reason.NOT_UNDERSTOOD, words)
         if output.kind in {"folder", "any"} and os.path.isdir(output.path):
             continue
+        folder = os.path.dirname(output.path)
+        if command.adapter is not None and not os.access(folder, os.W_OK | os.X_OK, effective_ids=True):
+            words = f"{output.where} leads to {output.path!r}: {folder!r} is no folder that can be written to"
+            raise PassThrough(Reason.NOT_UNDERSTOOD, words)
         try:
-            check_place(output.path, replaces=command.options.hardlink)
+            check_place(output.path, replaces=command.options.hardlink, keeps=command.keeps_file(output))
         except OSError as error:
             words = f"{output.where} leads to {output.path!r}: {error.strerror}"
             raise PassThrough(Reason.NOT_UNDERSTOOD, words) from error
@@ -281,7 +291,10 @@ class _ArgumentReader:
         return end
 
     def _match(self, arg: str) -> tuple[Flag | None, str, str | None]:
-        """(flag, its name, its value where the argument holds it)."""
+        """(flag, its name, its value where the argument holds it).
+
+        Of a name with ``*`` at the end: what stands before ``=``, and what stands behind it.
+        """
         text = self._dashed(arg)
         head, equals, tail = text.partition("=")
         best: tuple[int, Flag | None, str, str | None] = (0, None, "", None)
@@ -291,7 +304,8 @@ class _ArgumentReader:
             for written in flag.names:
                 name = self._dashed(written)
                 if name.endswith("*"):
-                    rank, hit, value = len(name) - 1, text.startswith(name[:-1]), None
+                    rank, hit, value = len(name) - 1, text.startswith(name[:-1]), tail if equals else None
+                    written = head
                 elif text == name:
                     rank, hit, value = 10_000, True, None
                 elif head == name and equals and "equals" in flag.takes:
@@ -313,6 +327,8 @@ class _ArgumentReader:
             raise PassThrough(Reason.SIDE_EFFECT_FLAG, f"{self._written(begin, name)} is there for what it prints")
         if means == "unknown":
             raise self._unknown(self._written(begin, name), "a flag that its adapter leaves to the compiler")
+        if value == "":
+            name += "="  # it differs from the flag without a value
         text: str | None = value or ""
         if means in {"output", "output-folder", "extra-output", "depfile"} and value is not None:
             text = self._output(means, value, shown)
@@ -336,7 +352,9 @@ class _ArgumentReader:
             self._on = "short"
         elif means == "pipeline" and value is not None:
             self._passes(value)
-            self._named(_WORDS.split(_options_in(value)), shown)
+            options = _options_in(value)
+            whole = [each.strip("\"'") for each in re.findall(_VALUES, options)]
+            self._named([*_WORDS.split(options), *whole], shown)
         elif means == "sees-line":
             command.sees_line = True
             command.pieces.append(Piece("command line", "\0".join((command.program, *command.argv)), "line", -1, -1))
@@ -360,6 +378,8 @@ class _ArgumentReader:
         if value == "-" and means == "output":
             self._to_stdout = True
             return value
+        if value in {"", "-"}:
+            raise self._unknown(shown, "not the name of a file")
         path = os.path.join(self._command.cwd, value)
         kinds: dict[str, OutputKind] = {"output-folder": "folder", "extra-output": "extra"}
         output = Output(path, kinds.get(means, "file"), shown)
@@ -395,13 +415,14 @@ class _ArgumentReader:
             raise self._unknown(arg, "a folder, which its adapter does not describe")
         self._missing.append(arg)
         command.undescribed.append(path)
+        self._named([*_named_in(arg), *_words_in(arg)], where)  # it may be the value of the flag before it
         command.pieces.append(Piece(where, arg, "value", number, number + 1))
 
     def _other(self, arg: str, number: int) -> None:
         """A flag that the adapter does not name: keyed by its text, and by the content of a file that it names."""
         self._named([*_named_in(arg), *_words_in(arg)], arg)
-        name, equals, value = arg.partition("=")
-        self._command.pieces.append(Piece(name if equals else arg, value, "value", number, number + 1))
+        name, _, value = arg.partition("=")
+        self._command.pieces.append(Piece(name if value else arg, value, "value", number, number + 1))
 
     def _named(self, words: Sequence[str], where: str) -> None:
         """Key the content of the files that words name."""

@@ -116,6 +116,11 @@ class Command(msgspec.Struct):
         """The executables that count with it: those of its adapter, of ``--tool``, and what it is seen to run."""
         return (*(() if self.adapter is None else self.adapter.helpers), *self.options.tools, *self.runs)
 
+    def keeps_file(self, output: Output) -> bool:
+        """Whether the command writes to a file that is in the place of an output, or may do so. Else it makes a new
+        one. Compilers write depfiles to what is there."""
+        return self.adapter is None or not self.adapter.replaces or output.kind == "depfile"
+
     def is_input(self, piece: Piece, paths: Container[str]) -> bool:
         """Whether a piece names one of these inputs, where a dash can stand for the name."""
         return piece.label == "input" and piece.begin >= 0 and os.path.join(self.cwd, piece.text or "") in paths

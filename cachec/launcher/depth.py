@@ -31,23 +31,10 @@ def deepened(environ: "os._Environ[str] | dict[str, str]") -> dict[str, str]:
     return {VARIABLE: str(depth(environ) + 1)}
 
 
-def too_deep_message(name: str, program: str, environ: "os._Environ[str] | dict[str, str]") -> str:
+def too_deep_message(name: str, program: str) -> str:
     """Return the error for a command that must not be started. program: the executable that ``name`` leads to."""
-    own_path = _other_in_path(os.path.basename(name), program, environ) or f"/usr/bin/{os.path.basename(name)}"
     return (
-        f"cachec exec was started {MAX_DEPTH} levels deep: {name!r} leads to {program}, which calls cachec exec again; "
-        f"name the compiler by its own path there, as in: cachec exec -- {own_path}"
+        f"cachec exec was started {MAX_DEPTH} levels deep, by commands that start cachec exec again; the next one is "
+        f"{name!r}, which is {program}; in the scripts that start cachec exec, name the compiler by the path of its "
+        "own executable"
     )
-
-
-def _other_in_path(name: str, program: str, environ: "os._Environ[str] | dict[str, str]") -> str:
-    """Return the first executable of this name in PATH that is another file than ``program``; empty for none."""
-    for folder in environ.get("PATH", os.defpath).split(os.pathsep):
-        path = os.path.join(folder, name)
-        if os.path.isabs(path) and os.path.isfile(path) and os.access(path, os.X_OK):
-            try:
-                if not os.path.samefile(path, program):
-                    return path
-            except OSError:
-                continue  # one of the two went meanwhile
-    return ""

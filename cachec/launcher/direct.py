@@ -9,20 +9,21 @@ Imports no module that takes a millisecond: not even ``typing``.
 
     direct/ab/<64 hex>    in the cache's default folder; the name is the BLAKE3 of arguments, folder, version, user
 
-    bytes 0-15    ``cachec direct 7`` and a newline
+    bytes 0-15    ``cachec direct 8`` and a newline
     bytes 16-47   BLAKE3-256 of the rest
     bytes 48-55   u64 little-endian: length of the fields; then the fields, then the blobs
     fields        separated by NUL, numbers in decimal, a list as its length and its items:
                   arguments, current folder, version of cachec, boot id;
-                  variables (name, ``=value`` or ``-``); the rule for the others (patterns of those that count, those
-                  of them that do not, ``1`` where all others count), and those that count by it (name, value); how
-                  many CACHEC_* beside ``UNKEYED``;
+                  variables (name, ``=`` and the digest of the value, or ``-``); the rule for the others (patterns of
+                  those that count, those of them that do not, ``1`` where all others count), and those that count by
+                  it (name, digest of the value); how many CACHEC_* beside ``UNKEYED``;
                   absent paths; folders (path, identity, trust, names that must be absent);
                   files (path, identity, trust, digest); which file a path leads to (path, ``dev:ino``, ``-`` for none);
                   store; index file, identity, trust, row as the file has it, digest of the row;
                   artifacts (digest, size, identity, trust); ``1`` where equal outputs keep their time stamps
-                  (``--restat``), else ``0``; outputs (path, mode, artifact number or ``-``, the file that is there
-                  while a launcher compiles to the same place);
+                  (``--restat``), else ``0``; outputs (path, mode, with ``=`` before it where a file that is there
+                  keeps its own, artifact number or ``-``, the file that is there while a launcher compiles
+                  to the same place);
                   lengths of blobs; the record for the log, and the path of its copy where no variable says one
     blobs         stdout, stderr, then the outputs without an artifact, in order
 
@@ -41,9 +42,9 @@ from cachec.base.appending import Appender
 from cachec.base.foreign import read_regular
 from cachec.base.xdg import cache_folder, expand_user
 from cachec.launcher.ending import write_streams
-from cachec.launcher.restore import check_place, mode_of, restore_bytes, restore_file
+from cachec.launcher.restore import check_place, mode_for, restore_bytes, restore_file
 
-MAGIC = b"cachec direct 7\n"
+MAGIC = b"cachec direct 8\n"
 _HEADER = len(MAGIC) + 32 + 8
 
 #: A file that has to be read, as its identity proves nothing, is left to the whole road from this size: that
@@ -98,6 +99,11 @@ def default_folder(environ: "os._Environ[str] | dict[str, str]", cwd: str) -> st
 def count_keyed(environ: "os._Environ[str] | dict[str, str]") -> int:
     """How many settings there are in the environment that an answer may rest on."""
     return sum(name.startswith("CACHEC_") for name in environ) - sum(name in environ for name in UNKEYED)
+
+
+def value_digest(value: bytes) -> bytes:
+    """What a memo holds of the value of a variable, which may be a secret."""
+    return blake3(value).hexdigest().encode()
 
 
 def identity(path: str | bytes) -> bytes:
@@ -160,7 +166,7 @@ class _Memo:
         self._fields = data[_HEADER:end].split(b"\0")
         self._at = 0
         self._blobs = memoryview(data)[end:]
-        self._outputs: list[tuple[str, bytes, int]] = []
+        self._outputs: list[tuple[str, str, bool, int]] = []
         self._locks: list[bytes] = []
         self._artifacts: list[tuple[str, bytes, bytes, bytes]] = []
         self._streams: list[memoryview] = []
@@ -190,7 +196,7 @@ class _Memo:
         for _ in range(int(self._next())):
             name, wanted = self._take(2)
             value = environ.get(name)
-            if wanted != (b"-" if value is None else b"=" + value):
+            if wanted != (b"-" if value is None else b"=" + value_digest(value)):
                 raise _Stale
         keyed, passed = (self._take(int(self._next())) for _ in range(2))
         if _matching(keyed, passed, others=self._next() == b"1") != self._take(2 * int(self._next())):
@@ -257,7 +263,9 @@ class _Memo:
         for _ in range(int(self._next())):
             path, mode, number, lock = self._take(4)
             self._locks.append(lock)
-            self._outputs.append((os.fsdecode(path), mode, -1 if number == b"-" else int(number)))
+            word = mode.decode()
+            artifact = -1 if number == b"-" else int(number)
+            self._outputs.append((os.fsdecode(path), word.removeprefix("="), word.startswith("="), artifact))
         at = 0
         for length in map(int, self._take(int(self._next()))):
             self._streams.append(self._blobs[at : at + length])
@@ -285,14 +293,15 @@ class _Memo:
     def hand_out(self) -> None:
         """Put the outputs in their places. Raises OSError; the other road then does it again, and tells."""
         self.check_locks()
-        for path, _, _ in self._outputs:
-            check_place(path)
+        for path, _, keeps, _ in self._outputs:
+            check_place(path, keeps=keeps)
         blobs = iter(self._streams[2:])
-        for path, mode, number in self._outputs:
+        for path, word, keeps, number in self._outputs:
+            mode = mode_for(word, path, keeps=keeps)
             if number < 0:
-                restore_bytes(bytes(next(blobs)), path, mode_of(mode.decode()), restat=self._restat)
+                restore_bytes(bytes(next(blobs)), path, mode, restat=self._restat)
             else:
-                restore_file(self._artifacts[number][0], path, mode_of(mode.decode()), restat=self._restat)
+                restore_file(self._artifacts[number][0], path, mode, restat=self._restat)
 
     def log(self, started: float) -> None:
         """Append the outcome to the log of the day, and to its copy. What can't be written is left out."""
@@ -325,7 +334,7 @@ class _Memo:
 
 
 def _matching(keyed: list[bytes], passed: list[bytes], *, others: bool) -> list[bytes]:
-    """Return the names and values of the variables that count by patterns. keyed: patterns alone."""
+    """Return the names, and digests of the values, of the variables that count by patterns. keyed: patterns alone."""
     environ = os.environb
     if others or passed:
         from cachec.launcher.variables import Rule
@@ -335,7 +344,7 @@ def _matching(keyed: list[bytes], passed: list[bytes], *, others: bool) -> list[
     else:
         beginnings = tuple(pattern[:-1] for pattern in keyed)
         names = sorted(name for name in environ if name.startswith(beginnings))
-    return [each for name in names for each in (name, environ[name])]
+    return [each for name in names for each in (name, value_digest(environ[name]))]
 
 
 def _check_file(path: bytes, wanted: bytes, trust: bytes, digest: bytes) -> None:

@@ -10,8 +10,8 @@ import sys
 #: What a shell returns where a command can't be started, or ended by signal n (then 128 + n).
 _NOT_STARTED, _SIGNALLED = 126, 128
 
-#: The signals by which a launcher ends itself where the command did.
-_DEADLY = (_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP, _signal.SIGKILL, _signal.SIGPIPE)
+#: The signals of faults, which write a core.
+_DUMPED = (_signal.SIGSEGV, _signal.SIGABRT, _signal.SIGBUS, _signal.SIGFPE, _signal.SIGILL, _signal.SIGQUIT)
 
 
 class Ending:
@@ -68,7 +68,7 @@ def perform(ending: Ending) -> int:
     if status is None:
         return _NOT_STARTED if ending.become is None else pass_through(*ending.become, ending.stdin)
     if status < 0:
-        return die_by(-status) if -status in _DEADLY else _SIGNALLED - status
+        return die_by(-status)
     return status
 
 
@@ -123,6 +123,10 @@ def pass_through(program: str, argv: "list[str]", stdin: int | None) -> int:
 
 def die_by(number: int) -> int:
     """End as the command did, so that who waits for us sees the signal; returns where it is blocked."""
+    if number in _DUMPED:
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core of this process would say nothing of the command
     if number != _signal.SIGKILL:
         _signal.signal(number, _signal.SIG_DFL)
     os.kill(os.getpid(), number)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from cachec import config, recording
 from cachec.base.hashing import Known
-from cachec.errors import CachecError, StoreFault, UnstorableResult
+from cachec.errors import CachecError, CacheMissError, StoreFault, UnstorableResult
 from cachec.key.tools.executables import which
 from cachec.launcher import options
 from cachec.launcher.command import Command, PassThrough
@@ -19,7 +19,7 @@ from cachec.launcher.describing import describe_here
 from cachec.launcher.ending import Ending, perform, say
 from cachec.launcher.outputs import outputs_held
 from cachec.launcher.places import NoFolder
-from cachec.launcher.restore import mode_of, restore_bytes, restore_file, restore_tree
+from cachec.launcher.restore import mode_for, restore_bytes, restore_file, restore_tree
 from cachec.launcher.stage import CommandFailed, CommandStage, Opened
 from cachec.launcher.stripping import StrippedInput, strip_inputs, stripped_command_line, weights_beside
 from cachec.model import Fault, Mode, Outcome, Reason
@@ -66,25 +66,32 @@ def _execute(args: Sequence[str], overrides: Mapping[str, object], served_with: 
         say(f"error: {argv[0]!r} is not an executable in PATH; install it, or give its path")
         return Ending(_NOT_FOUND)
     if is_too_deep(os.environ):
-        say(f"error: {too_deep_message(argv[0], program, os.environ)}")
+        say(f"error: {too_deep_message(argv[0], program)}")
         return Ending(_WRONG_USE)
     try:
         opened = Opened(overrides, dict(os.environ), served_with)
     except NoFolder as error:
-        _count(OpenedCache(config.load(overrides)), PassThrough(Reason.KEY_UNREADABLE, str(error), told=True), argv)
+        _bypass(OpenedCache(config.load(overrides)), PassThrough(Reason.KEY_UNREADABLE, str(error), told=True), argv)
         return Ending(None, become=(program, argv))
+    no_store: PassThrough | None = None
     if opened.settings.store_folder is None and opened.settings.mode is not Mode.OFF:
-        _count(opened, PassThrough(Reason.NO_STORE_FOLDER, opened.settings.no_store, told=True), argv)
-        return Ending(None, become=(program, argv))
+        no_store = PassThrough(Reason.NO_STORE_FOLDER, opened.settings.no_store, told=True)
+        if opened.settings.mode is not Mode.REQUIRE:
+            _count(opened, no_store, argv)
+            return Ending(None, become=(program, argv))
     if served_with is not None and opened.settings.server == "off":
         return None
     stdin: int | None = None
     command: Command | None = None
     way: PassThrough
+    is_refused = False
     try:
         if opened.settings.mode is Mode.OFF:
             raise PassThrough(Reason.MODE_OFF, "")
         command = describe_here(opened, given, argv, program)
+        if no_store is not None:  # in mode ``require``, and no command that is always let pass
+            no_store.stage = command.stage
+            _bypass(opened, no_store, argv)
         if command.stdin:
             if served_with is not None:
                 return None  # what was read of it here would be gone for the other
@@ -96,15 +103,37 @@ def _execute(args: Sequence[str], overrides: Mapping[str, object], served_with: 
         raise
     except OSError as error:  # something can't be read: the command says it better
         way = PassThrough(Reason.NOT_UNDERSTOOD, str(error), told=True)
+        is_refused = True
     if command is not None:
         way.stage = command.stage
-    _count(opened, way, argv)
+    if is_refused:
+        _bypass(opened, way, argv)
+    else:
+        _count(opened, way, argv)
     return Ending(None, become=(program, argv), stdin=stdin)
+
+
+def _bypass(opened: OpenedCache, way: PassThrough, argv: Sequence[str]) -> None:
+    """Count, and tell, that the system refuses a key or a store to a command that may have one.
+
+    Raises CacheMissError in mode ``require``.
+    """
+    if opened.settings.mode is not Mode.REQUIRE:
+        _count(opened, way, argv)
+        return
+    name = _stage_of(way, argv)
+    why = f"{way.reason.value}: {way.detail}"
+    opened.events.emit(Outcome(reason=Reason.REQUIRED, stage=name, key="", detail=why, time=time.time()))
+    raise CacheMissError(f"{name} would run in mode 'require' ({why}); make that readable, or run it in mode 'on'")
+
+
+def _stage_of(way: PassThrough, argv: Sequence[str]) -> str:
+    return way.stage or f"exec:{os.path.basename(argv[0])}"
 
 
 def _count(opened: OpenedCache, way: PassThrough, argv: Sequence[str]) -> None:
     """Count, and tell, why the command is run as if cachec were not there."""
-    name = way.stage or f"exec:{os.path.basename(argv[0])}"
+    name = _stage_of(way, argv)
     opened.events.emit(Outcome(reason=way.reason, stage=name, key="", detail=way.detail, time=time.time()))
     if way.told and not opened.events.tells(way.reason) and opened.settings.log != "off":
         say(f"{way.reason.value} {name}: {way.detail}")
@@ -186,12 +215,12 @@ def _hand_out(opened: Opened, command: Command, value: Any) -> None:
     for output, stored, word in zip(command.outputs, value["outputs"], value["modes"], strict=True):
         hardlink, restat = command.options.hardlink, command.options.restat
         try:
+            mode = mode_for(word, output.path, keeps=command.keeps_file(output))
             if isinstance(stored, bytes):
-                restore_bytes(opened.places.filled(stored), output.path, mode_of(word), restat=restat)
+                restore_bytes(opened.places.filled(stored), output.path, mode, restat=restat)
             elif os.path.isdir(stored.path):
                 restore_tree(os.fspath(stored.path), output.path, hardlink=hardlink, restat=restat)
             else:
-                mode = mode_of(word)
                 restore_file(os.fspath(stored.path), output.path, mode, hardlink=hardlink, restat=restat)
         except OSError as error:
             if not isinstance(stored, bytes) and not os.path.exists(stored.path):

@@ -322,7 +322,10 @@ class Draft:
             unknown += adapter.environment.unknown
         names.update(dict.fromkeys(name for name in unknown if not name.endswith("*")))
         self._list(
-            [[os.fsencode(name), b"=" + os.fsencode(environ[name]) if name in environ else b"-"] for name in names]
+            [
+                [os.fsencode(name), b"=" + direct.value_digest(os.fsencode(environ[name])) if name in environ else b"-"]
+                for name in names
+            ]
         )
         # One that is unknown is not set, or empty; where it comes to be set it is another of those that match.
         patterns = [name for name in (*rule.keyed, *unknown) if name.endswith("*")]
@@ -331,7 +334,8 @@ class Draft:
         self._list([[os.fsencode(name)] for name in patterns])
         self._list([[os.fsencode(name)] for name in passed])
         self._put(_flag(rule.others))
-        self._list([[os.fsencode(name), os.fsencode(environ[name])] for name in rule.matching(environ)])
+        matching = rule.matching(environ)
+        self._list([[os.fsencode(name), direct.value_digest(os.fsencode(environ[name]))] for name in matching])
         self._put(b"%d" % direct.count_keyed(environ))
 
     def _stats_file(self) -> Path | None:
@@ -375,7 +379,8 @@ class Draft:
                 size = b"%d" % os.stat(path).st_size
                 artifacts.append([digest.encode(), size, identity, _flag(self._is_certain(path, identity, digest))])
             lock = lock_of(self._opened.store, output).path
-            outputs.append([os.fsencode(output.path), mode.encode(), number, os.fsencode(lock)])
+            word = ("=" if self._command.keeps_file(output) else "") + mode
+            outputs.append([os.fsencode(output.path), word.encode(), number, os.fsencode(lock)])
         if sum(map(len, blobs)) > _MAX_BLOBS:
             raise _Unfit
         self._list(artifacts)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from cachec.key.tools.environment import LOCALE
 from cachec.launcher.command import Command
-from cachec.launcher.request import keyed_variables
+from cachec.launcher.request import keyed_variables, sealed_variables
 from cachec.launcher.stage import Opened
 from cachec.reproduce.recipe import LineCalled, RecordedLine
 
@@ -17,4 +17,5 @@ def called(opened: Opened, command: Command, args: Sequence[str]) -> LineCalled:
     variables = {name: keyed(value) for name, value in opened.variables.items()}
     names = (*keyed_variables(command, opened.variables), *LOCALE)
     line = RecordedLine(tuple(map(keyed, args)), keyed(command.cwd))
-    return LineCalled(line, {name: variables.get(name) for name in names})
+    sealed = tuple(sorted(sealed_variables(command, names) & variables.keys()))
+    return LineCalled(line, {name: variables.get(name) for name in names if name not in sealed}, sealed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from cachec.launcher.adapters import AdapterEnvironment
 from cachec.launcher.command import Command, PassThrough
 from cachec.launcher.depth import deepened
 from cachec.launcher.places import Places
-from cachec.launcher.variables import Rule
+from cachec.launcher.variables import Rule, matches
 from cachec.launcher.volatile import VolatileWords
 from cachec.model import Part, PartKind, Reason
 
@@ -170,7 +170,8 @@ class CommandRequests:
     def _environment_parts(self, command: Command) -> tuple[Part, ...]:
         """One part for each variable that counts. The base folder leaves their values, as it leaves arguments."""
         values = {name: self._places.keyed(value) for name, value in self._environ.items()}
-        return environment_parts(keyed_variables(command, self._environ), values)
+        names = keyed_variables(command, self._environ)
+        return environment_parts(names, values, sealed=sealed_variables(command, names))
 
     def _tool_parts(self, command: Command, *, fresh: bool) -> Iterator[Part]:
         keys = self.tool_keys(command)
@@ -284,6 +285,17 @@ def keyed_variables(command: Command, environ: Mapping[str, str]) -> tuple[str, 
     """The variables that are in the key: those that are named, set or not, and of the others those that are set."""
     rule = variable_rule(command)
     return tuple(sorted({*rule.names, *rule.matching(environ), *(name for name in LOCALE if name in environ)}))
+
+
+def sealed_variables(command: Command, names: Iterable[str]) -> frozenset[str]:
+    """Those of these variables whose values are stored as digests: each that the adapter does not name.
+
+    Such a variable may hold a secret, whatever it is called.
+    """
+    adapter = command.adapter
+    described = AdapterEnvironment() if adapter is None else adapter.environment
+    shown = (*described.keyed, *described.search, *_ALWAYS, *LOCALE)
+    return frozenset(name for name in names if not matches(name, shown))
 
 
 def environment(command: Command, environ: Mapping[str, str]) -> dict[str, str]:

@@ -32,6 +32,27 @@ def mode_of(word: str) -> int:
     return (0o777 if word == EXECUTABLE else 0o666) & ~umask
 
 
+def mode_for(word: str, target: str, *, keeps: bool) -> int:
+    """The permission bits of an output. keeps: the command writes to a file that is there, which keeps its mode.
+
+    A file that nobody may write to may be one of ``--hardlink``: it becomes a file that can be written, and no more
+    readable. A stored mode that the command has chosen itself always holds. Raises ValueError as ``mode_of``.
+    """
+    mode = mode_of(word)
+    if not keeps or word not in (PLAIN, EXECUTABLE):
+        return mode
+    try:
+        status = os.stat(target)
+    except OSError:
+        return mode
+    if not stat.S_ISREG(status.st_mode):
+        return mode
+    old = status.st_mode & 0o777
+    if not old & 0o222:
+        old = mode & (old | (old & 0o444) >> 1)
+    return old | (old & 0o444) >> 2 if word == EXECUTABLE else old
+
+
 def same_content(target: str, source: str, size: int) -> bool:
     """Whether ``target`` is a regular file with the content of ``source``, which has ``size`` bytes."""
     try:
@@ -51,11 +72,12 @@ def same_content(target: str, source: str, size: int) -> bool:
         return False
 
 
-def check_place(target: str | bytes, *, replaces: bool = False) -> None:
+def check_place(target: str | bytes, *, replaces: bool = False, keeps: bool = False) -> None:
     """Raise OSError where a command would not simply make a file, or write to one that is there: some of them write
     through a link, others replace it; a device or a pipe is no place for a file; what may not be written is refused.
 
-    replaces: it was linked to the store, where nothing may be written.
+    replaces: it was linked to the store, where nothing may be written. keeps: as of ``mode_for``; what else leads to
+    that file changes with it, and so it must have no other name. One of the store can't be written.
     """
     try:
         status = os.lstat(target)
@@ -65,6 +87,8 @@ def check_place(target: str | bytes, *, replaces: bool = False) -> None:
         raise OSError(errno.EEXIST, "it is no regular file", target)
     if not replaces and not os.access(target, os.W_OK, effective_ids=True):
         raise PermissionError(errno.EACCES, "it may not be written", target)
+    if keeps and not replaces and status.st_nlink > 1 and status.st_mode & 0o222:
+        raise OSError(errno.EMLINK, "it has a second name (a hard link), which the command writes to as well", target)
 
 
 def restore_file(source: str, target: str, mode: int, *, hardlink: bool = False, restat: bool = False) -> bool:
@@ -191,7 +215,7 @@ def restore_tree(source: str, target: str, *, hardlink: bool = False, restat: bo
                 restore_tree(entry.path, place, hardlink=hardlink, restat=restat)
             else:
                 is_executable = bool(entry.stat().st_mode & stat.S_IXUSR)
-                mode = mode_of(EXECUTABLE if is_executable else PLAIN)
+                mode = mode_for(EXECUTABLE if is_executable else PLAIN, place, keeps=True)
                 restore_file(entry.path, place, mode, hardlink=hardlink, restat=restat)
     if not restat:
         os.utime(target)

@@ -229,7 +229,10 @@ def _result(places: Places, command: Command, ended: Ended, recorder: Recorder, 
             continue  # that was told
         status = os.stat(output.path)
         modes.append(_mode(status.st_mode))
-        if modes[-1] not in {PLAIN, EXECUTABLE} and untouched.has_old_mode(output.path, status):
+        has_old_mode = untouched.has_old_mode(output.path, status)
+        if has_old_mode and command.adapter is not None and command.adapter.is_shipped:
+            modes[-1] = PLAIN  # as each of these compilers makes a new file
+        elif modes[-1] not in {PLAIN, EXECUTABLE} and has_old_mode:
             why = f"output {output.path} had the mode {modes[-1]} before, which the command may not have chosen"
             recorder.keep_out(Reason.UNDESCRIBED, why)
         name = f"output-{len(outputs)}"  # a command that is asked for it elsewhere, under another name, gives the same

@@ -130,12 +130,15 @@ class LookedAt(NamedTuple):
 
 
 @contextmanager
-def looked_at(args: Sequence[str], overrides: Mapping[str, object] | None) -> Iterator[LookedAt]:
+def looked_at(
+    args: Sequence[str], overrides: Mapping[str, object] | None, *, needs_store: bool = True
+) -> Iterator[LookedAt]:
     """The command line behind ``--``, and the cache opened for it. Raises UsageError where it names no executable, and
-    NoStoreFolder."""
+    NoStoreFolder for a question that needs a store."""
     given, argv = options.parse(args)
     opened = Opened(overrides or {}, dict(os.environ))
-    _ = opened.settings.dir  # raises NoStoreFolder
+    if needs_store:
+        _ = opened.settings.dir  # raises NoStoreFolder
     try:
         program = which(argv[0], opened.variables)
         if program is None:

@@ -26,10 +26,13 @@ def hold(folder: str, name: str) -> tuple[int, bool]:
     to ask now. Neither, where the settings have none, or its folder can't be had.
     """
     try:
-        if config.load().server == "off":
+        settings = config.load()
+        if settings.server == "off":
             return -1, False
-        fsio.make_dir(os.path.dirname(folder))
         if not os.path.lexists(folder):
+            if _is_refused(folder, settings):
+                return -1, False
+            fsio.make_dir(os.path.dirname(folder))
             os.mkdir(folder, 0o700)
         held = client.open_own(folder)
     except FileExistsError:
@@ -39,12 +42,21 @@ def hold(folder: str, name: str) -> tuple[int, bool]:
     try:
         has_waited = _waited(held)
         if has_waited is False and not _is_there(held, name):
+            if _is_refused(folder, settings):
+                return -1, False
             held, locked = -1, held
             return locked, False
         return -1, has_waited is not None
     finally:
         if held >= 0:
             os.close(held)
+
+
+def _is_refused(folder: str, settings: config.Settings) -> bool:
+    """Return whether the store in which the folder of the sockets lies is refused: nothing is made in it then."""
+    from cachec.store.store import Store  # only where no server answers
+
+    return bool(Store(os.path.dirname(folder)).why_refused(settings.shared))
 
 
 def _waited(held: int) -> bool | None:

@@ -53,7 +53,7 @@ NEUTRAL_GROUPS = {
 NEUTRAL = tuple(name for names in NEUTRAL_GROUPS.values() for name in names)
 
 #: A variable with one of these in its name holds a secret, and does not count either. (``TOKENIZER`` is none.)
-SECRET_WORDS = ("TOKEN", "SECRET", "PASSW", "CREDENTIAL", "API_KEY", "APIKEY", "ACCESS_KEY")
+SECRET_WORDS = ("TOKEN", "SECRET", "PASSW", "PASSPHRASE", "COOKIE", "CREDENTIAL", "API_KEY", "APIKEY", "ACCESS_KEY")
 
 
 #: The loader of any program loads or writes files by them, which nothing describes.

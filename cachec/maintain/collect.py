@@ -9,6 +9,10 @@ removes rows also writes ``condemned:<hex>``: which artifacts nothing needs from
 these without a grace period, so it comes to the same end as one that was not killed. The order of eviction depends on
 nothing that an eviction changes.
 
+**Versions of the records:** entries of another version are never evicted: what they say is not known, so neither is
+whether they are pinned or in use. What only they need counts for no limit but that of their own cachec. A version that
+nobody has used for ``versions.OLD_SECONDS`` goes whole.
+
 **Two at once:** the second one finds the lock ``locks/gc/gc`` taken and does nothing.
 """
 
@@ -31,7 +35,7 @@ from cachec.maintain.orphans import GRACE_SECONDS, Sweep
 from cachec.maintain.pins import Pins
 from cachec.maintain.plans import BATCH, remove_rows
 from cachec.maintain.survey import Candidate, Survey, survey
-from cachec.model import RECORD_VERSION, STORE_VERSION, Digest, Fault
+from cachec.model import RECORD_VERSION, Digest, Fault
 from cachec.store import conclusions, forgotten, recent, usage
 from cachec.store.conclusions import FORGOTTEN_SECONDS
 from cachec.store.leases import Held, collecting
@@ -139,9 +143,9 @@ class Collector:
         plan = self._plan(snapshot, held, limit, older_than, done)
         done.before = snapshot.nbytes
         sweep.removed["damaged rows"] += len(snapshot.broken) + len(snapshot.put_away)
-        names = {(each.version, each.name) for each in snapshot.entries}
+        names = {each.name for each in snapshot.entries}
         if self._dry_run:
-            names -= {(each.version, each.name) for each in plan.evicted}
+            names -= {each.name for each in plan.evicted}
             done.entries = len(plan.evicted)
             done.seconds = sum(each.seconds for each in plan.evicted)
             done.freed, done.after = snapshot.nbytes - plan.after, plan.after
@@ -152,13 +156,10 @@ class Collector:
             names -= gone
             self._remove(doomed | plan.orphans, held, done)
             done.after = snapshot.nbytes - done.freed
-            own = {name for version, name in names if version is None}
-            self._finish(snapshot, own, started, done)
-        stored = {self._store.index.row_name(f"entry:{name}") for version, name in names if version is None}
-        stored |= {
-            f"{version}:entry:{name}" if version else f"entry:{name}" for version, name in names if version is not None
-        }
-        sweep.run(stored, {name for name, count in snapshot.trees.items() if count > 0})
+            self._finish(snapshot, names, started, done)
+        stored = {self._store.index.row_name(f"entry:{name}") for name in names}
+        trees = {name for name, count in snapshot.trees.items() if count > 0}
+        sweep.run(stored | snapshot.others, trees, snapshot.trees.keys() - trees if snapshot.others else None)
         done.swept = +sweep.removed
 
     def _note_damaged(self, detail: str) -> None:
@@ -177,6 +178,7 @@ class Collector:
             for digest, (_, mtime) in snapshot.objects.items()
             if not self._damaged_records  # what these need is not known
             and not snapshot.counts[digest]
+            and digest not in snapshot.others_need
             and digest not in held
             and (digest in condemned or self._now - mtime > GRACE_SECONDS)
         }
@@ -196,7 +198,7 @@ class Collector:
             evicted.append(entry)
             freed = _released(counts, entry.needs)
             gone = {digest for digest in freed if digest in snapshot.objects and digest not in held}
-            orphans |= gone if self._dry_run else set()
+            orphans |= gone - snapshot.others_need if self._dry_run else set()
             after -= sum(snapshot.objects[digest][0] for digest in gone)
         return _Eviction(evicted, orphans, after)
 
@@ -221,16 +223,13 @@ class Collector:
 
     def _evict(
         self, snapshot: Survey, evicted: list[Candidate], held: Held, done: Collected
-    ) -> tuple[set[Digest], set[tuple[int | None, str]]]:
+    ) -> tuple[set[Digest], set[str]]:
         """Remove the rows of these entries; which artifacts are needed by nothing from then on, and which rows went."""
         doomed = frozenset[Digest]().union(*snapshot.condemned.values())
-        doomed = frozenset(digest for digest in doomed if not snapshot.counts[digest])
+        doomed = frozenset(digest for digest in doomed if not snapshot.counts[digest]) - snapshot.others_need
         levels = snapshot.levels
-        names: set[tuple[int | None, str]] = set()
-        by_version: dict[int | None, list[Candidate]] = defaultdict(list)
-        for each in evicted:
-            by_version[each.version].append(each)
-        for version, batch in ((version, batch) for version, all_ in by_version.items() for batch in _batches(all_)):
+        names: set[str] = set()
+        for batch in _batches(evicted):
             held.look()
             pinned = self._pins.read()
             going = {
@@ -246,20 +245,21 @@ class Collector:
                 counts = Counter({digest: snapshot.counts[digest] for name in gone for digest in going[name].needs})
                 freed.clear()
                 freed.update(digest for name in gone for digest in _released(counts, going[name].needs))
+                freed.difference_update(snapshot.others_need)
                 condemned = Condemned(version=RECORD_VERSION, artifacts=tuple(sorted(freed)))
                 self._store.index.write("gc:", row, _TAG)
                 name = f"condemned:{os.urandom(8).hex()}"
                 self._store.index.write(name, pack(condemned), _TAG)
 
             rows = [(each.name, each.state) for each in going.values()]
-            gone = remove_rows(self._store, rows, condemn, version=version)
+            gone = remove_rows(self._store, rows, condemn)
             for name in gone:
                 _released(snapshot.counts, going[name].needs)
                 snapshot.trees.subtract(going[name].trees)
                 done.entries += 1
                 done.seconds += going[name].seconds
             doomed |= freed
-            names |= {(version, name) for name in gone}
+            names |= gone
         return set(doomed), names
 
     def _remove(self, doomed: Iterable[Digest], held: Held, done: Collected) -> None:
@@ -310,8 +310,8 @@ class Collector:
             # What was published meanwhile may be counted twice: the figure is never too small for that.
             meanwhile = 0 if now is None or started is None else max(0, now.nbytes - started.nbytes)
             rest = 0 if done.is_within else done.after
-            fresh = Usage(version=STORE_VERSION, nbytes=done.after + meanwhile, rest=rest)
-            index.write(usage.ROW, pack(fresh, STORE_VERSION), usage.TAG)
+            fresh = Usage(version=RECORD_VERSION, nbytes=done.after + meanwhile, rest=rest)
+            index.write(usage.ROW, pack(fresh), usage.TAG)
 
         index.atomically(change)
 

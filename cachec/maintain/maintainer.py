@@ -12,7 +12,7 @@ import msgspec
 from cachec.base import fsio
 from cachec.errors import StoreFault, UsageError
 from cachec.maintain.pins import Pins
-from cachec.model import STORE_VERSION, Digest, Fault
+from cachec.model import RECORD_VERSION, Digest, Fault
 from cachec.store import bound, usage
 from cachec.store.packing import pack
 from cachec.store.store import Store
@@ -154,14 +154,22 @@ class Maintainer:
             return None
 
     def measured(self) -> Usage:
-        """How large the store is, by looking at every file. Raises StoreFault."""
+        """How large the store is, by looking at every file. Raises StoreFault.
+
+        What only entries of other versions need does not count (collect.py).
+        """
         from cachec.weights.library.owned import WeightStore
 
         objects = self.store.objects
         owned = WeightStore(self.store).needed(lambda detail: self._on_fault(Fault.IO_ERROR, detail))
-        nbytes = sum(occupied(ref.size) for ref, _ in objects.iterate() if ref.digest not in owned)
-        nbytes += objects.trees.copied()
-        return Usage(version=STORE_VERSION, nbytes=nbytes)
+        if any(version != RECORD_VERSION for version in self.store.index.versions()):
+            from cachec.maintain.survey import survey
+
+            nbytes = survey(self.store, self.pins.read(), self._on_fault, self._clock(), owned).nbytes
+        else:
+            nbytes = sum(occupied(ref.size) for ref, _ in objects.iterate() if ref.digest not in owned)
+            nbytes += objects.trees.copied()
+        return Usage(version=RECORD_VERSION, nbytes=nbytes)
 
     def measure(self) -> Usage:
         """Measure how large the store is, and remember it where the store can be written."""
@@ -170,7 +178,7 @@ class Maintainer:
             with fsio.faults(f"looking for {self.store.folder}"):
                 is_there = self.store.folder.is_dir()
             if is_there:
-                self.store.index.write(usage.ROW, pack(measured, STORE_VERSION), usage.TAG)
+                self.store.index.write(usage.ROW, pack(measured), usage.TAG)
         except StoreFault as fault:
             self._on_fault(fault.fault, fault.detail)
         return measured

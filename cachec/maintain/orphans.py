@@ -64,20 +64,28 @@ class Sweep:
         self._dry_run = dry_run
         self.removed: Counter[str] = Counter()
 
-    def run(self, entries: Collection[str], needed_trees: Collection[Digest]) -> None:
+    def run(
+        self, entries: Collection[str], needed_trees: Collection[Digest], unneeded: Collection[Digest] | None = None
+    ) -> None:
         """Everything. entries: names of the rows of those that stay, as the index's file has them. needed_trees: those
-        that they lead to."""
-        self.trees(needed_trees)
+        that they lead to. unneeded: see ``trees``."""
+        self.trees(needed_trees, unneeded)
         self.staging()
         self.databases()
         self.locks()
         self.memos(entries)
         self.downloads()
 
-    def trees(self, needed: Collection[Digest]) -> None:
-        """Trees that no entry leads to and nobody holds."""
-        for name, _ in self._store.objects.trees.iterate():
-            if name not in needed and name not in self._held:
+    def trees(self, needed: Collection[Digest], unneeded: Collection[Digest] | None = None) -> None:
+        """Trees that no entry leads to and nobody holds.
+
+        unneeded: None where all entries are known. Entries of other versions may lead to a tree too: then only these
+        go, and those that are old; a hit makes a tree again.
+        """
+        for name, made in self._store.objects.trees.iterate():
+            if name in needed or name in self._held:
+                continue
+            if unneeded is None or name in unneeded or self._now - made > LONG_SECONDS:
                 self._try("trees", partial(self._store.objects.trees.remove, name, self._held))
 
     def staging(self) -> None:

@@ -105,20 +105,18 @@ def remove_rows(
     store: Store,
     rows: Iterable[tuple[str, bytes]],
     beside: Callable[[frozenset[str]], None] | None = None,
-    *,
-    version: int | None = None,
 ) -> frozenset[str]:
     """Remove entries that are still in the given state, in one transaction; which (by name) were removed.
 
-    beside: run in the same transaction, with these names. version: of their records, None for this cachec's.
+    beside: run in the same transaction, with these names.
     """
     wanted = dict(rows)
 
     def change() -> frozenset[str]:
-        gone = frozenset(name for name, was in wanted.items() if _is_in_state(store, f"entry:{name}", was, version))
+        gone = frozenset(name for name, was in wanted.items() if _is_in_state(store, f"entry:{name}", was))
         # One kind after the other: neighbours in the table.
         rows_of = [f"{kind}:{name}" for kind in ("entry", "summary") for name in sorted(gone)]
-        store.index.delete_many(rows_of, version=version)
+        store.index.delete_many(rows_of)
         if beside is not None:
             beside(gone)
         return gone
@@ -126,9 +124,9 @@ def remove_rows(
     return store.index.atomically(change)
 
 
-def _is_in_state(store: Store, row_name: str, was: bytes, version: int | None) -> bool:
+def _is_in_state(store: Store, row_name: str, was: bytes) -> bool:
     try:
-        row = store.index.read(row_name, version=version)
+        row = store.index.read(row_name)
     except StoreFault as fault:
         if fault.fault is not Fault.ROW_REFUSED:
             raise

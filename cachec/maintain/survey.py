@@ -32,8 +32,7 @@ class Candidate(msgspec.Struct):
 
     needs: all artifacts that it refers to. groups: of each trace those that a caller is handed. trees: those that a
     caller is handed. size: bytes on disk of
-    its results, seconds: how long its stage runs; last: Unix time of its last use. version: of its record, None for
-    this cachec's.
+    its results, seconds: how long its stage runs; last: Unix time of its last use.
     """
 
     name: str
@@ -46,7 +45,6 @@ class Candidate(msgspec.Struct):
     seconds: float
     last: float
     worth: float
-    version: int | None = None
 
     @property
     def order(self) -> tuple[float, float, str]:
@@ -68,10 +66,11 @@ class Survey(msgspec.Struct):
     that can never hit. put_away: names of rows of quarantined entries that are old. condemned: rows that an earlier gc
     left, by name, with the artifacts that it was about to remove. unsummarised: entries without a summary.
     old_versions: entries of versions of the records that are not used any more, by version; nothing of them counts.
+    others: names in the file of the rows of entries of the other versions; others_need: artifacts that they need.
     """
 
     objects: dict[Digest, tuple[int, float]]
-    copied: int
+    copied: int = 0
     owned: Collection[Digest] = ()
     entries: list[Candidate] = []
     counts: Counter[Digest] = msgspec.field(default_factory=Counter)
@@ -82,14 +81,23 @@ class Survey(msgspec.Struct):
     facts: set[Digest] = set()
     unsummarised: list[Item] = []
     old_versions: dict[int, int] = {}
+    others: set[str] = set()
+    others_need: set[Digest] = set()
     pinned: Pinned = msgspec.field(default_factory=lambda: Pinned(()))
     levels: Levels = msgspec.field(default_factory=lambda: Levels(version=RECORD_VERSION))
 
     @property
     def nbytes(self) -> int:
-        """Bytes on disk of all artifacts that are not owned weights, and of what trees hold beside them."""
-        owned = sum(self.objects[digest][0] for digest in self.owned if digest in self.objects)
-        return sum(size for size, _ in self.objects.values()) - owned + self.copied
+        """Bytes on disk of all artifacts, and of what trees hold beside them.
+
+        Owned weights do not count, nor does what only entries of other versions need: each version bounds its own.
+        """
+        counted = (
+            size
+            for digest, (size, _) in self.objects.items()
+            if digest not in self.owned and (digest not in self.others_need or self.counts[digest] > 0)
+        )
+        return sum(counted) + self.copied
 
 
 def survey(
@@ -105,7 +113,7 @@ def survey(
     Files first: an artifact that comes later is not in ``objects``, and nobody removes what is not there.
     """
     objects = {ref.digest: (occupied(ref.size), mtime) for ref, mtime in store.objects.iterate()}
-    snapshot = Survey(objects, store.objects.trees.copied(), owned, pinned=pinned, levels=levels_of(store))
+    snapshot = Survey(objects, owned=owned, pinned=pinned, levels=levels_of(store))
     snapshot.counts.update(owned)
     used = uses(read_log(store.folder))
     names = {digest: digest for digest in objects}  # one str a digest, however many entries name it
@@ -126,11 +134,13 @@ def survey(
                 snapshot.unsummarised.append(item)
     for version in store.index.versions():
         if version in old:
-            snapshot.old_versions[version] = sum(1 for _ in store.index.rows("entry:", version=version))
+            snapshot.old_versions[version] = sum(1 for _ in _entries_of(store, version))
         elif version != RECORD_VERSION:
-            snapshot.entries += _of_version(store, snapshot, version, used)
+            snapshot.others.update(f"{version}:{name}" if version else name for name in _entries_of(store, version))
+            snapshot.others_need.update(_needed_by(store, version))
     snapshot.counts.update(chain.from_iterable(each.needs for each in snapshot.entries))
     snapshot.trees.update(chain.from_iterable(each.trees for each in snapshot.entries))
+    snapshot.copied = store.objects.trees.copied(snapshot.trees if snapshot.others else None)
     for name, row in store.index.rows("quarantine:"):
         if _is_old(name, row, now):
             snapshot.put_away.append(name)
@@ -194,19 +204,20 @@ def _trees(item: Item) -> Iterator[Digest]:
     return (tree_of(leaf) for trace in item.entry.traces for leaf in leaves(trace.value) if leaf.codec == "dir")
 
 
-def _of_version(store: Store, snapshot: Survey, version: int, used: dict[Digest, UseCount]) -> Iterator[Candidate]:
-    """The entries of another version of the records. What they say is not known: whatever looks like the digest of an
-    artifact is one that they need, and they are worth no more than their last use."""
-    said = {name.removeprefix("summary:"): row for name, row in store.index.rows("summary:", version=version)}
-    for full, row in store.index.rows("entry:", version=version):
-        name = full.removeprefix("entry:")
-        named = {digest for each in (row, said.get(name)) if each is not None for digest in _named_in(each)}
-        needs = tuple(digest for digest in named if digest in snapshot.objects)
-        use = used.get(name.rpartition(":")[2], UseCount(0, 0.0))
-        size = sum(snapshot.objects[digest][0] for digest in needs)
-        level = snapshot.levels.at(use.last)
-        row_state = b"" if row is None else state(row)
-        yield Candidate(name, row_state, (), needs, (), (), size, 0.0, use.last, level, version)
+def _needed_by(store: Store, version: int) -> set[Digest]:
+    """Return whatever the entries of a version of the records may need.
+
+    What a record of another version says is not known: each word in it that looks like a digest counts.
+    """
+    needed: set[Digest] = set()
+    for kind in ("entry:", "summary:", "quarantine:"):
+        for _, row in store.index.rows(kind, version=version):
+            needed.update(_named_in(row or b""))
+    return needed
+
+
+def _entries_of(store: Store, version: int) -> Iterator[str]:
+    return (name for name, _ in store.index.rows("entry:", version=version))
 
 
 def _is_old(name: str, row: bytes | None, now: float) -> bool:

@@ -6,7 +6,7 @@ import re
 from types import TracebackType
 
 from cachec.base.distributions import Distributions
-from cachec.errors import ProcessBoundProgram, Uncacheable, UnsupportedVersion
+from cachec.errors import ProcessBoundProgram, Uncacheable, UnstorableValue, UnsupportedVersion
 from cachec.model import Reason
 from cachec.programs.plugin import Plugin
 
@@ -38,6 +38,8 @@ class Asking:
 
 def bypass_reason(error: Uncacheable) -> Reason:
     """The reason that a call is counted with where a plugin raised ``error``."""
+    if isinstance(error, UnstorableValue):
+        return Reason.UNSTORABLE
     return Reason.PROCESS_BOUND if isinstance(error, ProcessBoundProgram) else Reason.UNSUPPORTED_VERSION
 
 

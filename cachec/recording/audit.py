@@ -275,11 +275,11 @@ class AuditObserver:
         if not _by_cachec(frame):
             program = args[0] if args and event in _PROGRAMS else None
             told = os.fsdecode(program) if isinstance(program, str | bytes | os.PathLike) else f"a process ({event})"
-            module = starter(frame, self._runs.is_project)
+            by = starter(frame, self._runs.is_project)
             for observed in self._runs.here():
                 observed.started.setdefault(told)
-                if module is not None:
-                    observed.undeclared.setdefault(told, module)
+                if by is not None:
+                    observed.undeclared.setdefault(told, by)
 
     def _imported(self, _event: str, args: tuple[Any, ...], asking: FrameType) -> None:
         """A module is looked for that is not in ``sys.modules``; it counts where project code asks for it."""

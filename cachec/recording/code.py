@@ -108,9 +108,10 @@ class CodeObserver:
             return False
         used = use_of(code, frame)
         if used is not None:
-            module = starter(frame, self._runs.is_project)
-            for observed in self._runs.here() if module else ():
-                observed.undeclared.setdefault(used, str(module))
+            by = starter(frame, self._runs.is_project)
+            if by is not None and by.module:
+                for observed in self._runs.here():
+                    observed.undeclared.setdefault(used, by)
             return False
         look = look_of(code, frame)
         if look is None:

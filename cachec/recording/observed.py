@@ -14,6 +14,7 @@ from msgspec import field
 
 from cachec.base.fsio import Identity
 from cachec.base.paths import absolute, current_folder, descriptors, links_on, relative_to, resolved
+from cachec.recording.processes import Starter
 from cachec.recording.whose import thread_mark
 
 #: The clock of time stamps of files (linux/time.h), which Python has no name for.
@@ -124,8 +125,8 @@ class Observed(msgspec.Struct):
     job: CodeType | None = None
     copied: dict[str, str] | None = None
     started: dict[str, None] = {}
-    #: Programs and processes that may have worked for the run, each with the module that started or used it.
-    undeclared: dict[str, str] = {}
+    #: Programs and processes that may have worked for the run, each with the code that started or used it.
+    undeclared: dict[str, Starter] = {}
     unrepeatable: dict[str, None] = {}
     stages: dict[int, Any] = {}
     path: tuple[str, ...] = field(default_factory=lambda: tuple(sys.path))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import CodeType, FrameType
+from typing import NamedTuple
 
 from cachec.recording.frames import beyond_library
 from cachec.recording.whose import current
@@ -58,12 +59,22 @@ def use_of(code: CodeType, frame: FrameType) -> str | None:
     return use[1]
 
 
-def starter(frame: FrameType | None, is_project: Callable[[str], bool]) -> str | None:
-    """The module that has a program or a process started in ``frame``; empty for a function of Python's library that a
-    thread of a run was given. None where it takes no part in what the run makes: the machine is looked at.
-    """
+class Starter(NamedTuple):
+    """The code that started a program or uses a process."""
+
+    #: The name of the module; empty for a function of Python's library that a thread of a run was given.
+    module: str
+    #: ``file:line``, empty where ``module`` is.
+    place: str
+
+
+def starter(frame: FrameType | None, is_project: Callable[[str], bool]) -> Starter | None:
+    """The code that has a program or a process started in ``frame``. None where it takes no part in what the run makes:
+    the machine is looked at."""
     asking, passed = beyond_library(frame)
     if asking is None:
-        return None if current() is None else ""
+        return None if current() is None else Starter("", "")
     helpers = _OF_MACHINE if is_project(asking.f_code.co_filename) else _FOR_LIBRARIES
-    return None if not helpers.isdisjoint(passed) else str(asking.f_globals.get("__name__") or "?")
+    if not helpers.isdisjoint(passed):
+        return None
+    return Starter(str(asking.f_globals.get("__name__") or "?"), f"{asking.f_code.co_filename}:{asking.f_lineno}")

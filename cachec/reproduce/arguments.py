@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from cachec.base.hashing import digest_bytes
+from cachec.base.instances import attribute, function_of
 from cachec.base.texts import is_secret
 from cachec.codecs.data import SCALARS, decode_inline, encode_scalar
 from cachec.errors import ReproducerError
@@ -154,7 +155,7 @@ class _Describer:
             if all(type(key) is str for key in value):
                 return Named({key: self.describe(item, key, depth - 1) for key, item in value.items()})
         # A stage too, which is called by the name of its function.
-        module, qualname = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+        module, qualname = attribute(function_of(value), "__module__"), attribute(function_of(value), "__qualname__")
         if callable(value) and isinstance(module, str) and isinstance(qualname, str) and "<" not in qualname:
             return CodeOf(module, qualname)
         return Words(describe(value, 200))

@@ -101,10 +101,12 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class LineCalled(NamedTuple):
-    """What the stage of a command says of its line. environ: the variables in its key, None for one that is not set."""
+    """What the stage of a command says of its line. environ: the variables in its key, None for one that is not set.
+    hidden: names of those whose values are not stored."""
 
     line: RecordedLine
     environ: Mapping[str, str | None]
+    hidden: tuple[str, ...] = ()
 
 
 class EncodedRecipe(NamedTuple):
@@ -131,6 +133,8 @@ def recipe_of(stage: StageLike, arguments: Mapping[str, Any], recorder: Recorder
     environ, hidden = _shown(
         {name: os.environ.get(name) for name in options.env} if called is None else dict(called.environ)
     )
+    if called is not None:
+        hidden = tuple(sorted({*hidden, *called.hidden}))
     values = {name: described(value, contents, name) for name, value in arguments.items() if name not in options.ignore}
     recipe = Recipe(
         version=VERSION,

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from types import FunctionType, MethodType
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
+from cachec.base.instances import attribute
 from cachec.errors import UnsupportedFunction, UsageError
-from cachec.key.code.library import attribute
 from cachec.key.options import StageOptions
 from cachec.model import Mode, Outcome
 from cachec.stage.binding import Binding

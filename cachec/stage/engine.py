@@ -121,6 +121,8 @@ class Call:
                 return self.described(Reason.UNRESOLVED_CODE, detail=str(error))
             except UsageError as error:
                 return self.described(Reason.USAGE, detail=str(error))
+            except OSError as error:
+                return self.described(Reason.KEY_UNREADABLE, detail=fsio.fault(error, "making the key").detail)
             except Uncacheable as error:
                 return self.described(_reason_of(error), detail=str(error))
             look = self.engine.tools.looker.look(self._request, decode=False)

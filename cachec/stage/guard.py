@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from cachec.base.instances import attributes, field_names
+from cachec.base.instances import attributes, field_names, present_fields
 from cachec.key.canonical import MAX_DEPTH
 from cachec.key.words import item_path
 from cachec.programs.artifact import Dir, File
@@ -109,8 +109,7 @@ def short_texts(value: Any) -> Iterator[str]:
 
 
 def _attributes(value: Any) -> dict[str, Any]:
-    fields = {name: getattr(value, name) for name in field_names(type(value)) or () if hasattr(value, name)}
-    return {**attributes(value), **fields}
+    return {**attributes(value), **present_fields(value, field_names(type(value)) or ())}
 
 
 def _with(value: Any, made: dict[Any, Any]) -> Any:

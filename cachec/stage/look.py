@@ -12,7 +12,7 @@ from cachec.base import foreign, fsio
 from cachec.base.anchors import is_anchored
 from cachec.base.hashing import EMPTY, FileDigests, digest_bytes
 from cachec.base.texts import clean
-from cachec.errors import ClassNotLoaded, StoreFault
+from cachec.errors import ClassNotLoaded, ResultUnusableHere, StoreFault
 from cachec.key.dependencies import IN_PROCESS, Dependencies
 from cachec.model import MISS_OF_FAULT, Digest, Entry, Fault, Part, PartKind, Read, Reason, Trace, artifacts
 from cachec.store.store import Store
@@ -73,6 +73,8 @@ class Looker:
                 return Look(Reason.FIRST_RUN) if entry is None else self._match(request, entry, decode=decode)
         except ClassNotLoaded as missing:
             return Look(Reason.CLASS_NOT_LOADED, detail=missing.detail)
+        except ResultUnusableHere as unusable:
+            return Look(Reason.UNUSABLE_HERE, detail=unusable.detail)
         except StoreFault as fault:
             reason = MISS_OF_FAULT.get(fault.fault, Reason.STORE_UNAVAILABLE)
             return Look(reason, detail=fault.detail, fault=fault.fault)

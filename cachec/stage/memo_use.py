@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from cachec.key.code.library import attribute
+from cachec.base.instances import attribute
 from cachec.key.code.memos import Memo, is_memo, memo_name
 from cachec.model import Read
 
@@ -93,6 +93,6 @@ def memos_named(
         spaces = [attribute(each, "__dict__") for each in values if type(each) is ModuleType]
         for value in (*values, *(space.get(name) for space in spaces for name in code.co_names)):
             if is_memo(value):
-                wrapped = getattr(attribute(value, "__wrapped__"), "__code__", None)
+                wrapped = attribute(attribute(value, "__wrapped__"), "__code__")
                 if isinstance(wrapped, CodeType) and is_project(wrapped.co_filename):
                     yield memo_name(value), value

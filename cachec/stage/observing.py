@@ -169,12 +169,12 @@ class Observing:
 
     def _programs(self, observed: Observed, request: Request, recorder: Recorder) -> None:
         """Keep out a result in which a program took part that nobody answers for; say so once a stage."""
-        for program, module in list(observed.undeclared.items()):
-            if self._requests.declares_programs(module):
+        for program, starter in list(observed.undeclared.items()):
+            if self._requests.declares_programs(starter.module):
                 continue
             from cachec.stage.warn import undeclared_program, warn_undeclared_program
 
-            said = undeclared_program(program, module)
+            said = undeclared_program(program, starter.module, starter.place)
             recorder.keep_out(Reason.UNDECLARED_PROGRAM, said)
             if self._is_first(f"program {request.stage.options.name}"):
                 warn_undeclared_program(request.stage.options.name, said)

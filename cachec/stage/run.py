@@ -18,6 +18,7 @@ from cachec.codecs.data import SCALARS
 from cachec.codecs.encoder import encode
 from cachec.codecs.files import files_size
 from cachec.errors import LinkError, StoreFault, Uncacheable, UnkeyableArgument, UnresolvedCode, UsageError
+from cachec.key.code.memos import memo_name
 from cachec.key.options import StageLike
 from cachec.key.request import Request
 from cachec.model import ArtifactRef, Fault, KeyDescription, Node, PartKind, Read, Reason, Trace
@@ -29,7 +30,7 @@ from cachec.stage.bracket import Bracket
 from cachec.stage.guard import bare, callers_weights, replace_weights, returned, short_texts
 from cachec.stage.look import Tools
 from cachec.stage.meanwhile import Meanwhile
-from cachec.stage.memo_use import MemoUse, memos_named
+from cachec.stage.memo_use import MemoUse, RecordedFill, memos_named
 from cachec.store.artifacts import ArtifactSink
 from cachec.store.bound import BoundedSink
 from cachec.weights import WeightSet
@@ -93,6 +94,8 @@ class Run:
         self._meanwhile = Meanwhile(self.recorder, request.inventory.memos, request.inventory.unfilled)
         fills = tools.observing.fills if tools.observing is not None else {}
         self._memo_use = MemoUse(request.inventory.memos, fills, _ambient(request))
+        #: The recorded fills of memos that answered in this run.
+        self._fills: list[RecordedFill] = []
         #: What the next call will ask for, where this run filled cached properties.
         self._next: Request | None = None
         #: The request as it is at the end.
@@ -143,6 +146,8 @@ class Run:
             elif not finished.changed:
                 try:
                     finished.changed = self._changed()
+                    if finished.changed and (stale := self._stale_fill()):
+                        finished.kept_out, finished.changed = Reason.STALE_MEMO, stale
                     # A module that was imported meanwhile has memos that only the key of now tells of.
                     if not finished.changed and self._again is not None and (taken := self._taken(self._again)):
                         finished.kept_out, finished.changed = Reason.STALE_MEMO, taken
@@ -168,12 +173,25 @@ class Run:
         """Count what earlier runs read while they filled the memos that answered in this one. Returns the names of
         memos that were filled in another way."""
         names, fills = self._memo_use.answered()
+        self._fills = fills
         for fill in fills:
             for stage in fill.stages:
                 self.recorder.nested(stage)
             for read in fill.reads:
                 self.recorder.seen(read)
         return names
+
+    def _stale_fill(self) -> str:
+        """Why a memo that answered is stale: an input of its recorded fill changed since. Empty where none is."""
+        weights = self._request.inventory.weights
+        for fill in self._fills:
+            for read in fill.reads:
+                if self._tools.looker.present(read, weights) != read.digest:
+                    return (
+                        f"{memo_name(fill.function)} may keep results of {read.kind} {read.name or read.where}, which "
+                        "has changed since; empty it with cache_clear(), or start a new process"
+                    )
+        return ""
 
     def _filled_unseen(self) -> list[str]:
         """The names of memos that the key does not hold, that were there before the run, and that have answered."""

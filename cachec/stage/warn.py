@@ -47,13 +47,17 @@ def warn_unrepeatable(stage: str, seen: Collection[str]) -> None:
     )
 
 
-def undeclared_program(program: str, module: str) -> str:
-    """Why nothing is stored of a run that used a program outside of ``cachec.run``. module: which used it."""
-    by = f"{module} " if module else "it "
-    return (
-        f"{by}used {program} outside of cachec.run, so the files that it read are not seen; start it by "
-        "cachec.run(command, inputs=[...]), do the work in the process of the stage, or pass its result as an argument"
-    )
+def undeclared_program(program: str, module: str, place: str) -> str:
+    """Why nothing is stored of a run that used a program outside of ``cachec.run``.
+
+    program: a path, a name, or words for a process or pool. module, place: the code that used it; may be empty.
+    """
+    by = f"{module} ({place}) " if module else "it "
+    if program.startswith("a "):  # words of ``recording.processes``
+        used, way_out = program, "do the work in this process, or in a ThreadPoolExecutor"
+    else:
+        used, way_out = repr(program), "start it by cachec.run(command, inputs=[...])"
+    return f"{by}used {used}: {way_out}, or pass its result as an argument; cachec does not see what it reads"
 
 
 def warn_undeclared_program(stage: str, said: str) -> None:

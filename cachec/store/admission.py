@@ -11,13 +11,20 @@ from cachec.model import MAX_TRACES, READ_KINDS, RECORD_VERSION, Entry
 MAX_NAMES = 100_000
 
 
+def why_other_version(version: int) -> str:
+    """Return what is said of an entry whose records have another version."""
+    return (
+        f"has records of version {version}, and this cachec reads version {RECORD_VERSION}: another release of cachec "
+        "made it; make it anew with this release, or read it with that one"
+    )
+
+
 def why_unfit(entry: Entry, key: str) -> str:
     """Why an entry that came as that of ``key`` can't be one; empty where it can."""
-    if entry.key != key or entry.version != RECORD_VERSION or not 0 < len(entry.traces) <= MAX_TRACES:
-        return (
-            f"is of key {entry.key[:12]}, version {entry.version}, with {len(entry.traces)} runs; "
-            f"this reads version {RECORD_VERSION} with 1 to {MAX_TRACES}"
-        )
+    if entry.version != RECORD_VERSION:
+        return why_other_version(entry.version)
+    if entry.key != key or not 0 < len(entry.traces) <= MAX_TRACES:
+        return f"is of key {entry.key[:12]}, with {len(entry.traces)} runs; expected {key[:12]}, with 1 to {MAX_TRACES}"
     if not (entry.stage.isprintable() and 0 < len(entry.stage) <= 1024):
         return "is of a stage without a printable name"
     for trace in entry.traces:

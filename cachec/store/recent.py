@@ -206,8 +206,8 @@ class Neighbours(NamedTuple):
 
 
 def neighbours(place: Neighbourhood, rows: Mapping[str, Recent], parts: Sequence[Part]) -> Neighbours:
-    """The keys nearest to a call: of the same inputs by name, then by content, then with the fewest parts that differ,
-    then the newest."""
+    """The keys nearest to a call: of the same inputs by name, then by content, or of the same arguments; then with the
+    fewest parts that differ, then the newest."""
     contents = [each.content for each in place.inputs if each.content is not None]
 
     def is_known(each: Input) -> bool:
@@ -218,6 +218,7 @@ def neighbours(place: Neighbourhood, rows: Mapping[str, Recent], parts: Sequence
         unknown = ()  # one input more, of what is known by its output; or all that is known, under other names
     by_name = [set(rows[row].keys) for row in (*(each.name for each in place.inputs), *place.outputs, *place.beside)]
     by_content = [set(rows[row].keys) for row in (*contents, *place.contents)]
+    by_arguments = [set(rows[row].keys) for row in place.arguments if row]
     found: dict[Digest, tuple[tuple[int, int, int], Near]] = {}
     mine = {*prints_of(parts)}
     for name in place.rows():
@@ -226,6 +227,7 @@ def neighbours(place: Neighbourhood, rows: Mapping[str, Recent], parts: Sequence
             if near.key not in found:
                 named = sum(near.key in keys for keys in by_name) if by_name else 0
                 alike = sum(near.key in keys for keys in by_content) if by_content else 0
+                alike += bool(by_arguments) and all(near.key in keys for keys in by_arguments)
                 found[near.key] = (-named, -alike, distance(near)), near
     ranked = sorted(found.values(), key=lambda each: each[0])
     return Neighbours(tuple(near for _, near in ranked), unknown)

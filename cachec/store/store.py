@@ -11,7 +11,7 @@ Rows of the index, all with the stage as their tag, and each with the version of
     quarantine:<namespace>:<key>    a Quarantined: out of reach of every lookup
 
 ``%`` and ``:`` in a namespace are written ``%25`` and ``%3A``. The value of a row is described in packing.py. Rows of
-other layers: ``store:usage`` (usage.py), ``forgotten:...`` (forgotten.py), ``digest:...``, ``sha256:...`` (hashing.py),
+other layers: ``usage:`` (usage.py), ``forgotten:...`` (forgotten.py), ``digest:...``, ``sha256:...`` (hashing.py),
 ``store:pin:...``, ``condemned:...`` and ``gc:`` (maintain), ``conclusion:...`` (conclusions.py).
 
 Order of publication: the artifacts are in place before ``publish`` is called (flushed first with ``fsync``), then all
@@ -40,7 +40,6 @@ from cachec.model import (
     MALFORMED_JSON,
     MAX_TRACES,
     RECORD_VERSION,
-    STORE_VERSION,
     ArtifactRef,
     Digest,
     Entry,
@@ -143,7 +142,8 @@ class Store:
         self._near = f"near:{self.quoted}"
         self._summary = f"summary:{self.quoted}"
         self._quarantine = f"quarantine:{self.quoted}"
-        self._agrees = self._is_noted = False
+        self._agrees = False
+        self._noted = -USED_SECONDS  # Unix time at which this object looked last whether its use is noted
         self._bound: Callable[[Store, Usage | None], object] | None = None
         self._largest = 0
         self._published: tuple[Usage | None, ...] = ()  # the size of the store, as the last publication left it
@@ -159,7 +159,7 @@ class Store:
         Its row is read unless nobody has changed the index since the last time; an equal row is not decoded again.
         Raises StoreFault ROW_REFUSED, ROW_CORRUPT, ROW_VERSION or ROW_FOREIGN for a row that can't be used.
         """
-        if not self._is_noted:
+        if not 0 <= time.time() - self._noted < USED_SECONDS:
             self._note_use()
         version = self.index.version()
         known = self._decoded.get(key)
@@ -192,9 +192,9 @@ class Store:
     def _note_use(self) -> None:
         """Note that this version is in use, by a file of which ``gc`` reads the time: at most once a day."""
         path = used_file(os.fspath(self.folder), RECORD_VERSION)
-        self._is_noted = not is_only_looking() and os.path.isdir(os.path.dirname(path))
-        if not self._is_noted:
+        if is_only_looking() or not os.path.isdir(os.path.dirname(path)):
             return
+        self._noted = time.time()
         with contextlib.suppress(OSError):  # of a store that is only read, the newest row tells
             try:
                 if time.time() - os.stat(path).st_mtime > USED_SECONDS:
@@ -370,14 +370,17 @@ class Store:
 
             top = os.stat(folder) if os.path.isdir(folder) else None
             group = sharing.agreed_group(folder) if shared == "auto" and top is not None else None
-            if group is not None and top is not None:
-                statuses[folder] = top
-                open_ = {part: sharing.why_not_of(status, group) for part, status in statuses.items()}
-                why = next((f"{part} {each}" for part, each in open_.items() if each), "")
+            if group is not None:
+                why = sharing.why_not_groups(folder, statuses, group)
         except OSError:
             return ""  # not made yet, or out of reach: whoever reads or writes in it is told
         if not why:
             return ""
+        if shared == "no":
+            return (
+                f'{why}; it is refused by CACHEC_SHARED=no (or shared = "no" in the configuration), which accepts '
+                "no store that others can write. Use a store of your own (CACHEC_DIR)"
+            )
         if top is not None and fsio.is_shared(top) and group is None and not top.st_mode & stat.S_IWOTH:
             return (
                 f"{why}: it is shared with the group {top.st_gid}, whose members decide what a hit is, and you have "
@@ -386,8 +389,8 @@ class Store:
             )
         if group is not None:
             return (
-                f"{why}, which is more than the group {group} that you share it with; chown or chmod o-w it, or use a "
-                "store of your own (CACHEC_DIR)"
+                f"{why}, so others than the group {group}, which you share it with, decide what a hit is; chown or "
+                "chmod o-w it, or use a store of your own (CACHEC_DIR)"
             )
         return (
             f"{why}, so others decide what a hit is; use a store of your own "
@@ -425,7 +428,7 @@ class Store:
             if known is None:
                 return None
             grown = known.grown(added)
-            self.index.write(usage.ROW, pack(grown, STORE_VERSION), usage.TAG)
+            self.index.write(usage.ROW, pack(grown), usage.TAG)
             return grown
 
         self.prepare()
@@ -474,7 +477,7 @@ class Store:
     def usage(self) -> Usage | None:
         """How large the store is; None where nobody has measured it yet."""
         row = self.index.read(usage.ROW)
-        return None if row is None else unpack(row, Usage, usage.ROW, STORE_VERSION)
+        return None if row is None else unpack(row, Usage, usage.ROW)
 
     def keep_bound(self, bound: Callable[[Store, Usage | None], object], largest: int = 0) -> None:
         """Let ``bound`` be called by ``settle``, with this store and its size (None where that is not known).

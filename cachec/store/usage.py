@@ -1,7 +1,8 @@
-"""How large the store is, kept as one row of the index (``store:usage``), so that a publication knows without looking.
+"""How large the store is, kept as one row of the index (``usage:``), so that a publication knows without looking.
 
 ``gc`` measures it; each publication adds what its process has written since. So it can only be too large (an object
-that was lost counts until the next ``gc``), or short of what processes wrote that died before they published.
+that was lost counts until the next ``gc``), or short of what processes wrote that died before they published. Each
+version of the records has a row: what only another version needs does not count, as this one can't free it.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from typing import Annotated
 
 import msgspec
 
-from cachec.model import STORE_VERSION
+from cachec.model import RECORD_VERSION
 
-ROW = "store:usage"
+ROW = "usage:"
 TAG = "usage"
 
 #: Bytes in a block of the usual file systems.
@@ -33,7 +34,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
     def grown(self, nbytes: int) -> Usage:
         """With so many bytes more, or less where negative."""
-        return Usage(version=STORE_VERSION, nbytes=max(0, self.nbytes + nbytes), rest=self.rest)
+        return Usage(version=RECORD_VERSION, nbytes=max(0, self.nbytes + nbytes), rest=self.rest)
 
 
 def occupied(size: int) -> int:

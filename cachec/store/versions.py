@@ -3,7 +3,7 @@
     index/used-<version>    empty; its time is of the last use, to within a day
 
 Who looks an entry up touches that file, at most once a day, and so does the launcher's memo. ``gc`` removes the rows of
-an older version once nobody has used it for ``OLD_SECONDS``.
+another version once nobody has used it for ``OLD_SECONDS``, and no row of it before that.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ import os
 
 from cachec.store.index import Index, used_file
 
-#: Seconds without use after which the rows of an older version are removed.
+#: Seconds without use after which the rows of another version are removed.
 OLD_SECONDS = 30 * 86400.0
 
 
 def old_versions(index: Index, folder: str, own: int, now: float) -> list[int]:
-    """Return the versions before ``own`` that nobody has used for ``OLD_SECONDS``. Raises StoreFault."""
+    """Return the versions but ``own`` that nobody has used for ``OLD_SECONDS``. Raises StoreFault."""
     return [
         version
         for version in index.versions()
-        if version < own and now - max(index.newest(version), _last_use(folder, version)) > OLD_SECONDS
+        if version != own and now - max(index.newest(version), _last_use(folder, version)) > OLD_SECONDS
     ]
 
 

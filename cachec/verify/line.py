@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import filecmp
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -55,7 +55,7 @@ def run_line(recipe: Recipe, line: RecordedLine, key: str, folder: Path) -> Line
             else:
                 os.environ[name] = value.replace("\0", base)
         args = _entered(line, base)
-        _unset_others(args, recipe.environ)
+        _unset_others(args, {*recipe.environ, *recipe.hidden})
         would = explain(args).outcome
         if would.key != key or not would.hit:
             raise _NotAgain(f"a call would not hit now: {would.detail or would.reason.value}")
@@ -92,8 +92,11 @@ def _entered(line: RecordedLine, base: str) -> list[str]:
     return [each.replace("\0", base) for each in line.args]
 
 
-def _unset_others(args: Sequence[str], recorded: Mapping[str, str | None]) -> None:
-    """Remove the variables that count for the command and were not set when it ran. Raises PassThrough."""
+def _unset_others(args: Sequence[str], recorded: Collection[str]) -> None:
+    """Remove the variables that count for the command and were not set when it ran. Raises PassThrough.
+
+    One whose value is not stored stays as it is in this environment: the key tells whether it is equal.
+    """
     with looked_at(args, None) as (opened, given, argv, program):
         command = describe_here(opened, given, argv, program)
         for name in keyed_variables(command, opened.variables):

@@ -256,7 +256,7 @@ def save_shards(
     index = presharded.ShardIndex(version=1, world_size=world_size, files=expected, axes=axes, shapes=whole)
     with fsio.Staging(place) as staged:
         staged.write(msgspec.json.format(msgspec.json.encode(index, order="deterministic")))
-        staged.commit(os.path.join(place, presharded.INDEX_NAME), mode=0o644, fsync=fsync)
+        staged.replace(os.path.join(place, presharded.INDEX_NAME), fsync=fsync)
 
 
 def shard_name(name: str, rank: int, world_size: int) -> str:

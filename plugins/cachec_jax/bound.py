@@ -93,7 +93,7 @@ def refusal(names: Iterable[str]) -> str:
     which = f" ({', '.join(names[:_MOST_NAMES])}{more})" if names else ""
     return (
         f"a program that calls Python back{which} can't be stored: it refers to functions of the process that traced "
-        "it; take the callback out, or call the function by jax.jit or cachec_jax.jit, which store nothing of it"
+        "it. Take the callback out to cache it; jax.jit and cachec_jax.jit run it as it is, compiled in each process"
     )
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from cachec.errors import PluginError
+from cachec.errors import PluginError, UnusableHere
 from cachec.programs.supported import version_of
 from cachec_jax.forms import (
     AvalForm,
@@ -183,7 +183,7 @@ def _loaded(data: bytes, device: int) -> Any:
     try:
         return cpu.client.deserialize_executable(data, executable_devices=cpu.device_list((cpu.devices()[device],)))
     except (RuntimeError, ValueError) as error:
-        raise PluginError(f"a stored program of JAX can't be loaded: {str(error)[:300]}") from error
+        raise UnusableHere(f"a stored program of JAX can't be loaded: {str(error)[:300]}") from error
 
 
 @dataclass(frozen=True)

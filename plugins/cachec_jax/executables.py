@@ -22,7 +22,7 @@ from jax._src.lib.mlir import ir
 from jax._src.mesh import empty_concrete_mesh
 from jax._src.stages import ArgInfo
 
-from cachec.errors import PluginError
+from cachec.errors import PluginError, UnstorableValue, UnusableHere
 from cachec_jax.afresh import may_lack_code
 from cachec_jax.bound import called_targets, refuse_compiled, refuse_lowered
 from cachec_jax.forms import ProgramForm, Toolchain, TreeForm, check_toolchain, joined, uses_lapack
@@ -63,7 +63,7 @@ def dumped(program: Any, names: Sequence[str] | None = None) -> bytes:
 def _compiled(program: Any, names: Sequence[str] | None) -> tuple[ProgramForm, bytes]:
     known: Any = getattr(program._executable, "_unloaded_executable", None)
     if type(known) is not pxla.UnloadedMeshExecutable:
-        raise PluginError(f"a {type(program._executable).__name__} can't be stored; compile with jax.jit")
+        raise UnstorableValue(f"a {type(program._executable).__name__} can't be stored; compile with jax.jit")
     refuse_compiled(known)
     _refuse_bound(partial(getattr, known), program._params.const_args, program._params.in_types)
     form = ProgramForm(
@@ -82,9 +82,9 @@ def _compiled(program: Any, names: Sequence[str] | None) -> tuple[ProgramForm, b
     )
     data = known.backend.serialize_executable(known.xla_executable)
     if may_lack_code(known.backend.platform, data):
-        raise PluginError(
-            "a Compiled that JAX took from its compilation cache can't be stored, as XLA leaves its code out; compile "
-            "it by cachec_jax.compile_xla, or return the Lowered"
+        raise UnstorableValue(
+            "a Compiled that may be from JAX's compilation cache can't be stored, as XLA leaves its code out; "
+            "compile it by cachec_jax.compile_xla, or return the Lowered"
         )
     return form, data
 
@@ -92,15 +92,15 @@ def _compiled(program: Any, names: Sequence[str] | None) -> tuple[ProgramForm, b
 def _lowered(program: Any, names: Sequence[str] | None) -> tuple[ProgramForm, bytes]:
     lowering = program._lowering
     if type(lowering) is not pxla.MeshComputation or lowering._device_list is None:
-        raise PluginError(f"a {type(lowering).__name__} for no device of this process can't be stored")
+        raise UnstorableValue(f"a {type(lowering).__name__} for no device of this process can't be stored")
     known = lowering.compile_args
     refuse_lowered(program)
     _refuse_bound(known.__getitem__, lowering.const_args, program._in_types)
     symbolic = known["shape_poly_state"]
     if symbolic is not None and symbolic.uses_dim_vars:
-        raise PluginError("a Lowered with symbolic dimensions can't be stored; use jax.export")
+        raise UnstorableValue("a Lowered with symbolic dimensions can't be stored; use jax.export")
     if not known["context_mesh"].empty:
-        raise PluginError("a Lowered with a mesh for its context can't be stored; compile it, or use jax.export")
+        raise UnstorableValue("a Lowered with a mesh for its context can't be stored; compile it, or use jax.export")
     form = ProgramForm(
         kind="lowered",
         toolchain=_toolchain(known["backend"], lowering._device_list),
@@ -121,13 +121,15 @@ def _lowered(program: Any, names: Sequence[str] | None) -> tuple[ProgramForm, by
 
 
 def _refuse_bound(known: Callable[[str], Any], constants: Sequence[Any], types: Any) -> None:
-    """Raise PluginError for a program that holds something of this process."""
+    """Raise UnstorableValue for a program that holds something of this process."""
     if known("mut") is not None or (types and any(each.is_high for each in types[1])):
-        raise PluginError("a program that closes over or takes arrays that can be written (jax.Ref) can't be stored")
+        raise UnstorableValue(
+            "a program that closes over or takes arrays that can be written (jax.Ref) can't be stored"
+        )
     if constants:
-        raise PluginError("a program that was given its constants apart can't be stored; pass them as arguments")
+        raise UnstorableValue("a program that was given its constants apart can't be stored; pass them as arguments")
     if known("pgle_profiler") is not None or jax.process_count() != 1:
-        raise PluginError("a program of several processes, or one that is being profiled, can't be stored")
+        raise UnstorableValue("a program of several processes, or one that is being profiled, can't be stored")
 
 
 def _targets_of_hlo(program: Any) -> set[str]:
@@ -145,7 +147,7 @@ def _registered(backend: Any, targets: Collection[str]) -> tuple[str, ...]:
 def _check_registered(backend: Any, targets: Collection[str]) -> None:
     missing = sorted(set(targets).difference(_registered(backend, targets)))
     if missing:
-        raise PluginError(
+        raise UnusableHere(
             f"a stored program calls {missing[0]!r}, which is not registered in this process; import the module that "
             "calls jax.ffi.register_ffi_target for it first"
         )
@@ -190,7 +192,7 @@ def restored(found: ProgramForm, data: bytes) -> Any:
     client = next(iter(devices.values())).client
     missing = [each for each in found.toolchain.devices if each not in devices]
     if missing:
-        raise PluginError(f"a stored program runs on device {missing[0]}, which is not here ({len(devices)} are)")
+        raise UnusableHere(f"a stored program runs on device {missing[0]}, which is not here ({len(devices)} are)")
     used = xla_client.DeviceList(tuple(devices[each] for each in found.toolchain.devices))
     check_toolchain(found.toolchain, _toolchain(client, used))
     in_tree, out_tree = structure_of(found.in_tree), structure_of(found.out_tree)
@@ -256,7 +258,7 @@ def restored(found: ProgramForm, data: bytes) -> Any:
             **common,
         ).load()
     except (RuntimeError, ValueError, ir.MLIRError) as error:
-        raise PluginError(f"a stored program of JAX can't be loaded: {str(error)[:300]}") from error
+        raise UnusableHere(f"a stored program of JAX can't be loaded: {str(error)[:300]}") from error
     compiled = stages.Compiled(executable, [], infos, out_tree, no_kwargs=found.no_keywords)
     vars(compiled)[_BYTES] = joined(found, data)
     return compiled

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from cachec.errors import PluginError
+from cachec.errors import PluginError, UnusableHere
 
 _MAGIC = b"cachec-jax-1\n"
 _LENGTH = struct.Struct("<I")
@@ -89,7 +89,7 @@ def check_toolchain(made: Toolchain, here: Toolchain) -> None:
         if getattr(made, name) != getattr(here, name)
     ]
     if pairs:
-        raise PluginError(f"a stored program of JAX is of another machine or release: {'; '.join(pairs)}")
+        raise UnusableHere(f"a stored program of JAX is of another machine or release: {'; '.join(pairs)}")
 
 
 class ProgramForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -17,14 +17,18 @@ from jax._src.sharding_impls import UNSPECIFIED, GSPMDSharding, UnspecifiedValue
 from jax.experimental.layout import Layout
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
-from cachec.errors import PluginError
+from cachec.base.hashing import Hasher
+from cachec.errors import PluginError, UnstorableValue, UnusableHere, shown
+from cachec.programs.plugin import Fingerprint
 from cachec_jax.forms import AvalForm, AxisForm, LayoutForm, ShardingForm
+
+_MOST_CHARACTERS = 60
 
 
 def aval_form(aval: Any) -> AvalForm:
     """Raises PluginError for what is no array, and for a type that says how it is sharded or varies."""
     if type(aval) is not core.ShapedArray:
-        raise PluginError(f"a {type(aval).__name__} can't be stored; pass and return arrays")
+        raise UnstorableValue(f"a {type(aval).__name__} can't be stored; pass and return arrays")
     dtype = f"key<{aval.dtype._impl.name}>" if isinstance(aval.dtype, prng.KeyTy) else str(aval.dtype)
     form, mesh = AvalForm(dtype, tuple(aval.shape), aval.weak_type), aval.sharding.mesh
     if not mesh.empty:
@@ -36,7 +40,7 @@ def aval_form(aval: Any) -> AvalForm:
             device=device and (device.device_kind, device.num_cores, device.platform),
         )
     if aval != aval_of(form):
-        raise PluginError(f"the type {aval} can't be stored: it says more than shape and dtype")
+        raise UnstorableValue(f"the type {aval} can't be stored: it says more than shape and dtype")
     return form
 
 
@@ -56,7 +60,7 @@ def aval_of(form: AvalForm) -> Any:
 
 def _axes(mesh: Any) -> tuple[AxisForm, ...]:
     if not all(isinstance(name, str) for name in mesh.axis_names):
-        raise PluginError(f"the axes {mesh.axis_names} of a mesh can't be stored: expected text for names")
+        raise UnstorableValue(f"the axes {mesh.axis_names} of a mesh can't be stored: expected text for names")
     types = [each.name for each in mesh.axis_types]
     return tuple(zip(mesh.axis_names, mesh.axis_sizes, types, strict=True))
 
@@ -65,7 +69,7 @@ def _dtype(name: str) -> Any:
     if name.startswith("key<"):
         implementation = prng.prngs.get(name[len("key<") : -1])
         if implementation is None:
-            raise PluginError(f"a stored program takes random keys of an unknown kind, {name[:80]!r}")
+            raise UnusableHere(f"a stored program takes random keys of an unknown kind, {name[:80]!r}")
         return prng.KeyTy(implementation)
     try:
         return np.dtype(getattr(ml_dtypes, name, name))
@@ -89,14 +93,14 @@ def sharding_form(sharding: Any) -> ShardingForm:
         form = ShardingForm("named", devices, memory, _axes(mesh), tuple(sharding.spec))
         if sharding_of(form, {device.id: device for device in mesh.devices.flat}) == sharding:
             return form
-    raise PluginError(f"an array's placement {sharding} can't be stored; use a NamedSharding, or one device")
+    raise UnstorableValue(f"an array's placement {sharding} can't be stored; use a NamedSharding, or one device")
 
 
 def sharding_of(form: ShardingForm, devices: Mapping[int, Any]) -> Any:
     """devices: of this process, by id. Raises PluginError where one is not there, and for what can't be."""
     missing = [each for each in form.devices if each not in devices]
     if missing:
-        raise PluginError(f"a stored program runs on device {missing[0]}, which is not here ({len(devices)} are)")
+        raise UnusableHere(f"a stored program runs on device {missing[0]}, which is not here ({len(devices)} are)")
     here = [devices[each] for each in form.devices]
     make = _SHARDINGS.get(form.kind)
     try:
@@ -128,12 +132,35 @@ _SHARDINGS: Mapping[str, Callable[[ShardingForm, list[Any]], Any]] = {
 }
 
 
+def fingerprint(value: Any) -> Fingerprint:
+    """The key of a device, a mesh or a placement. Raises UnstorableValue for a placement without a stored form."""
+    if isinstance(value, Mesh):
+        described: Any = (_axes(value), [_device_form(device) for device in value.devices.flat])
+    elif isinstance(value, AbstractMesh):
+        device = value.abstract_device
+        described = (_axes(value), device and (device.device_kind, device.num_cores, device.platform))
+    elif isinstance(value, (NamedSharding, SingleDeviceSharding)):
+        described = (sharding_form(value), [_device_form(device) for device in value._device_assignment])
+    else:
+        described = _device_form(value)
+    hasher = Hasher("jax")
+    try:
+        hasher.part(type(value).__name__, msgspec.json.encode(described))
+    except TypeError as error:  # an axis of a PartitionSpec that is no text
+        raise UnstorableValue(f"{shown(str(value), _MOST_CHARACTERS)} has no stable form: {error}") from error
+    return Fingerprint(hasher.digest(), shown(str(value), _MOST_CHARACTERS))
+
+
+def _device_form(device: Any) -> tuple[int, str, str, int]:
+    return device.id, device.device_kind, device.platform, device.process_index
+
+
 def layout_form(layout: Any) -> LayoutForm | None:
     """Raises PluginError for one that the compiler was to choose."""
     if layout is None:
         return None
     if not isinstance(layout, Layout):
-        raise PluginError(f"the layout {layout} can't be stored")
+        raise UnstorableValue(f"the layout {layout} can't be stored")
     tiling = None if layout.tiling is None else tuple(map(tuple, layout.tiling))
     return LayoutForm(tuple(layout.major_to_minor), tiling, layout.sub_byte_element_size_in_bits)
 
@@ -147,6 +174,6 @@ def devices_of(platform: str) -> dict[int, Any]:
     try:
         return {device.id: device for device in jax.local_devices(backend=platform)}
     except RuntimeError as error:
-        raise PluginError(
+        raise UnusableHere(
             f"a stored program is for {platform[:80]!r}, which JAX does not have here: {error}"
         ) from error

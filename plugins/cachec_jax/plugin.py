@@ -7,13 +7,22 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from cachec.errors import PluginError
+from cachec.errors import PluginError, UnstorableValue
 from cachec.programs.artifact import File
 from cachec.programs.plugin import ArtifactWriter, Fingerprint
 from cachec.programs.program import Program
 from cachec.weights import WeightSet
 from cachec_jax.versions import SUPPORTED
 from cachec_mlir.plugin import MlirFormats
+
+#: Devices, and what names some: in a key by their form, never in a result.
+_PLACES = (
+    "jaxlib._jax.Device",
+    "jax._src.mesh.Mesh",
+    "jax._src.mesh.AbstractMesh",
+    "jax.sharding.NamedSharding",
+    "jax.sharding.SingleDeviceSharding",
+)
 
 
 class JaxPlugin(MlirFormats):
@@ -30,6 +39,7 @@ class JaxPlugin(MlirFormats):
         "jax._src.stages.Lowered",
         "jax._src.stages.Compiled",
         "jax._src.export._export.Exported",
+        *_PLACES,
     )
 
     def ambient(self) -> Mapping[str, str]:
@@ -46,7 +56,11 @@ class JaxPlugin(MlirFormats):
 
     def fingerprint(self, value: Any) -> Fingerprint:
         """Content, dtype, shape, weak type and placement. A ``Lowered`` by its text and its signature, what is compiled
-        or exported by its bytes."""
+        or exported by its bytes. A mesh by its axes and its devices, which count by id, kind and platform."""
+        if _is_place(value):
+            from cachec_jax import placements
+
+            return placements.fingerprint(value)
         if _is_array(value) or type(value).__name__ == "Lowered":
             from cachec_jax import values
 
@@ -68,6 +82,8 @@ class JaxPlugin(MlirFormats):
     def encode(self, value: Any, out: ArtifactWriter) -> dict[str, Any]:
         """An array's bytes in row-major order, and dtype, shape and weak type; a program without pickle. Raises
         PluginError for a sharded array, and for a program that is bound to this process (callbacks)."""
+        if _is_place(value):
+            raise UnstorableValue(f"a {type(value).__name__} names devices of this process and can't be stored")
         if _is_array(value):
             from cachec_jax import values
 
@@ -113,6 +129,10 @@ class JaxPlugin(MlirFormats):
         from cachec_jax import values
 
         return values.compare(fresh, stored)
+
+
+def _is_place(value: Any) -> bool:
+    return f"{type(value).__module__}.{type(value).__qualname__}" in _PLACES
 
 
 def _is_array(value: Any) -> bool:

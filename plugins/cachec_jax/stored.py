@@ -17,7 +17,7 @@ import msgspec
 from jaxlib import _hlo
 
 from cachec.base.hashing import Hasher
-from cachec.errors import PluginError
+from cachec.errors import PluginError, UnstorableValue, UnusableHere
 from cachec.programs.plugin import ArtifactWriter, Fingerprint
 from cachec_jax.bound import refuse_exported
 from cachec_jax.executables import dumped, restored
@@ -87,11 +87,11 @@ def _stored(value: Any) -> bytes:
     try:
         return bytes(value.serialize())
     except (ImportError, ValueError, NotImplementedError) as error:  # no flatbuffers; a node without its functions
-        raise PluginError(f"an Exported can't be stored: {error}") from error
+        raise UnstorableValue(f"an Exported can't be stored: {error}") from error
 
 
 def _exported(data: bytes) -> Any:
     try:
         return jax.export.deserialize(bytearray(data))
     except Exception as error:  # flatbuffers raises what it comes upon in other bytes
-        raise PluginError(f"a stored Exported can't be read: {type(error).__name__}: {error}") from error
+        raise UnusableHere(f"a stored Exported can't be read: {type(error).__name__}: {error}") from error

@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 
-from cachec.errors import PluginError
+from cachec.errors import PluginError, UnstorableValue, UnusableHere
 from cachec_jax.forms import TreeForm
 
 
@@ -85,7 +85,7 @@ def _value(data: Any) -> Any:
 def _name(value: Any) -> str:
     name = f"{getattr(value, '__module__', '')}:{getattr(value, '__qualname__', '')}"
     if not callable(value) or _look(name) is not value:
-        raise PluginError(
+        raise UnstorableValue(
             f"a tree with {str(value)[:80]!r} in its static data can't be stored: only plain values, and classes and "
             "functions at the top level of a module, can"
         )
@@ -95,7 +95,7 @@ def _name(value: Any) -> str:
 def _found(name: Any) -> Any:
     found = _look(name) if isinstance(name, str) else None
     if not callable(found):
-        raise PluginError(f"{str(name)[:200]!r}, of a stored tree, is not loaded; import its module first")
+        raise UnusableHere(f"{str(name)[:200]!r}, of a stored tree, is not loaded; import its module first")
     return found
 
 

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from cachec.base.hashing import Hasher
-from cachec.errors import PluginError
+from cachec.errors import PluginError, UnstorableValue, UnusableHere
 from cachec.programs.plugin import ArtifactWriter, Fingerprint
 
 
@@ -51,9 +51,10 @@ def fingerprint(value: Any) -> Fingerprint:
 
 def encode(value: Any, out: ArtifactWriter) -> dict[str, Any]:
     if not isinstance(value, jax.Array) or _is_key(value):
-        raise PluginError(f"a {type(value).__qualname__} can't be stored; return arrays (of a PRNG key, its key_data)")
+        kind = type(value).__qualname__
+        raise UnstorableValue(f"a {kind} can't be stored; return arrays (of a PRNG key, its key_data)")
     if len(value.sharding.device_set) != 1:
-        raise PluginError(
+        raise UnstorableValue(
             f"an array on {len(value.sharding.device_set)} devices can't be stored; gather it first, or return numpy"
         )
     out.write(_bytes(value))
@@ -73,7 +74,7 @@ def decode(meta: Mapping[str, Any], artifacts: Sequence[Path]) -> Any:
         raise PluginError(f"a stored {name}{shape} has {len(data)} bytes, not {math.prod(shape) * dtype.itemsize}")
     array = jnp.asarray(np.frombuffer(data, dtype).reshape(shape))
     if array.dtype != dtype:
-        raise PluginError(f"a stored {name} array would become {array.dtype} here: jax_enable_x64 is off")
+        raise UnusableHere(f"a stored {name} array would become {array.dtype} here: jax_enable_x64 is off")
     return _weakened(array) if weak else array
 
 
@@ -100,7 +101,7 @@ def compare(fresh: Any, stored: Any) -> str | None:
 
 def _bytes(value: Any) -> bytes:
     if not value.is_fully_addressable:
-        raise PluginError("this process sees only a part of an array; pass or return what is local to the process")
+        raise UnstorableValue("this process sees only a part of an array; pass or return what is local to the process")
     if _is_key(value):
         value = jax.random.key_data(value)
     return np.asarray(value).tobytes()

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, NamedTuple
 
 import msgspec
 
 from cachec.errors import UsageError
 from cachec.programs.sources import Copier, Extent, Staging, pread_exact
 from cachec_mlir.blobs import Blob, Resources, write_at
+
+_KINDS: Final[Mapping[int, str]] = {
+    stat.S_IFLNK: "a symbolic link",
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFCHR: "a character device",
+    stat.S_IFBLK: "a block device",
+    stat.S_IFSOCK: "a socket",
+}
 
 
 class Stripped(NamedTuple):
@@ -37,9 +46,8 @@ Piece = bytes | Blob
 
 def write(target: str | os.PathLike[str], pieces: Iterable[Piece], *, digits: bool = False, fsync: bool = False) -> int:
     """Write a file under a temporary name and rename it; returns its bytes. digits: blobs as hexadecimal text."""
+    check_target(target)
     path = os.path.abspath(os.fspath(target))
-    if os.path.lexists(path) and not stat.S_ISREG(os.lstat(path).st_mode):
-        raise UsageError(f"{path} expected to be a file or nothing, found something else")
     folder, name = os.path.split(path)
     with Staging(folder, f".{name}.partial-") as file, Copier() as copier:
         at = 0
@@ -52,8 +60,23 @@ def write(target: str | os.PathLike[str], pieces: Iterable[Piece], *, digits: bo
             else:
                 piece.copy(copier, file.fd, at)
                 at += piece.nbytes
-        file.commit(path, mode=0o644, fsync=fsync)
+        file.replace(path, fsync=fsync)
     return at
+
+
+def check_target(target: str | os.PathLike[str]) -> None:
+    """Raise UsageError unless a file can be written to ``target`` under a temporary name and then renamed."""
+    path = os.path.abspath(os.fspath(target))
+    folder = os.path.dirname(path)
+    if not os.path.isdir(folder):
+        raise UsageError(f"{os.fspath(target)}: there is no folder {folder}; make it first")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise UsageError(f"{os.fspath(target)}: the folder {folder} can't be written to; choose another")
+    if os.path.lexists(path) and not stat.S_ISREG(mode := os.lstat(path).st_mode):
+        kind = _KINDS.get(stat.S_IFMT(mode), "something else")
+        raise UsageError(
+            f"{os.fspath(target)} expected to be a file or nothing, found {kind}; write to a file (-o - is stdout)"
+        )
 
 
 def _merged(pieces: Iterable[Piece]) -> Iterator[Piece]:

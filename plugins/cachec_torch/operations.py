@@ -290,7 +290,7 @@ class _Walk:
         if isinstance(value, _OPERATIONS):
             return f"operation {value}" if is_exact else ""
         if id(value) in self._active:
-            return "again"
+            return "again" if is_exact else ""
         if len(self._active) > _DEPTH:
             raise self._refused(value)
         self._active.add(id(value))
@@ -314,7 +314,8 @@ class _Walk:
         if kind in {list, tuple} or (isinstance(value, list | tuple) and not is_exact):
             return self._texts(value, is_exact=is_exact)
         if kind in {set, frozenset}:
-            return f"set {sorted(self._text(each, is_exact=is_exact) for each in value)}"
+            texts = sorted(self._text(each, is_exact=is_exact) for each in value)
+            return f"set {texts}" if is_exact else " ".join(texts).strip()
         if kind is slice:
             return self._texts((value.start, value.stop, value.step), is_exact=is_exact)
         if kind is ModuleType:
@@ -334,7 +335,7 @@ class _Walk:
 
     def _texts(self, values: Any, *, is_exact: bool) -> str:
         texts = [self._text(each, is_exact=is_exact) for each in values]
-        return f"({', '.join(texts)})" if is_exact else " ".join(each for each in texts if each)
+        return f"({', '.join(texts)})" if is_exact else " ".join(sorted(set(texts) - {""}))
 
     def _function(self, function: FunctionType) -> str:
         is_outside = self.note(self._modules.file_of_function(function, self._label), self._label)
@@ -345,7 +346,11 @@ class _Walk:
             except ValueError:  # not bound yet
                 values.append(None)
         values += vars(function).values()
-        return f"{function.__module__}.{function.__qualname__} {self._texts(values, is_exact=is_outside)}".strip()
+        text = self._texts(values, is_exact=is_outside)
+        is_nested_in_torch = (
+            not is_outside and len(self._active) > 1
+        )  # torch's own state has functions that come and go
+        return text if is_nested_in_torch else f"{function.__module__}.{function.__qualname__} {text}".strip()
 
     def _bound(self, value: Any, *, is_exact: bool) -> str:
         """The text of a method or of a partial function."""
@@ -359,7 +364,8 @@ class _Walk:
         is_exact |= not self._is_of_torch
         self._is_of_torch &= before
         held = (value.args, value.keywords) if isinstance(value, functools.partial) else value.__self__
-        return f"{function} of {self._text(held, is_exact=is_exact)}"
+        text = self._text(held, is_exact=is_exact)
+        return f"{function} of {text}" if is_exact else f"{function} {text}".strip()
 
     def _class(self, kind: type) -> str:
         is_outside = False

@@ -34,7 +34,7 @@ from cachec.bundle.format import (
 )
 from cachec.errors import ConfigError, StoreFault, UsageError
 from cachec.maintain.maintainer import Maintainer
-from cachec.model import ArtifactRef, Leaf, Trace
+from cachec.model import RECORD_VERSION, ArtifactRef, Leaf, Trace
 from cachec.remote import keys
 from cachec.remote.keys import Signer, from_file, keypair, public_key
 from cachec.store.objects import HASHED_BELOW
@@ -454,7 +454,8 @@ def hostile(path: Path) -> Iterator[tuple[str, bytes]]:
     yield "is of key", with_entry(entry, f"entries/{'0' * 64}.json")
     yield "with 0 runs", with_entry({**entry, "traces": []})
     yield "with 33 runs", with_entry({**entry, "traces": entry["traces"] * 33})
-    yield "version 0", with_entry({**entry, "version": 0})
+    yield "another release of cachec made it", with_entry({**entry, "version": 0})
+    yield "another release of cachec made it", with_entry({"version": RECORD_VERSION + 1, "of": "another form"})
     yield "which is absent", with_entry({**entry, "parts": {**entry["parts"], "size": 7}})
     yield (
         "other content than the table says",

@@ -105,7 +105,7 @@ def test_each_miss_is_new_changed_lost_or_asked_for(shell: Shell) -> None:
         | {"class-not-loaded", "store-unavailable"},
         "asked": {"refresh", "verified", "verify-differs"},
     }
-    causes["changed"] = {f"{each}-changed" for each in causes["changed"]}
+    causes["changed"] = {f"{each}-changed" for each in causes["changed"]} | {"unusable-here"}
     expected = {reason: cause for cause, reasons in causes.items() for reason in reasons}
     log = EventLog(shell.dir, log="off")
     for reason in Reason:

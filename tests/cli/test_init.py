@@ -11,8 +11,11 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from cachec import config
+from cachec.cli import main
+from cachec.cli.session import write_file
 
 from .conftest import Shell
 
@@ -144,3 +147,31 @@ def test_a_folder_in_its_place(shell: Shell) -> None:
     result = shell.run("init", "--yes")
     assert result.exit_code == 2
     assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(("umask", "before", "mode"), [(0o077, None, 0o600), (0o022, 0o600, 0o600), (0, 0o444, 0o444)])
+def test_a_file_that_a_command_writes_has_the_permissions_of_the_umask_or_its_own(
+    tmp_path: Path, umask: int, before: int | None, mode: int
+) -> None:
+    target = tmp_path / "out"
+    if before is not None:
+        target.touch()
+        target.chmod(before)
+    old = os.umask(umask)
+    try:
+        write_file(str(target), b"data")
+    finally:
+        os.umask(old)
+    assert (target.read_bytes(), target.stat().st_mode & 0o777) == (b"data", mode)
+
+
+@pytest.mark.parametrize("args", [["repro", "abc", "--weights"], ["bundle", "create", "--sign"], ["repro", "weights"]])
+def test_no_command_writes_over_its_input(tmp_path: Path, args: list[str]) -> None:
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(b"precious")
+    (tmp_path / "link").symlink_to(".")
+    store = ["--dir", str(tmp_path / "store")]
+    result = CliRunner().invoke(main, [*store, *args, str(path), "-o", str(tmp_path / "link" / path.name)])
+    assert result.exit_code == 2
+    assert "is given twice" in str(result.stderr)
+    assert path.read_bytes() == b"precious"

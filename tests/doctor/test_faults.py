@@ -20,7 +20,7 @@ from cachec.base.mounts import Mounts
 from cachec.doctor import examine, machine
 from cachec.doctor.case import Case
 from cachec.doctor.examination import repair
-from cachec.model import STORE_VERSION
+from cachec.model import RECORD_VERSION
 from cachec.store.packing import pack
 from cachec.store.usage import ROW, TAG, Usage
 
@@ -103,8 +103,8 @@ def _disk_clock(patient: Patient) -> None:
 
 
 def _too_large(patient: Patient, rest: int = 0) -> None:
-    usage = Usage(version=STORE_VERSION, nbytes=rest or 1 << 20, rest=rest)
-    patient.yard.store.index.write(ROW, pack(usage, STORE_VERSION), TAG)
+    usage = Usage(version=RECORD_VERSION, nbytes=rest or 1 << 20, rest=rest)
+    patient.yard.store.index.write(ROW, pack(usage), TAG)
     patient.settings["max_size"] = 500_000
 
 

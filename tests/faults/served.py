@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from cachec.commands.process import end_session
-from cachec.launcher.outputs import SERVES
+from cachec.store.locks import SERVES
 from tests.faults.campaign import Verdicts
 
 #: Commands of a build, and how many are there at once.

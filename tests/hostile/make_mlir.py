@@ -95,7 +95,7 @@ CASES: dict[str, tuple[bytes, str]] = {
     "nul.mlir": (b"module {\0}\n", "found a NUL"),
     "trailer-odd.mlir": (b'{-# dialect_resources: {builtin: {w: "0x040000001"}} #-}', "even number"),
     "trailer-short.mlir": (b'{-# dialect_resources: {builtin: {w: "0x04"}} #-}', "8 digits of an alignment"),
-    "trailer-alignment-0.mlir": (b'{-# dialect_resources: {builtin: {w: "0x00000000"}} #-}', "power of two"),
+    "trailer-alignment-0.mlir": (b'{-# dialect_resources: {builtin: {w: "0x0000000001"}} #-}', "power of two"),
     "trailer-alignment-3.mlir": (b'{-# dialect_resources: {builtin: {w: "0x03000000"}} #-}', "power of two"),
     "trailer-twice.mlir": (b'{-# a: {b: {c: "x", "c": "y"}} #-}', "once"),
     "trailer-open.mlir": (b'{-# a: {b: {c: "x"}}', "expected in the trailer"),

@@ -83,6 +83,7 @@ def test_a_users_adapter_wins(launcher: Launcher, tmp_path: Path) -> None:
         ('match = ["x"]\nflags = [\n  { names = ["-a*b"], is = "value" },\n]\n', 3, "bad flag '-a*b'"),
         ('match = ["x"]\nflags = 3\n', 2, "Expected `array`"),
         ("match = [\n\n", 3, "not valid TOML"),
+        ('match = ["x"]\nflags = [\n  { names = ["-x*"], takes = ["joined"], is = "input" },\n]\n', 3, "leave out '*'"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_named_by_file_and_line(tmp_path: Path, text: str, line: int, words: str) -> None:

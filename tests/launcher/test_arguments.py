@@ -10,6 +10,7 @@ import pytest
 
 from cachec.errors import UsageError
 from cachec.launcher import adapters, arguments
+from cachec.launcher.adapters import Flag
 from cachec.launcher.arguments import describe
 from cachec.launcher.command import Command, Options, PassThrough
 from cachec.launcher.options import parse
@@ -19,9 +20,10 @@ from tests.launcher.conftest import write
 @pytest.fixture(autouse=True)
 def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in ("a.c", "a.cpp", "a.cu", "a.ll", "a.mlir", "b.mlir", "m.onnx", "w.bin", "x.h"):
+    named = ("w.bin", "x.h", "w@1.bin", "y;z")
+    for name in ("a.c", "a.cpp", "a.cu", "a.ll", "a.mlir", "b.mlir", "m.onnx", *named):
         write(name, "x")
-    for name in ("inc", "inc2", "folder"):
+    for name in ("inc", "inc2", "folder", "sub"):
         (tmp_path / name).mkdir()
 
 
@@ -59,7 +61,18 @@ def _names(paths: list[str]) -> list[str]:
         ("llc a.ll -filetype=obj -o a.o -mcpu x86-64", ["a.ll"], ["a.o"]),
         ("llc -mtriple x86_64 a.ll -o a.s", ["a.ll"], ["a.s"]),
         ("iree-compile a.mlir -o a.vmfb --iree-link-bitcode=w.bin", ["a.mlir", "w.bin"], ["a.vmfb"]),
-        ("iree-opt a.mlir --pass-pipeline=builtin.module(x{path=w.bin})", ["a.mlir"], []),
+        *(
+            (f"{tool} a.mlir {flag}{between}builtin.module(x{{path={value}}})", ["a.mlir", name], [])
+            for between in ("=", " ")
+            for tool, flag in (
+                ("iree-opt", "--pass-pipeline"),
+                ("mlir-opt", "--pass-pipeline"),
+                ("iree-compile", "-o - --iree-preprocessing-pass-pipeline"),
+            )
+            for value, name in (("w.bin", "w.bin"), ('"w@1.bin"', "w@1.bin"), ("y;z", "y;z"))
+        ),
+        ("mlir-opt a.mlir --some-pass file=w.bin", ["a.mlir", "w.bin"], []),
+        ("iree-compile a.mlir -o v --iree-vm-bytecode-source-listing=l", ["a.mlir"], ["v", "l"]),
         ("iree-import-onnx m.onnx -o m.mlir", ["m.onnx"], ["m.mlir"]),
         ("iree-import-onnx m.onnx -om.mlir --externalize-params --save-params-to p", ["m.onnx"], ["m.mlir", "p"]),
     ],
@@ -83,6 +96,11 @@ def test_inputs_and_outputs(line: str, inputs: list[str], outputs: list[str]) ->
         ("clang -c a.c -o a.o -fmodules", "not-understood", "'-fmodules'"),
         ("clang -c a.c -o a.o -fprofile-use=w.bin", "not-understood", "-fprofile-use=w.bin"),
         ("clang -c a.c -o a.o --sysroot=folder", "not-understood", "--sysroot"),
+        ("clang -c a.c -o none/a.o", "not-understood", "none' is no folder that can be written to"),
+        ("mlir-opt a.mlir -o x.h/b.out", "not-understood", "x.h' is no folder that can be written to"),
+        ("clang -c a.c -o a.o -MD -MF -", "not-understood", "-MF -': not the name of a file"),
+        ("clang -c a.c -o a.o --serialize-diagnostics -", "not-understood", "not the name of a file"),
+        ("clang -c a.c -o k.o -MD -MF k.o", "not-understood", "-MF k.o and -o k.o are one output"),
         ("opt a.mlir -o b.bc -passes=function(dot-cfg,sroa<modify-cfg>)", "side-effect-flag", "dot-cfg"),
         ("clang -c a.c -o a.o -gsplit-dwarf", "not-understood", "-gsplit-dwarf"),
         ("clang -c a.c -o a.o -fwhatever=folder", "not-understood", "'folder' is a folder"),
@@ -114,6 +132,94 @@ def test_what_is_left_to_the_compiler(line: str, reason: str, words: str) -> Non
         _described(*line.split())
     assert caught.value.reason.value == f"bypass:{reason}"
     assert words in caught.value.detail
+
+
+#: A line of each shipped adapter that is understood.
+PLAIN_LINES = {
+    "clang": "-c a.c -o a.o",
+    "iree-compile": "a.mlir -o a.out",
+    "iree-import-onnx": "m.onnx -o a.out",
+    "iree-opt": "a.mlir -o a.out",
+    "llc": "a.ll -o a.out",
+    "mlir-opt": "a.mlir -o a.out",
+    "mlir-translate": "a.mlir -o a.out",
+    "opt": "a.ll -o a.out",
+}
+
+#: What does not count by the name of its value.
+PLACES = {"output", "output-folder", "extra-output", "depfile", "path-only"}
+
+
+def _ways(name: str, takes: tuple[str, ...], value: str) -> list[list[str]]:
+    """Return the ways to write a flag with a value, or with none for the empty one."""
+    if name.endswith("*"):
+        begin = name[:-1]
+        return [[f"{begin}{value}"], [f"{begin}={value}"], [f"{begin}x={value}"], [f"{begin}x", value]]
+    forms = {"next": [name, value], "joined": [f"{name}{value}"], "equals": [f"{name}={value}"]}
+    return [forms[each] for each in takes] or [[name, value]]
+
+
+def _keyed(tool: str, args: list[str]) -> object:
+    """Return all of a command line that is in its key; None for one that is left to the compiler."""
+    try:
+        command = _described(tool, *PLAIN_LINES[tool].split(), *args)
+    except PassThrough:
+        return None
+    return [(piece.label, piece.text) for piece in command.pieces], command.inputs, command.weights, command.search
+
+
+@pytest.mark.parametrize("tool", PLAIN_LINES)
+def test_two_values_of_each_flag_give_two_keys(tool: str) -> None:
+    adapter = adapters.read(adapters.SHIPPED / f"{tool}.toml")
+    plain = _keyed(tool, [])
+    assert plain is not None
+    understood = 0
+    values = ("w.bin", "x.h", "c", "c++", "x86_64-linux-gnu", "aarch64", "4", "5")
+    for flag in (*adapter.flags, Flag(names=("-new", "-new*"), means="value", takes=("next", "equals"))):
+        for name in flag.names if flag.means not in PLACES else ():
+            for dashes in {name, "-" + name if adapter.dashes == "either" else name}:
+                ways = zip(*(_ways(dashes, flag.takes, value) for value in values), strict=True)
+                for way in ways:
+                    keys = [key for key in (_keyed(tool, args) for args in way) if key is not None]
+                    assert all(keys.count(key) == 1 for key in keys), way
+                    assert plain not in keys, way
+                    understood += len(keys)
+    assert understood > len(values)
+
+
+def test_every_shipped_adapter_is_in_the_table() -> None:
+    assert {path.stem for path in adapters.SHIPPED.glob("*.toml")} == set(PLAIN_LINES)
+
+
+@pytest.mark.parametrize("form", ["-f", "-f=", "-fx", "-f=x", "-f x"])
+def test_a_flag_with_an_empty_value_is_another_one(form: str) -> None:
+    forms = ["-f", "-f=", "-fx", "-f=x", "-f x"]
+    keys = [_keyed("mlir-opt", each.split()) for each in forms]
+    assert keys.count(_keyed("mlir-opt", form.split())) == 1
+
+
+#: What a flag means -> what of a command its value goes to.
+VALUED = {
+    **dict.fromkeys(("input", "pipeline"), "inputs"),
+    **dict.fromkeys(("output", "output-folder", "extra-output"), "outputs"),
+    **{"weights": "weights", "search": "search"},
+}
+
+
+@pytest.mark.parametrize(("means", "field"), VALUED.items(), ids=VALUED)
+@pytest.mark.parametrize("line", ["--in-x=NAME", "--in-=NAME", "--in-x NAME"])
+def test_the_value_of_a_flag_with_a_star(tmp_path: Path, means: str, field: str, line: str) -> None:
+    name = "new" if field == "outputs" else "folder" if means == "search" else "w.bin"
+    takes = '["equals", "next"]'
+    flags = f'flags = [\n  {{ names = ["--in-*"], takes = {takes}, is = "{means}" }},\n]\n'
+    write("own.toml", f'match = ["own"]\nstdout = true\npositional = "input"\n{flags}')
+    adapter = adapters.read("own.toml")
+    value = f"x{{path={name}}}" if means == "pipeline" else name
+    args = line.replace("NAME", value).split()
+    command = describe(["own", "a.c", *args], "/nowhere/own", os.getcwd(), adapter, Options(), {})
+    found = getattr(command, field)
+    paths = [*found] if field in {"weights", "search"} else [each.path for each in found]
+    assert name in map(os.path.basename, paths)
 
 
 def test_standard_input_and_output() -> None:
@@ -196,8 +302,11 @@ def test_debug_information_makes_the_folder_count() -> None:
 
 
 def test_two_outputs_with_one_name() -> None:
-    with pytest.raises(UsageError, match=r"--serialize-diagnostics a\.o and -o a\.o are one output"):
-        _described("clang", "-c", "a.c", "-o", "a.o", "--serialize-diagnostics", "a.o")
+    for flags in (("-MD", "-MF", "a.o"), ("--serialize-diagnostics", "a.o")):
+        with pytest.raises(PassThrough, match="are one output"):  # the compiler decides
+            _described("clang", "-c", "a.c", "-o", "a.o", *flags)
+    with pytest.raises(UsageError, match=r"--output a\.o and -o a\.o are one output"):
+        _described("clang", "-c", "a.c", "-o", "a.o", options=Options(outputs=("a.o",)))
     with pytest.raises(UsageError, match="two outputs need two names"):
         _described("mytool", options=Options(inputs=("a.c",), outputs=("x", "./x")))
 

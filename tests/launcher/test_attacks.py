@@ -337,15 +337,6 @@ def test_a_read_only_output(known: Launcher) -> None:
     assert os.stat("a.out").st_mode & 0o222
 
 
-def test_an_output_with_a_second_name_keeps_its_content_there(known: Launcher) -> None:
-    write("a.txt", "two\n")
-    known.run(*_LINE)
-    os.link("a.out", "kept")
-    write("a.txt", "one\n")
-    assert _both(known, *_LINE) == "hit"
-    assert Path("kept").read_text().splitlines()[0] == "two"
-
-
 @pytest.mark.parametrize("kind", ["link", "link to nowhere", "pipe", "folder"])
 def test_what_is_no_file_in_the_place_of_an_output_is_left_to_the_command(known: Launcher, kind: str) -> None:
     os.unlink("a.out")

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cachec.events import EventLog
 from cachec.launcher import adapters
 from cachec.model import Reason
 from tests.launcher.conftest import Launcher, write
@@ -83,7 +84,15 @@ def test_the_adapter_is_one(launcher: Launcher) -> None:
 def test_every_outcome_of_a_command_that_passes_by_is_there() -> None:
     # A command runs no code of stages, and no plugin speaks for it.
     of_python = {Reason.STALE_MEMO, Reason.UNNAMED_CODE, Reason.UNSUPPORTED_VERSION, Reason.UNRESOLVED_CODE}
-    of_python |= {Reason.UNDECLARED_PROGRAM, Reason.PROCESS_BOUND}
+    of_python |= {Reason.UNDECLARED_PROGRAM, Reason.PROCESS_BOUND, Reason.UNSTORABLE}
     for reason in Reason:
         if reason.kind == "bypass" and reason not in {Reason.MODE_OFF, *of_python}:
             assert f"`{reason.value}`" in TEXT, reason
+
+
+def test_the_documentation_says_which_outcomes_are_told(tmp_path: Path) -> None:
+    table = {reason for reason in Reason if f"| `{reason.value}` |" in TEXT}
+    assert len(table) > 5
+    sentence = TEXT.partition("By default ")[2].partition(" are told on standard error at each run")[0]
+    events = EventLog(tmp_path)
+    assert set(re.findall(r"`([^`]+)`", sentence)) == {reason.value for reason in table if events.tells(reason)}

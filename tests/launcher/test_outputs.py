@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -157,3 +158,146 @@ def test_a_described_command_may_write_beside_its_output(launcher: Launcher) -> 
     for name, expected in (("b", "bypass:undescribed-effect"), ("a", "miss:new-input")):
         launcher.run("sh", "-c", f"n={name}; echo x > $n.log; cp a.txt b.bin", options=options)
         assert launcher.last().reason.value == expected
+
+
+def test_an_output_in_a_folder_that_went_is_counted_once(launcher: Launcher) -> None:
+    write("a.txt", "x")
+    os.mkdir("out")
+    line = ("fakecc", "a.txt", "-o", "out/a.out")
+    launcher.run(*line)
+    shutil.rmtree("out")
+    assert launcher.direct(*line) is None
+    launcher.run(*line)
+    assert launcher.reasons()[1:] == ["bypass:not-understood"]
+    assert "out' is no folder that can be written to" in launcher.last().detail
+
+
+#: A mode of a file that is in the place of an output. The umask of these tests is 022.
+MODES = [0o600, 0o640, 0o664, 0o700, 0o755, 0o644, 0o666]
+
+
+@pytest.fixture
+def _umask() -> Iterator[None]:
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+def _status(path: str) -> tuple[int, str]:
+    return stat.S_IMODE(os.stat(path).st_mode), Path(path).read_text()
+
+
+def _with_replaces(tmp_path: Path) -> None:
+    """Let the fake compiler make a new file, and its adapter say so."""
+    tool, adapter = tmp_path / "bin" / "fakecc", tmp_path / "fakecc.toml"
+    tool.write_text(tool.read_text().replace('> "$out"', '> "$out.new"; mv -f "$out.new" "$out"'))
+    adapter.write_text(adapter.read_text().replace("single = true", "single = true\nreplaces = true"))
+
+
+@pytest.mark.usefixtures("_umask")
+@pytest.mark.parametrize("replaces", [False, True])
+def test_a_file_in_the_place_of_an_output_has_the_mode_that_the_command_gives_it(
+    launcher: Launcher, tmp_path: Path, replaces: bool
+) -> None:
+    if replaces:
+        _with_replaces(tmp_path)
+    write("a.txt", "x\n")
+    line = ("fakecc", "a.txt", "-o", "a.out")
+    launcher.run(*line)
+    for mode in MODES:
+        found = []
+        for run in (subprocess.run, launcher.run, launcher.direct):
+            write("a.out", "old").chmod(mode)
+            assert run(line, stdout=subprocess.DEVNULL) if run is subprocess.run else run(*line)
+            found.append(_status("a.out"))
+        assert found[0][0] == (0o644 if replaces else mode)
+        assert found[1:] == found[:1] * 2, oct(mode)
+    assert launcher.reasons()[1:] == ["hit"] * 2 * len(MODES)
+
+
+@pytest.mark.usefixtures("_umask")
+def test_an_output_is_never_more_readable_than_the_file_that_it_replaces(launcher: Launcher) -> None:
+    """Of a command that no adapter describes nobody knows whether it makes a new file."""
+    write("a.txt", "x")
+    options = ["--input=a.txt", "--output=a.out"]
+    line = ("sh", "-c", "cp a.txt new; chmod 755 new; mv new a.out")
+    launcher.run(*line, options=options)
+    for mode, expected in ((0o600, 0o700), (0o640, 0o750), (0o644, 0o755), (0o400, 0o700), (0o444, 0o755)):
+        for run in (launcher.run, launcher.direct):
+            write("other", "old").chmod(mode)
+            os.rename("other", "a.out")
+            assert run(*line, options=options)
+            assert _status("a.out")[0] == expected
+
+
+@pytest.mark.parametrize("replaces", [False, True])
+def test_a_second_name_of_an_output_is_what_the_command_leaves(
+    launcher: Launcher, tmp_path: Path, replaces: bool
+) -> None:
+    if replaces:
+        _with_replaces(tmp_path)
+    write("a.txt", "x\n")
+    line = ("fakecc", "a.txt", "-o", "a.out")
+    launcher.run(*line)
+    for run in (launcher.run, launcher.direct):
+        Path("a.out").unlink()
+        write("kept", "old")
+        os.link("kept", "a.out")
+        assert bool(run(*line)) == (replaces or run == launcher.run)
+        assert Path("kept").read_text() == "old"  # in these tests no command is passed through
+        assert launcher.last().reason.value == ("hit" if replaces else "bypass:not-understood")
+    assert replaces or "it has a second name (a hard link)" in launcher.last().detail
+
+
+#: A command line of each shipped adapter -> its outputs.
+COMPILERS = {
+    "clang-19 -c a.c -o OUT/o -MD -MF OUT/d -serialize-diagnostics OUT/dia": ["o", "d", "dia"],
+    "clang-19 -S -emit-llvm a.c -o OUT/o": ["o"],
+    "llc-19 a.ll -o OUT/o": ["o"],
+    "opt-19 -S a.ll -o OUT/o": ["o"],
+    "mlir-opt-19 a.mlir -o OUT/o": ["o"],
+    "mlir-translate-19 --mlir-to-llvmir e.mlir -o OUT/o": ["o"],
+    "iree-opt a.mlir -o OUT/o": ["o"],
+    "iree-compile a.mlir -o OUT/o --iree-hal-target-device=local --iree-hal-local-target-device-backends=vmvx": ["o"],
+}
+
+
+@pytest.mark.usefixtures("_umask")
+@pytest.mark.parametrize(
+    "line", [line if "iree" not in line else pytest.param(line, marks=pytest.mark.long) for line in COMPILERS]
+)
+@pytest.mark.sampled
+def test_a_compiler_leaves_old_outputs_the_same_with_and_without_a_cache(
+    launcher: Launcher, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    need(line.split(maxsplit=1)[0])
+
+    def run(program: str, argv: Sequence[str], stdin: int | None) -> int:
+        del stdin
+        return subprocess.run([program, *argv[1:]], check=False, capture_output=True).returncode
+
+    monkeypatch.setattr(ending, "pass_through", run)
+    write("a.c", "int f(void) { return 1; }\n")
+    write("a.ll", "define i32 @f() {\n  ret i32 1\n}\n")
+    write("e.mlir", "module {}\n")
+    write("a.mlir", "func.func @f(%x: tensor<4xf32>) -> tensor<4xf32> {\n  return %x : tensor<4xf32>\n}\n")
+    wait_for_clock()
+    os.mkdir("out")
+    argv = line.replace("OUT", "out").split()
+    assert launcher.run(*argv).code == 0
+    for mode, has_link in ((0o600, False), (0o755, False), (0o644, True)):
+        found = []
+        for road in ("bare", "full", "direct"):
+            shutil.rmtree("out")
+            os.mkdir("out")
+            for name in COMPILERS[line]:
+                write(f"out/{name}", "old").chmod(mode)
+                if has_link:
+                    os.link(f"out/{name}", f"out/{name}.kept")
+            if road == "bare":
+                subprocess.run(argv, check=True, capture_output=True)
+            elif road == "full" or launcher.direct(*argv) is None:
+                assert launcher.run(*argv).code == 0
+            found.append({path.name: (path.stat().st_mode, path.read_bytes()) for path in Path("out").iterdir()})
+        assert found[1] == found[0]
+        assert found[2] == found[0]

@@ -151,10 +151,21 @@ def test_a_killed_launcher_takes_the_compiler_with_it(launcher: Launcher, start:
     assert launcher.reasons() == []
 
 
-def test_a_compiler_ended_by_a_signal(launcher: Launcher, start: _Start) -> None:
-    process = start("--output=out", "--", "sh", "-c", "echo said; kill -TERM $$")
+@pytest.mark.parametrize(
+    "number",
+    [
+        *(signal.SIGTERM, signal.SIGINT, signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE),
+        *(signal.SIGILL, signal.SIGUSR1, signal.SIGALRM, signal.SIGXCPU, signal.SIGPIPE, signal.SIGRTMIN),
+    ],
+)
+@pytest.mark.sampled
+def test_a_compiler_ended_by_a_signal(launcher: Launcher, start: _Start, number: int) -> None:
+    script = f"import os, signal; signal.signal({number}, 0) if {number} != 9 else 0; print('said', flush=True); "
+    process = start("--output=out", "--", sys.executable, "-c", f"{script}os.kill(os.getpid(), {number})")
     assert process.communicate()[0] == "said\n"
-    assert process.returncode == -signal.SIGTERM
+    assert process.returncode == -number
+    assert launcher.reasons() == ["error:stage-raised"]
+    assert list(launcher.folder.glob("core*")) == []
 
 
 def test_a_reader_that_goes_away(launcher: Launcher) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from cachec.key.tools.environment import LOCALE
 from cachec.launcher import adapters, request, variables
+from cachec.launcher.explain import explain
 from tests.launcher.conftest import Launcher, write
 from tests.needs import need
 
@@ -115,6 +116,37 @@ def test_a_command_sees_every_variable(launcher: Launcher, monkeypatch: pytest.M
     expected = {name: value for name, value in os.environ.items() if name not in ours and "\n" not in value}
     assert {name: seen.get(name) for name in expected} == expected
     assert seen["CACHEC_DEPTH"] == "1"
+
+
+#: Variables that hold a secret somewhere.
+SECRETS = [
+    *("DB_URL", "PASSPHRASE", "SIGNING_PASSPHRASE", "SENTRY_DSN", "NPM_AUTH", "DB_PWD", "GH_PAT", "PRIVATE_KEY"),
+    *("MYSQL_PASS", "COOKIE", "HF_TOKEN", "API_SECRET", "PLAIN"),
+]
+
+
+@pytest.mark.parametrize("way", ["no adapter", "adapter", "named"])
+def test_no_value_of_a_variable_is_in_the_store(launcher: Launcher, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    for number, name in enumerate(SECRETS):
+        monkeypatch.setenv(name, f"postgres://u:hunter2x{number}x@h")
+    write("a.txt", "x\n")
+    line = ("fakecc", "a.txt", "-o", "a.out") if way == "adapter" else ("cp", "a.txt", "a.out")
+    options = [] if way == "adapter" else ["--input=a.txt", "--output=a.out"]
+    options += [f"--env={name}" for name in SECRETS if way == "named"]
+    for expected in ("miss", "hit"):
+        launcher.run(*line, options=options)
+        assert launcher.last().reason.kind == expected
+    assert launcher.direct(*line, options=options) is not None
+    monkeypatch.setenv("PLAIN", "hunter2x-other")
+    assert launcher.direct(*line, options=options) is None
+    found = explain([*options, "--", *line])
+    assert [(each.part.name, "hunter2" in str(each)) for each in found.differences] == [("PLAIN", False)]
+    launcher.run(*line, options=options)
+    assert launcher.last().reason.value == "miss:environment-changed"
+    assert "PLAIN" in launcher.last().detail
+    files = [path for path in launcher.store.rglob("*") if path.is_file()]
+    assert len(files) > 5
+    assert [path for path in files if b"hunter2" in path.read_bytes()] == []
 
 
 #: Variable -> whether it counts for a command whose adapter names no variable of the kind.

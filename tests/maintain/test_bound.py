@@ -15,7 +15,7 @@ import cachec
 from cachec.errors import StoreFault
 from cachec.events import read_log
 from cachec.maintain.maintainer import Maintainer
-from cachec.model import STORE_VERSION, Fault, Reason
+from cachec.model import RECORD_VERSION, Fault, Reason
 from cachec.store import bound
 from cachec.store.usage import ROW, Usage
 
@@ -43,7 +43,7 @@ def test_the_limit_is_max_size_and_no_more_than_a_share_of_the_disk(tmp_path: Pa
 
 def test_when_a_gc_may_help() -> None:
     def usage(nbytes: int, rest: int = 0) -> Usage:
-        return Usage(version=STORE_VERSION, nbytes=nbytes, rest=rest)
+        return Usage(version=RECORD_VERSION, nbytes=nbytes, rest=rest)
 
     assert not bound.is_due(usage(1000), 1000)
     assert bound.is_due(usage(1001), 1000)
@@ -77,13 +77,13 @@ def test_a_damaged_counter_is_measured_anew(yard: Yard, row: bytes) -> None:
     yard.publish(key_of(2))
     yard.store.keep_bound(lambda store, found: Maintainer(store, max_size=1 << 40).keep_bound(found))
     yard.store.settle()
-    assert yard.store.usage() == Usage(version=STORE_VERSION, nbytes=4 * 4096)
+    assert yard.store.usage() == Usage(version=RECORD_VERSION, nbytes=4 * 4096)
     yard.store.index.write(ROW, row, "x")
     assert yard.maintainer.estimate().nbytes == 4 * 4096
     assert Maintainer(yard.store, max_size=1 << 40).collect(dry_run=True).before == 4 * 4096
     assert yard.store.index.read(ROW) == row  # nobody who only looks writes it
     assert Maintainer(yard.store, max_size=1 << 40).collect().after == 4 * 4096
-    assert yard.store.usage() == Usage(version=STORE_VERSION, nbytes=4 * 4096)
+    assert yard.store.usage() == Usage(version=RECORD_VERSION, nbytes=4 * 4096)
 
 
 def test_a_publication_that_fails_is_counted_by_the_next(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +93,7 @@ def test_a_publication_that_fails_is_counted_by_the_next(yard: Yard, monkeypatch
         patch.setattr(yard.store.index, "atomically", _fail)
         with pytest.raises(StoreFault, match="no room"):
             yard.publish(key_of(1))
-    assert yard.store.usage() == Usage(version=STORE_VERSION, nbytes=0)
+    assert yard.store.usage() == Usage(version=RECORD_VERSION, nbytes=0)
     yard.publish(key_of(2))
     assert yard.store.usage() == yard.maintainer.measured()
 

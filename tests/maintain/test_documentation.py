@@ -94,8 +94,8 @@ def test_every_row_of_the_index_is_in_the_table(store: Yard) -> None:
     store.age()
     store.maintainer.collect(limit=1)
     kinds = {name.partition(":")[0] for name, _ in store.store.index.rows("")} - {"entry", "recent", "digest"}
-    assert kinds == {"near", "summary", "facts", "gc"}
+    assert kinds == {"near", "summary", "facts", "gc", "usage"}
     of_all = {name.rpartition(":default:")[0] or name for name in store.store.index.keys(prefix="store:")}
-    assert of_all == {"store:pin", "store:usage"}
+    assert of_all == {"store:pin"}
     for kind in kinds | {"condemned"} | {each.partition(":")[0] for each in of_all}:
         assert f"| `{kind}:" in TEXT

@@ -1,5 +1,7 @@
 """JAX's values as arguments and results of stages."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import jax
@@ -33,7 +35,11 @@ def key(value: object) -> str:
 
 
 def test_the_types_are_those_of_the_installed_jax():
-    for value in (jnp.ones(2), jax.random.key(0), jax.ShapeDtypeStruct((1,), "f4"), jax.jit(lambda x: x).lower(1.0)):
+    values = [jnp.ones(2), jax.random.key(0), jax.ShapeDtypeStruct((1,), "f4"), jax.jit(lambda x: x).lower(1.0)]
+    mesh = jax.sharding.Mesh(np.array(jax.devices()), ("d",))
+    values += [jax.devices()[0], mesh, mesh.abstract_mesh, jax.sharding.SingleDeviceSharding(jax.devices()[0])]
+    values.append(jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("d")))
+    for value in values:
         names = {f"{cls.__module__}.{cls.__qualname__}" for cls in type(value).__mro__}
         assert names & set(plugin.types), type(value)
 
@@ -151,3 +157,45 @@ def test_compare_is_numeric():
     assert "NaN" in plugin.compare(jnp.array([jnp.inf]), jnp.array([-jnp.inf]))
     assert plugin.compare(jnp.array([1]), jnp.array([2])) == "the integers differ"
     assert plugin.compare(jnp.array([1], ml_dtypes.bfloat16), jnp.array([1.5], ml_dtypes.bfloat16)) is not None
+
+
+#: Places that a stage reads from its module. Arguments: how many devices a mesh has, and the name of its axis.
+PLACES = """
+import os, sys
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
+import jax, numpy as np
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
+import cachec
+
+DEVICE = jax.devices()[int(sys.argv[1])]
+MESH = Mesh(np.array(jax.devices()[:int(sys.argv[1])]), (sys.argv[2],))
+ABSTRACT = AbstractMesh(MESH.axis_sizes, MESH.axis_names)
+SPEC = PartitionSpec(sys.argv[2])
+NAMED = NamedSharding(MESH, SPEC)
+SINGLE = SingleDeviceSharding(DEVICE)
+
+cache = cachec.Cache("store", log="off")
+stages = [
+    cache.stage(function)
+    for function in (
+        lambda: str(DEVICE), lambda: str(MESH), lambda: str(ABSTRACT), lambda: str(SPEC), lambda: str(NAMED),
+        lambda: str(SINGLE),
+    )
+]
+print(*(cache.call(stage)[1].reason.value for stage in stages))
+"""
+
+
+def test_places_of_a_module_count_by_their_axes_and_devices(tmp_path: Path) -> None:
+    (tmp_path / "places.py").write_text(PLACES)
+
+    def reasons(*args: str) -> list[str]:
+        done = subprocess.run([sys.executable, "places.py", *args], cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[-2000:]
+        return done.stdout.split()
+
+    assert set(reasons("2", "x")) <= {"miss:first-run", "miss:code-changed"}
+    assert reasons("2", "x") == ["hit"] * 6
+    # Another axis changes all but the devices, another number of devices all but the specification of an axis.
+    assert [each == "hit" for each in reasons("2", "y")] == [True, False, False, False, False, True]
+    assert [each == "hit" for each in reasons("3", "x")] == [False, False, False, True, False, False]

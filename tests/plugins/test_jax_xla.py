@@ -204,7 +204,7 @@ def test_what_jax_has_in_its_own_cache_is_compiled_again(tmp_path: Path) -> None
             file = compile_xla(function, weights.placeholders(), X)
             assert same(cachec.link(file, weights)(X), plain(Config(), 0, X))
             if known:
-                with pytest.raises(PluginError, match="JAX took from its compilation cache"):
+                with pytest.raises(PluginError, match="may be from JAX's compilation cache"):
                     dumped(compiled)
             else:
                 assert same(restored(*described(dumped(compiled)))(params(0), X), plain(Config(), 0, X))

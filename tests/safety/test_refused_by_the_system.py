@@ -74,6 +74,8 @@ def test_a_folder_that_is_gone(run: Run, place: Path) -> None:
     done = run("-c", FROM_NOWHERE, "exec", "--", "echo", "ran", environ=environ)
     assert (done.stdout, done.returncode) == ("ran\n", 0), done
     assert "bypass:key-unreadable" in run("-m", "cachec", "stats", environ=environ).stdout
+    done = run("-c", FROM_NOWHERE, "exec", "--", "echo", "ran", environ=environ | {"CACHEC_MODE": "require"})
+    assert (done.stdout, done.returncode) == ("", 2), done
 
 
 #: A stage with a tool from a folder of packages, called without any privilege: root reads everything by one of them.

@@ -18,6 +18,9 @@ import pytest
 
 from cachec.base import foreign, fsio
 from cachec.base.appending import Appender
+from cachec.config import load
+from cachec.doctor.case import Case
+from cachec.doctor.rights import rights
 from cachec.errors import ConfigError
 from cachec.model import Fault
 from cachec.store import sharing
@@ -154,10 +157,15 @@ def test_a_store_that_lost_its_rights_gets_them_back(team: Team) -> None:
     team.store.chmod(0o2750)
     for path in [path for path in team.store.rglob("*") if path.stat().st_uid == one and path.parent.name != "shared"]:
         path.chmod(path.stat().st_mode & ~0o022)
-    [[_, words]] = team.act(one, "077", "doctor")  # type: ignore[misc]
-    assert "sharing:" in words
-    assert "doctor --fix will give group" in words.replace("\n    ", " ")
+    before = team.modes()
     [[_, words]] = team.act(one, "077", "doctor:--fix")  # type: ignore[misc]
+    assert "sharing:" in words
+    assert f"chmod g+w {team.store}" in words.replace("\n    ", " ")
+    assert team.modes().items() >= before.items()  # whether its owner has closed it is for a person to say
+    team.store.chmod(0o2770)
+    [[_, asked], [_, words]] = team.act(one, "077", "doctor", "doctor:--fix")  # type: ignore[misc]
+    assert "sharing:" in asked
+    assert "doctor --fix will give group" in asked.replace("\n    ", " ")
     assert words.startswith("to fix sharing: give group")
     assert team.act(two, "077", f"call:{one}", "call:new") == ["hit", "miss:first-run"]
 
@@ -250,36 +258,159 @@ def test_three_users_at_once(team: Team) -> None:
     assert said["miss:first-run"] == len(calls)
 
 
-@pytest.mark.parametrize("forged", ["another user's", "moved", "another group", "a link", "writable"])
-def test_a_record_that_another_made_is_not_believed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forged: str
+def _shared_by(place: Path, owner: int, user: int) -> Path:
+    """A store of one user that another has agreed to share; the record."""
+    place.mkdir()
+    os.chown(place, owner, GROUP)
+    place.chmod(0o2770)
+    return _agree(place, user)
+
+
+#: How a store with a record comes to differ from the one that the user agreed to.
+FORGERIES: dict[str, Callable[[Path, Path], object]] = {
+    "another user's record": lambda _store, record: os.chown(record, USERS[1], GROUP),
+    "another group": lambda store, _record: (os.chown(store, USERS[1], OTHER_GROUP), store.chmod(0o2770)),
+    "a link": lambda store, record: record.symlink_to(record.rename(store / "record")),
+    "a link to another store's record": lambda store, record: _swap(
+        store, lambda old: record.symlink_to(old / "shared" / record.name)
+    ),
+    "a link to another store's folder": lambda store, record: _swap(
+        store, lambda old: (record.parent.rmdir(), record.parent.symlink_to(old / "shared"))
+    ),
+    "a record from another store": lambda store, record: _swap(
+        store, lambda old: (old / "shared" / record.name).rename(record)
+    ),
+    "a copy": lambda store, _record: subprocess.run(
+        ["cp", "-a", store.rename(store.with_name("old")), store], check=True
+    ),
+    "a record that others can write": lambda _store, record: record.chmod(0o666),
+    "a record that is a folder": lambda _store, record: (record.unlink(), record.mkdir()),
+    "a FIFO": lambda _store, record: (record.unlink(), os.mkfifo(record)),
+}
+
+
+def _swap(store: Path, change: Callable[[Path], object]) -> None:
+    """Put another user's folder with the same group in the place of a store."""
+    old = store.rename(store.with_name("old"))
+    (store / "shared").mkdir(parents=True)
+    for place in (store, store / "shared"):
+        os.chown(place, USERS[2], GROUP)
+        place.chmod(0o2770)
+    change(old)
+
+
+@pytest.mark.parametrize("forgery", FORGERIES)
+def test_a_record_of_another_store_or_user_is_not_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forgery: str
 ) -> None:
     me, other, _ = USERS
-    place = tmp_path / "store"
-    place.mkdir()
-    os.chown(place, other, GROUP)
-    place.chmod(0o2770)
-    record = _agree(place, me)
+    store = tmp_path / "store"
+    record = _shared_by(store, other, me)
     monkeypatch.setattr(os, "geteuid", lambda: me)
-    monkeypatch.setattr(foreign, "why_distrusted", lambda path: f"{path} belongs to user {other}")
-    Store(place).refuse_foreign()
-    with pytest.raises(ConfigError, match="is refused"):
-        Store(place).refuse_foreign("no")
-    if forged == "another user's":
-        os.chown(record, other, GROUP)
-    elif forged == "moved":
-        place = place.rename(tmp_path / "elsewhere")
-    elif forged == "another group":
-        os.chown(place, other, OTHER_GROUP)
-        place.chmod(0o2770)
-    elif forged == "a link":
-        record.rename(tmp_path / "record")
-        record.symlink_to(tmp_path / "record")
-        os.chown(tmp_path / "record", other, GROUP)
-    else:
-        record.chmod(0o666)
-    with pytest.raises(ConfigError, match="CACHEC_SHARED=trusted"):
-        Store(place).refuse_foreign()
+    Store(store).refuse_foreign()
+    with pytest.raises(ConfigError, match="refuse"):
+        Store(store).refuse_foreign("no")
+    FORGERIES[forgery](store, record)
+    with pytest.raises(ConfigError, match=r"CACHEC_SHARED=trusted|is no folder"):
+        Store(store).refuse_foreign()
+    assert not sharing.is_recorded(str(store))
+
+
+def test_one_store_at_two_paths_needs_one_agreement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rename, a link and a bind mount lead to the same folder."""
+    me, other, _ = USERS
+    record = _shared_by(tmp_path / "store", other, me)
+    (tmp_path / "store").rename(tmp_path / "renamed")
+    (tmp_path / "store").symlink_to("renamed")
+    monkeypatch.setattr(os, "geteuid", lambda: me)
+    for name in ("store", "renamed"):
+        Store(tmp_path / name).refuse_foreign()
+        assert sharing.agree(str(tmp_path / name))
+    assert [path.name for path in (tmp_path / "renamed" / "shared").iterdir()] == [record.name]
+
+
+@pytest.mark.parametrize(
+    ("mode", "owner", "group", "words"),
+    [
+        (0o755, 0, 0, ""),
+        (0o777, 0, 0, "writable for everybody"),
+        (0o2777, 0, GROUP, "writable for everybody"),
+        (0o1777, 0, 0, ""),
+        (0o2775, 0, GROUP, ""),
+        (0o775, 0, OTHER_GROUP, f"writable for the group {OTHER_GROUP}"),
+        (0o755, USERS[1], 0, ""),  # the store's owner
+        (0o755, USERS[2], 0, f"belongs to user {USERS[2]}"),
+        (0o1777, USERS[2], 0, f"belongs to user {USERS[2]}"),
+    ],
+)
+def test_who_can_replace_a_shared_store_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int, owner: int, group: int, words: str
+) -> None:
+    me, other, _ = USERS
+    above = tmp_path / "above"
+    above.mkdir()
+    _shared_by(above / "store", other, me)
+    os.chown(above, owner, group)
+    above.chmod(mode)
+    monkeypatch.setattr(os, "geteuid", lambda: me)
+    why = Store(above / "store").why_refused("auto")
+    assert words in why
+    assert bool(words) == bool(why)
+    case = Case(load({"dir": above / "store"}, environ={}, cwd=tmp_path))
+    told = [finding for finding in rights(case) if finding.check == "shared"]
+    assert [words in finding.words and "agree once" not in finding.fix for finding in told] == [True] * bool(words)
+
+
+#: What makes a store of the records of a shared one, and is private: by a name.
+PRIVATE: dict[str, str] = {
+    "a copy": "cp -r {store} {copy}",
+    "a copy with its modes": "cp -a {store} {copy} && chmod -R g-ws {copy}",
+    "an archive": "mkdir {copy} && tar -C {store} -c . | tar -C {copy} --no-same-permissions -x && chmod -R g-w {copy}",
+    "a store that was closed": "mv {store} {copy} && chgrp -R {other} {copy} && chmod -R g-ws {copy}",
+    "a store that was closed at its top": "mv {store} {copy} && chmod -R g-w {copy} && chmod 2700 {copy}",
+    "a store without setgid": "mv {store} {copy} && chmod -R g-ws {copy}",
+}
+
+
+@pytest.mark.parametrize("how", PRIVATE)
+def test_a_private_store_with_records_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    store, copy = tmp_path / "store", tmp_path / "copy"
+    record = _shared_by(store, 0, 0)
+    Store(store).prepare()
+    (store / "shared" / "12").write_text("cachec shared 1\n/elsewhere\n2000\n")
+    del record
+    command = PRIVATE[how].format(store=store, copy=copy, other=OTHER_GROUP)
+    subprocess.run(["sh", "-c", f"umask 022; {command}"], check=True)
+    before = Team(copy).modes()
+    monkeypatch.setattr(foreign, "_is_private", lambda _gid: False)
+    case = Case(load({"dir": copy}, environ={}, cwd=tmp_path))
+    assert not case.is_shared
+    assert [finding.words for finding in rights(case)] == []
+    assert Team(copy).modes() == before
+
+
+@pytest.mark.parametrize("block", ["a folder", "a full folder", "a file", "nothing"])
+def test_an_agreement_that_can_not_be_recorded_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: str
+) -> None:
+    me, other, _ = USERS
+    store = tmp_path / "store"
+    _shared_by(store, other, USERS[2])
+    place = store / "shared" / "0"
+    monkeypatch.setattr(os, "geteuid", lambda: me)
+    if "folder" in block:
+        (store / "shared" / str(me) / ("full" if "full" in block else "")).mkdir(parents=True)
+    elif block == "a file":
+        (store / "shared" / str(me)).touch()
+    found: list[Fault] = []
+    Store(store, on_fault=lambda fault, _detail: found.append(fault)).record_agreement()
+    if "folder" not in block:
+        os.chown(store / "shared" / str(me), me, GROUP)  # root made it
+    assert bool(found) == ("folder" in block)
+    assert not place.exists()
+    case = Case(load({"dir": store, "shared": "trusted"}, environ={}, cwd=tmp_path))
+    told = [finding.fix for finding in rights(case) if finding.check == "shared"]
+    assert [f"rm -r {store}/shared/{me}" in fix for fix in told] == [True] * ("folder" in block)
 
 
 def test_everybody_is_not_the_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -455,6 +455,16 @@ def test_what_is_no_plain_function_is_refused_by_name(cache, given, words, optio
         cache.stage(**options)(given)
 
 
+def test_a_stage_of_nothing_or_without_a_name_is_refused(cache):
+    with pytest.raises(cachec.UnsupportedFunction, match="not an object of type NoneType"):
+        cache.stage(None)
+    scope: dict[str, Any] = {}
+    exec("def made(): return 1", scope)
+    with pytest.raises(cachec.UnsupportedFunction, match=r"made says no module.* give one by name="):
+        cache.stage(scope["made"])
+    assert cache.stage(name="made")(scope["made"])() == 1
+
+
 def test_functions_of_all_kinds_are_stages(cache):
     @functools.wraps(pow)
     def wrapped(*args):
@@ -657,3 +667,39 @@ def test_frames_that_stand_for_other_languages_are_no_code_of_a_file(tmp_path, n
         return eval(compile("1", name, "eval"), {"_": 1})
 
     assert [cache.call(stage, name)[1].reason.kind for _ in range(2)] == ["miss", "hit"]
+
+
+def test_a_miss_is_compared_with_the_call_of_the_same_arguments(cache):
+    first, second = {"x": 1}, {"x": 1}
+
+    @cache.stage
+    def stage(n: int, m: int = 1) -> int:
+        return n + first["x"] + second["x"]
+
+    assert cache.call(stage, 1)[1].reason is Reason.FIRST_RUN
+    first["x"] = second["x"] = 2
+    cache.call(stage, 2)  # fewer parts differ from this one's
+    outcome = cache.call(stage, 1)[1]
+    assert outcome.reason is Reason.CODE_CHANGED
+    assert "first['x']: 1 -> 2" in outcome.detail
+
+
+def test_a_reason_names_the_attribute_that_a_run_changed(cache):
+    class Lazy:
+        def __init__(self) -> None:
+            self.path = "a"
+            self.data: int | None = None
+
+        def read(self) -> int:
+            self.data = 3
+            return self.data
+
+    lazy = Lazy()
+
+    @cache.stage
+    def stage() -> int:
+        return lazy.read()
+
+    outcome = cache.call(stage)[1]
+    assert outcome.reason is Reason.INPUT_CHANGED
+    assert ".data: None -> 3" in outcome.detail

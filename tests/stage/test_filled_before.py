@@ -297,3 +297,22 @@ def test_an_object_that_a_memo_answers_for_counts_once_it_was_changed(cache: cac
     factor.cache_clear()
     assert stage(held) == 4
     assert stage.call(Held(2))[1].reason is Reason.HIT
+
+
+def test_a_memo_of_a_file_that_changed_since_is_named_with_the_file(
+    cache: cachec.Cache, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings.cache_clear()
+    Path("settings.txt").write_text("1")
+    stage = cache.stage(lambda n: settings() * n, name="stage")
+    assert stage.call(1)[1].stored
+    Path("settings.txt").write_text("2")
+    value, outcome = stage.call(1)
+    assert (value, outcome.reason, outcome.stored) == ("1", Reason.STALE_MEMO, False)
+    assert "settings may keep results of file settings.txt, which has changed since" in outcome.detail
+    assert "cache_clear()" in outcome.detail
+    settings.cache_clear()
+    assert stage.call(1)[0] == "2"
+    assert stage.call(1)[1].reason is Reason.HIT
+    settings.cache_clear()

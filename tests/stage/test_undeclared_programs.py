@@ -23,6 +23,7 @@ import pytest
 
 import cachec
 from cachec import Reason
+from cachec.stage.warn import undeclared_program
 
 
 def forking() -> Any:
@@ -150,7 +151,7 @@ def refused(cache: cachec.Cache, way: Callable[[str], str], path: Path) -> str:
             assert text in value
             assert (outcome.reason, outcome.stored) == (Reason.UNDECLARED_PROGRAM, False), outcome
     assert sum("is not stored" in str(each.message) for each in warned) == 1, "said once a stage"
-    assert "cachec.run" in outcome.detail
+    assert "pass its result as an argument" in outcome.detail
     return outcome.detail
 
 
@@ -255,7 +256,15 @@ def test_a_program_under_a_name_in_path_and_what_it_reads(
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tool.parent}:{os.environ['PATH']}")
     said = refused(cache, lambda path: subprocess.check_output(["tool", path], text=True), tmp_path / "in")
-    assert f"{__name__} used tool outside of cachec.run" in said
+    assert f"{__name__} ({__file__}:" in said
+    assert "used 'tool': start it by cachec.run(" in said
+
+
+@pytest.mark.parametrize("program", ["a process (os.fork)", "a pool of processes", "a ProcessPoolExecutor"])
+def test_the_message_of_a_process_names_a_way_out_that_is_possible(program: str) -> None:
+    said = undeclared_program(program, "main", "main.py:3")
+    assert f"main (main.py:3) used {program}: do the work in this process, or in a ThreadPoolExecutor" in said
+    assert "cachec.run" not in said
 
 
 # --- what does not

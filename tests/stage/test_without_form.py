@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import json
+import os
+import sys
+from collections.abc import Callable
 from contextlib import closing
+from contextvars import ContextVar
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +23,14 @@ from .conftest import Program
 #: What an installed library may hold: mutable settings as of ml_collections, a mesh of devices, a holder of a cache.
 _LIBRARY = """
 import threading
+class Raising:
+    def __getattribute__(self, name): raise ValueError("not set up: " + name)
+class Compared(type):
+    def __eq__(cls, other): raise ValueError("compared")
+    __hash__ = type.__hash__
+class Instance(metaclass=Compared): x = 1
+class Proxy:
+    __class__ = property(lambda self: 1 / 0)
 class ConfigDict:
     def __init__(self, **fields):
         object.__setattr__(self, "_fields", dict(fields)); object.__setattr__(self, "_locked", False)
@@ -73,6 +88,10 @@ VALUES = {
         ("text", "other"),
         False,
     ),
+    "each attribute raises": ("X = lib.Raising()", ("X", "X"), False),
+    "an attribute raises, in a list": ("X = [1, lib.Raising()]", ("X", "X"), False),
+    "a metaclass that raises": ("X = lib.Instance()", ("X", "X"), False),
+    "its __class__ raises": ("X = lib.Proxy()", ("X", "X"), False),
     "a thread": ("import threading\nX = threading.Thread(target=print)", ("print", "len"), False),
 }
 _RUN = """
@@ -147,3 +166,203 @@ def test_a_call_without_a_key_says_so_wherever_it_is_asked(tmp_path: Path) -> No
         required = cache.stage(stage.__wrapped__)
         with pytest.raises(cachec.CacheMissError, match="bypass:unresolved-code"):
             required()
+
+
+class _Raising:
+    def __getattribute__(self, name: str) -> Any:
+        raise ValueError(f"not set up: {name}")
+
+
+class _Compared(type):
+    def __eq__(cls, other: object) -> bool:
+        raise ValueError("compared")
+
+    __hash__ = type.__hash__
+
+
+class _Instance(metaclass=_Compared):
+    pass
+
+
+class _Proxy:
+    __class__ = property(lambda self: dict)  # type: ignore[assignment]
+
+
+#: Arguments whose own code raises, or says that they are of another class, and whether a key can be made of them.
+_RAISING: dict[str, tuple[Callable[[], Any], bool]] = {
+    "each attribute raises": (_Raising, False),
+    "inside a list": (lambda: [1, _Raising()], False),
+    "inside a dict": (lambda: {"a": _Raising()}, False),
+    "a metaclass that raises": (_Instance, False),
+    "a proxy of a dict": (_Proxy, True),
+}
+
+
+@pytest.mark.parametrize("name", _RAISING)
+def test_what_an_argument_raises_never_leaves_a_call(cache: cachec.Cache, name: str) -> None:
+    make, is_stored = _RAISING[name]
+    value = make()
+
+    @cache.stage
+    def stage(x: Any) -> int:
+        return 3
+
+    wanted = Reason.FIRST_RUN if is_stored else Reason.UNRESOLVED_CODE
+    asked = stage.check(value)
+    assert asked.reason is wanted
+    assert stage.why(value).startswith(wanted.value)
+    result, outcome = cache.call(stage, value)
+    assert (result, outcome.reason) == (3, wanted)
+    if not is_stored:
+        assert "argument x (" in outcome.detail
+        assert "raised ValueError('" in outcome.detail
+        assert "argument x (" in asked.detail
+
+
+class _AutoDict(dict[str, Any]):
+    def __missing__(self, name: str) -> Any:
+        value = self[name] = _AutoDict()
+        return value
+
+    def __getattr__(self, name: str) -> Any:
+        return self[name]
+
+
+class _Asked:
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        self.names.append(name)
+        return 1
+
+
+class _Called(_Asked):
+    def __call__(self) -> int:
+        return 1
+
+
+@dataclasses.dataclass
+class _Record:
+    a: int = 1
+    b: int = dataclasses.field(init=False)
+
+    def __getattr__(self, name: str) -> Any:
+        self.__dict__[name] = 1
+        return 1
+
+
+#: Arguments whose class makes an attribute or an item of each name that is asked for.
+_MAKING: dict[str, Callable[[], Any]] = {
+    "a dict": lambda: _AutoDict(a=1),
+    "in a list": lambda: [_AutoDict(a=1)],
+    "an object": _Asked,
+    "a callable object": _Called,
+    "a record": _Record,
+}
+
+
+@pytest.mark.parametrize("name", _MAKING)
+def test_a_call_changes_no_argument(cache: cachec.Cache, name: str) -> None:
+    value = _MAKING[name]()
+    before = copy.deepcopy(_held(value))
+
+    @cache.stage
+    def stage(x: Any) -> int:
+        return 3
+
+    for wanted in (Reason.FIRST_RUN, Reason.HIT):
+        stage.check(value)
+        assert cache.call(stage, value)[1].reason is wanted
+        assert _held(value) == before
+
+
+def _held(value: Any) -> Any:
+    if isinstance(value, list):
+        return [*map(_held, value)]
+    return dict(value) if isinstance(value, dict) else vars(value)
+
+
+_COUNTING = """
+import cachec
+from cachec.key.code import values
+import large
+encode, counted = values.Values._encode, []
+def counting(self, value, name, *more, **named):
+    counted.append(name)
+    return encode(self, value, name, *more, **named)
+values.Values._encode = counting
+for _ in range(2):
+    outcome = large.stage.call()[1]
+    print(outcome.reason.value, counted.count("large.TABLE"))
+    counted.clear()
+"""
+
+
+def test_a_large_value_is_looked_at_a_few_times_in_a_call(tmp_path: Path, program: Program) -> None:
+    table = "TABLE = [[n] for n in range(2000)]  # too many objects to be watched one by one\n"
+    stage = "@cachec.Cache(log='off').stage\ndef stage(): return len(TABLE)\n"
+    (tmp_path / "large.py").write_text(f"import cachec\n{table}{stage}")
+    (tmp_path / "run.py").write_text(_COUNTING)
+    first, second = program(tmp_path / "run.py", CACHEC_DIR=str(tmp_path / "store")).splitlines()
+    assert first.split()[0] == "miss:first-run"
+    assert int(first.split()[1]) <= 7
+    assert second == "hit 1"
+
+
+# --- depends= lifts no refusal of a value
+
+
+class Settings:
+    """An object that no key can hold: it has an open file."""
+
+    def __init__(self) -> None:
+        self.number = 1
+        self.file = open(os.devnull)  # noqa: SIM115
+
+
+SETTINGS, CONTEXT = Settings(), ContextVar("context", default=1)
+
+
+def _number() -> int:
+    return SETTINGS.number
+
+
+@pytest.mark.parametrize(
+    ("depends", "named"),
+    [
+        ([SETTINGS], "Settings) has no stable form (depends[0].file is an open file)"),
+        ([_number, CONTEXT], "depends[1] (_contextvars.ContextVar)"),
+        ([iter([1])], "depends[0] (builtins.list_iterator)"),
+        ([__file__], ".SETTINGS.file is an open file"),
+        ([_number], ".SETTINGS.file is an open file"),
+        ([sys.modules[__name__]], ".SETTINGS.file is an open file"),
+        ([Settings], ".SETTINGS.file is an open file"),
+        ([SETTINGS.number], ".SETTINGS.file is an open file"),
+    ],
+    ids=["itself", "context variable", "iterator", "file", "function", "module", "class", "plain value"],
+)
+@pytest.mark.parametrize("record", ["auto", "off"])
+def test_depends_stands_for_no_value_without_a_form(
+    tmp_path: Path, depends: list[object], named: str, record: str
+) -> None:
+    with closing(cachec.Cache(tmp_path / "store", log="off", record=record)) as cache:
+
+        @cache.stage(depends=depends)
+        def stage() -> int:
+            return _number()
+
+        for _ in range(2):
+            value, outcome = stage.call()
+            assert (value, outcome.reason, outcome.stored) == (1, Reason.UNRESOLVED_CODE, False)
+        assert named in outcome.detail
+        assert "depends=" not in outcome.detail
+        assert "version=" in outcome.detail
+        versioned = cache.stage(stage.__wrapped__, version="1", depends=depends)
+        assert [versioned.call()[1].reason for _ in range(2)] == [Reason.FIRST_RUN, Reason.HIT]
+
+
+@pytest.mark.parametrize("item", [b"table.txt", ["table.txt"], ("table.txt",), {"table.txt"}], ids=type)
+def test_an_item_of_depends_that_only_looks_like_a_path_is_refused(cache: cachec.Cache, item: object) -> None:
+    with pytest.raises(cachec.UsageError, match=r"depends\[1\] is a .*path"):
+        cache.stage(lambda: 1, depends=[_number, item])

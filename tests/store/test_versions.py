@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import pytest
@@ -173,26 +174,102 @@ def test_gc_leaves_a_version_that_is_in_use(old: Yard, kept_by: str) -> None:
     before = old.objects()
     assert old.maintainer.collect(limit=0).old_versions == {}
     assert old.objects() == before
-    done = old.maintainer.collect(limit=4096)  # they go before those of this version, under the bound
-    assert done.entries >= 2
+    done = old.maintainer.collect(limit=1)
+    assert (done.entries, done.is_within) == (1, True)
+    assert old.store.index.versions() == [RECORD_VERSION - 1, RECORD_VERSION]
     assert old.maintainer.collect(limit=0).old_versions == {}
 
 
-def test_a_newer_version_is_never_old(old: Yard) -> None:
+def test_every_other_version_grows_old(old: Yard) -> None:
     assert old_versions(old.store.index, str(old.folder), RECORD_VERSION, old.now) == [RECORD_VERSION - 1]
-    assert old_versions(old.store.index, str(old.folder), RECORD_VERSION - 1, old.now * 2) == []
+    assert old_versions(old.store.index, str(old.folder), RECORD_VERSION - 1, old.now) == []
+    later = old.now + OLD_SECONDS + 60
+    assert old_versions(old.store.index, str(old.folder), RECORD_VERSION - 1, later) == [RECORD_VERSION]
 
 
-def test_one_key_of_two_versions_is_evicted_one_by_one(tmp_path: Path) -> None:
+def _hand_over(yard: Yard, keys: Collection[str], version: int) -> set[str]:
+    """Make these entries those of another version of the records; the names of their rows in the file."""
+    yard.store.close()
+    names = {f"{version}:{kind}:default:{key}" for kind in ("entry", "summary") for key in keys}
+    with sqlite3.connect(yard.folder / "index" / "cache.db") as table:
+        for name in names:
+            own = f"{RECORD_VERSION}:{name.partition(':')[2]}"
+            assert table.execute("UPDATE Cache SET key = ? WHERE key = ?", (name, own)).rowcount == 1
+    table.close()
+    return names
+
+
+@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(4, 40))])
+def test_gc_evicts_and_bounds_its_own_version_alone(tmp_path: Path, seed: int) -> None:
+    """Entries of two versions, in random order and partly with equal artifacts, tags, pins and trees."""
+    choose = random.Random(seed)
+    version = RECORD_VERSION + choose.choice([-1, 1, 6])
     yard = Yard(tmp_path / "store", now=time.time())
-    yard.publish(key_of(1), seconds=5.0)
-    row = yard.store.index.read(yard.store.entry_row(key_of(1))) or b""
-    theirs = DiskcacheIndex(yard.folder / "index", version=RECORD_VERSION + 1)
-    theirs.write(yard.store.entry_row(key_of(1)), row, "s")
-    yard.store.release()
-    assert yard.maintainer.collect(limit=1).entries == 2
-    assert theirs.read(yard.store.entry_row(key_of(1))) is None
-    assert yard.keys() == set()
+    keys = [key_of(number) for number in range(12)]
+    contents = [key.encode() * 200 for key in keys[:6]]
+    made = {}
+    for key in keys:
+        tags = tuple(choose.sample(["kept", "rel"], choose.randrange(3)))
+        made[key] = yard.publish(key, content=choose.choice(contents), tags=tags, ago=choose.uniform(0, 1e6))
+    theirs = choose.sample(keys, 6)
+    own = [key for key in keys if key not in theirs]
+    if choose.random() < 0.5:
+        yard.maintainer.pins.add("tag", "kept")
+    rows = _hand_over(yard, theirs, version)
+    trees = {key_of(number) for number in range(100, 103)}
+    for tree in trees:  # whose entries are not known here
+        (yard.folder / "trees" / tree).mkdir(parents=True)
+        (yard.folder / "trees" / tree / "tool").write_bytes(bytes(choose.randrange(100_000)))
+    yard.age(7200.0)
+    needed = {made[key].digest for key in theirs}
+    while True:
+        before = yard.keys()
+        limit = max(1, yard.maintainer.measured().nbytes // 2)
+        planned = yard.maintainer.collect(limit=limit, dry_run=True)
+        done = yard.maintainer.collect(limit=limit)
+        assert (planned.entries, planned.after) == (done.entries, done.after)
+        assert (
+            done.after == yard.maintainer.measured().nbytes == (yard.store.usage() or Usage(version=1, nbytes=0)).nbytes
+        )
+        assert yard.objects() >= needed
+        assert {f"{version}:{name}" for name, _ in yard.store.index.rows("", version=version)} >= rows
+        assert {path.name for path in (yard.folder / "trees").iterdir()} == trees
+        if yard.keys() == before:
+            break
+        assert before - yard.keys() <= set(own)
+    assert done.is_within or done.kept_pinned == len(yard.keys())
+    assert yard.keys() <= set(own)
+
+
+@pytest.mark.long
+def test_two_versions_under_one_bound(tmp_path: Path) -> None:
+    """Each keeps hits within the bound, though the other's results fill the store; nothing goes on evicting."""
+    program = """
+import json, sys
+import cachec.model
+cachec.model.RECORD_VERSION = int(sys.argv[1])
+import cachec
+cache = cachec.Cache(log="off", max_size="100KiB")
+said = []
+for number in map(int, sys.argv[2:]):
+    def body(n=number, version=sys.argv[1]): return version * 12000 + str(n)
+    said.append(cache.stage(name=f"s{number}", version="1")(body).call()[1].reason.value)
+cache.close()
+print(json.dumps(said))
+"""
+    environ = {**os.environ, "CACHEC_DIR": str(tmp_path / "store"), "CACHEC_SERVER": "off", "CACHEC_LOG": "off"}
+
+    def run(version: int, *numbers: int) -> list[str]:
+        line = [sys.executable, "-c", program, str(version), *map(str, numbers)]
+        done = subprocess.run(line, env=environ, capture_output=True, text=True, check=True)
+        return list(json.loads(done.stdout))
+
+    newer = RECORD_VERSION + 1
+    for turn in range(0, 12, 6):
+        for version in (RECORD_VERSION, newer):
+            assert run(version, *range(turn, turn + 6)) == ["miss:first-run"] * 6
+    for version in (RECORD_VERSION, newer):
+        assert run(version, 11, 10) == ["hit", "hit"]
 
 
 def test_a_look_notes_a_use_once_a_day(tmp_path: Path) -> None:
@@ -206,6 +283,18 @@ def test_a_look_notes_a_use_once_a_day(tmp_path: Path) -> None:
         os.utime(marker, (time.time() - ago,) * 2)
         assert Store(yard.folder).lookup(key_of(1)) is not None
         assert (time.time() - marker.stat().st_mtime < 60) is is_touched
+
+
+def test_a_process_that_runs_for_months_notes_its_use_each_day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    yard = Yard(tmp_path / "store", now=time.time())
+    yard.publish(key_of(1))
+    marker = Path(used_file(str(yard.folder), RECORD_VERSION))
+    start, real = time.time(), time.time
+    for day in range(1, 40):
+        monkeypatch.setattr(time, "time", lambda day=day: real() + day * (USED_SECONDS + 1))
+        os.utime(marker, (start - 2 * USED_SECONDS,) * 2)
+        assert yard.store.lookup(key_of(1)) is not None
+        assert marker.stat().st_mtime >= start - 1, day
 
 
 def test_a_memo_of_a_command_notes_a_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,9 +318,7 @@ def test_what_is_the_store_s_own_is_read_by_every_version(tmp_path: Path) -> Non
     yard = Yard(tmp_path / "store", now=time.time())
     yard.maintainer.pins.add("tag", "kept")
     yard.publish(key_of(1))
-    counted = yard.store.usage()
     theirs = Store(yard.folder, index=DiskcacheIndex(yard.folder / "index", version=RECORD_VERSION + 1))
-    assert theirs.usage() == counted
     assert Maintainer(theirs).pins.read().holds(f"default:{key_of(2)}", ("kept",))
     assert theirs.lookup(key_of(1)) is None
 
@@ -239,7 +326,7 @@ def test_what_is_the_store_s_own_is_read_by_every_version(tmp_path: Path) -> Non
 @pytest.mark.parametrize("change", [lambda row: row[:6] + b"\x09" + row[7:], lambda row: b"garbage" + row])
 def test_a_row_of_the_store_is_checked(tmp_path: Path, change: Callable[[bytes], bytes]) -> None:
     store = Store(tmp_path / "store")
-    store.index.write(ROW, change(pack(Usage(version=1, nbytes=1), 1)), "usage")
+    store.index.write(ROW, change(pack(Usage(version=RECORD_VERSION, nbytes=1))), "usage")
     with pytest.raises(StoreFault) as raised:
         store.usage()
     assert raised.value.fault in {Fault.ROW_VERSION, Fault.ROW_CORRUPT}

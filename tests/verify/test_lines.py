@@ -83,11 +83,14 @@ def test_it_runs_again_and_touches_nothing(lines: Lines, tmp_path: Path, monkeyp
     """From another folder, with another environment: both are of the recipe."""
     monkeypatch.setenv("COPIED", "with this")
     key = lines.copy("--env", "COPIED")
+    copied = os.environ["COPIED"]
     monkeypatch.delenv("COPIED")
     monkeypatch.setenv("OF_ANOTHER_SHELL", "this too")  # would count
     (lines.folder / "o").write_text("of somebody else")
     before = sorted(os.listdir(lines.folder))
     monkeypatch.chdir(tmp_path)
+    assert "COPIED" in lines.skipped()  # its value is not stored
+    monkeypatch.setenv("COPIED", copied)
     document = lines.verified()
     assert [(each["key"], each["result"]) for each in document["recomputed"]] == [(key, "same")]
     assert lines.runs.read_text() == "xx"
@@ -147,6 +150,8 @@ def test_below_a_base_folder_another_checkout_is_looked_at(
     monkeypatch.delenv("ITS_TOOLS")
     assert "set one here (CACHEC_BASE_DIR)" in lines.skipped()
     monkeypatch.setenv("CACHEC_BASE_DIR", str(other))
+    assert "ITS_TOOLS" in lines.skipped()
+    monkeypatch.setenv("ITS_TOOLS", f"{other}/tools")
     assert [each["result"] for each in lines.verified()["recomputed"]] == ["same"]
 
 

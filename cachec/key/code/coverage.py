@@ -36,7 +36,7 @@ class Coverage:
         self.has_project_paths = False
         self.derived: set[tuple[str, str]] = set()
         self.is_as_written = True
-        #: Whether the stage takes charge of what has no stable form (``version=``, ``depends=``).
+        #: Whether the stage takes charge of what has no stable form (``version=``).
         self.is_charged = False
 
     def holds_stage(self, stage: object) -> bool:

@@ -13,7 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import lru_cache
-from types import CodeType, FunctionType, MappingProxyType, MethodType
+from types import CodeType, FunctionType, MappingProxyType, MethodType, ModuleType
 from typing import Any
 
 import msgspec
@@ -21,7 +21,8 @@ import msgspec
 from cachec.base.anchors import project_of
 from cachec.base.fills import Unfilled, left_out, meeting
 from cachec.base.hashing import Hasher, Memory
-from cachec.errors import CapturedWeights, UnkeyableArgument, UnresolvedCode
+from cachec.base.instances import attribute, function_of
+from cachec.errors import CachecError, CapturedWeights, UnkeyableArgument, UnresolvedCode
 from cachec.key.code.graph import Graph, module_name, text_alone
 from cachec.key.code.live import Walk
 from cachec.key.code.memos import Memo, Memos
@@ -30,6 +31,7 @@ from cachec.key.code.static import Static
 from cachec.key.code.syntax import FORMAT
 from cachec.key.code.units import Units
 from cachec.key.code.watch import Watch
+from cachec.key.words import words_of
 from cachec.model import Part
 
 #: Keys that are remembered; the oldest are forgotten first, so that lambdas made in a loop don't pile up.
@@ -161,14 +163,15 @@ class CodeKeys:
         """The key of a function, class, or other callable, with what ``depends`` names beside it.
 
         Of a bound method it is the key of the function and of the object that it is bound to, with what that holds.
-        Raises UnresolvedCode for code that can't be fingerprinted, unless ``depends`` or ``has_version`` says that the
-        stage accounts for it, and CapturedWeights for a weight set that is reached without being an argument. file: one
-        of the project that paths count from, None for that of the function.
+        Raises UnresolvedCode for code that can't be fingerprinted, unless ``has_version`` says that the stage accounts
+        for it. A function or module in ``depends`` accounts for computed names only. Raises CapturedWeights for a
+        weight set that is reached without being an argument. file: one of the project that paths count from, None for
+        that of the function.
         """
         if isinstance(fn, MethodType):
             held: tuple[object, ...] = (fn.__func__, fn.__self__, *depends)
-        elif getattr(fn, "__cachec_stage__", False) is True and (bound := getattr(fn, "bound_to", ())):
-            held = (getattr(fn, "__wrapped__", fn), bound[0], *depends)
+        elif attribute(fn, "__cachec_stage__") is True and (bound := attribute(fn, "bound_to")):
+            held = (attribute(fn, "__wrapped__") or fn, bound[0], *depends)
         else:
             held = (fn, None, *depends)
         project = _project(fn, file)
@@ -194,21 +197,28 @@ class CodeKeys:
                 memos = tuple(self._memo(each) for each in graph.memos.values() if id(each) not in self._asking)
             except RecursionError as error:
                 raise UnresolvedCode(f"{_name(held[0])} reaches code that is nested too deep to be followed") from error
+            except (CachecError, OSError):
+                raise
+            except Exception as error:
+                raise UnresolvedCode(
+                    f"{_name(held[0])} reaches an object that raised {words_of(error)} while its key was made"
+                ) from error
         return _KnownCode(_key(graph, memos, met.unfilled), graph.watch, held)
 
     def _walked(self, held: tuple[object, ...], *, has_version: bool, project: str = "") -> Graph:
         fn, bound, *depends = held
-        graph = Graph(tolerant=has_version or bool(depends), recorded=self.recorded, project=project)
+        names_code = any(callable(each) or isinstance(each, ModuleType) for each in depends)
+        graph = Graph(tolerant=has_version, recorded=self.recorded, declares_code=names_code, project=project)
         self._locator.refresh()
         walk = Walk(graph, self._locator, self._sources, self._units, self._encode_value)
-        if getattr(fn, "__cachec_stage__", False) is True:
-            fn = getattr(fn, "__wrapped__", fn)
+        if attribute(fn, "__cachec_stage__") is True:
+            fn = attribute(fn, "__wrapped__") or fn
         root = Hasher(FORMAT)
         root.part("function", walk.reference(fn, f"{_name(fn)}.<callable>", lenient=False).encode())
         if bound is not None:
             root.part("self", walk.reference(bound, f"{_name(fn)}.<self>", lenient=False).encode())
         for number, one in enumerate(depends):
-            root.part("depends", walk.reference(one, f"depends/{number}", lenient=False).encode())
+            root.part("depends", walk.reference(one, f"depends[{number}]", lenient=False).encode())
         graph.run()
         if not (isinstance(fn, FunctionType) and bound is None and not depends):
             graph.part(graph.label(object(), f"{_name(fn)}.<root>")[0], root, "")
@@ -345,7 +355,8 @@ def _key(graph: Graph, memos: tuple[Memo, ...] = (), unfilled: Iterable[Unfilled
 def _project(fn: object, file: str | None) -> str:
     """The folder of the project that code is of, with a slash at its end; empty where it has no file."""
     if file is None:
-        code = getattr(getattr(fn, "__wrapped__", fn), "__code__", None)
+        function = function_of(fn)
+        code = attribute(attribute(function, "__wrapped__") or function, "__code__")
         file = code.co_filename if isinstance(code, CodeType) else None
     if not isinstance(file, str) or not file.startswith("/"):
         return ""
@@ -358,5 +369,4 @@ def _folder_of(file: str) -> str:
 
 
 def _name(fn: object) -> str:
-    found = fn if hasattr(fn, "__qualname__") else type(fn)
-    return str(getattr(found, "__qualname__", "?"))
+    return str(attribute(function_of(fn), "__qualname__") or type(fn).__qualname__)

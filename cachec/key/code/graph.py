@@ -16,6 +16,7 @@ from cachec.errors import CachecError, UnresolvedCode
 from cachec.key.code.modules import WHOLE, SourceText, Span, TextVersion
 from cachec.key.code.scopes import Uses
 from cachec.key.code.watch import Watch
+from cachec.key.words import words_of
 from cachec.model import Part, PartKind
 
 if TYPE_CHECKING:
@@ -58,7 +59,9 @@ _IMPORTER = b"s10:__import__"
 #: Names of modules that are read from source alone, whatever this process has imported.
 _text_alone: ContextVar[frozenset[str]] = ContextVar("cachec_text_alone", default=frozenset())
 
-_WAYS_OUT = "declare it with depends=[...], or take charge of its changes with version=..."
+_VERSION = "take charge of its changes with version=..."
+_CODE_WAYS_OUT = f"name the functions or modules that it leads to with depends=[...], or {_VERSION}"
+_VALUE_WAYS_OUT = f"pass what the stage needs of it as an argument, make it inside the stage, or {_VERSION}"
 
 
 @contextmanager
@@ -84,8 +87,11 @@ class Graph:
     helper changes its own part alone, and the parts together still tell any two graphs apart.
     """
 
-    def __init__(self, *, tolerant: bool, recorded: bool = False, project: str = "") -> None:
+    def __init__(
+        self, *, tolerant: bool, recorded: bool = False, declares_code: bool = False, project: str = ""
+    ) -> None:
         """tolerant: what can't be followed is accounted for by the stage. recorded: runs record the code that ran.
+        declares_code: the stage names functions or modules, to which computed names lead.
         project: the folder of the stage's project, below which paths count from there; empty for none."""
         self.project = project
         #: Whether a value is a path below that folder.
@@ -110,7 +116,8 @@ class Graph:
         self.has_importer = False
         self.has_decimals = False
         self.tolerant = tolerant
-        self._recorded = recorded
+        #: Whether computed names need no report: runs record what they lead to, or the stage names it.
+        self._resolves_computed = recorded or declares_code
         self._parts: dict[str, Part] = {}
         self._labels: dict[object, str] = {}
         self._held: list[object] = []
@@ -178,7 +185,10 @@ class Graph:
             def once() -> None:
                 if label not in self._looked:
                     self._looked.add(label)
-                    work(lenient)
+                    try:
+                        work(lenient)
+                    except Exception as error:  # noqa: BLE001 - user code may raise any
+                        self.raised(label, error)
 
             self.later(once, lenient=lenient)
 
@@ -218,20 +228,34 @@ class Graph:
 
     def computed(self, what: str, uses: Uses) -> None:
         """Report code whose name is known only when it runs: it is recorded then, or else can't be fingerprinted."""
-        for why in () if self._recorded else uses.computed[:1]:
-            self.unresolved(what, why)
+        for why in () if self._resolves_computed else uses.computed[:1]:
+            self._report(what, why, _CODE_WAYS_OUT)
 
     def importer(self, what: str) -> None:
         """Note that the function behind ``import`` is reached as a value."""
         self.has_importer = True
-        if not self._recorded:
-            self.unresolved(what, "imports modules by computed names")
+        if not self._resolves_computed:
+            self._report(what, "imports modules by computed names", _CODE_WAYS_OUT)
 
-    def unresolved(self, what: str, why: str, cause: CachecError | None = None) -> str:
-        """Report code that can't be fingerprinted, unless the stage declared how it is accounted for."""
+    def raised(self, what: str, error: Exception) -> str:
+        """Report the exception that code of a value raised while its key was made. Raises cachec's own errors, those of
+        the system and RecursionError unchanged. what: the name of the value."""
+        if isinstance(error, CachecError | OSError | RecursionError):
+            raise error
+        return self._report(what, f"raised {words_of(error)} while its key was made", _VALUE_WAYS_OUT, error)
+
+    def unresolved(self, what: str, why: str) -> str:
+        """Report code that can't be fingerprinted, unless the stage has a version. No ``depends=`` stands for it."""
+        return self._report(what, why, _VERSION)
+
+    def formless(self, what: str, why: str, cause: CachecError) -> str:
+        """Report a value that has no stable form, unless the stage has a version. No ``depends=`` stands for it."""
+        return self._report(what, why, _VALUE_WAYS_OUT, cause)
+
+    def _report(self, what: str, why: str, ways_out: str, cause: Exception | None = None) -> str:
         if self.tolerant:
             return f"unresolved {what}"
-        raise UnresolvedCode(f"{what} {why}, so a change of it would go unseen; {_WAYS_OUT}") from cause
+        raise UnresolvedCode(f"{what} {why}, so a change of it would go unseen; {ways_out}") from cause
 
     def parts(self) -> tuple[Part, ...]:
         """All parts, by name."""

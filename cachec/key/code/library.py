@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
+from cachec.base.instances import attribute
 from cachec.base.texts import module_of
 from cachec.errors import UnkeyableArgument
 
@@ -138,11 +139,3 @@ class _Told:
 def _is_namespace(value: dict[Any, Any]) -> bool:
     """Whether a dict is that of a module: ``f.__globals__``."""
     return "__builtins__" in value and "__name__" in value
-
-
-def attribute(value: object, name: str) -> Any:
-    """An attribute as ``object`` finds it: no ``__getattr__`` of the value's class runs."""
-    try:
-        return object.__getattribute__(value, name)
-    except (AttributeError, TypeError):
-        return None

@@ -28,6 +28,7 @@ from cachec.key.code.syntax import docstrings, documentation
 from cachec.key.code.units import Units
 from cachec.key.code.values import Values, is_plain_class, wraps_code
 from cachec.key.code.watch import MISSING
+from cachec.key.words import name_of_class
 
 _SKIPPED_ATTRIBUTES = frozenset(
     {
@@ -84,10 +85,16 @@ class Walk:
         """Raise CapturedWeights for a weight set, a weight, or a container that holds one."""
         self._values.refuse_weights(value, name)
 
-    def reference(self, value: object, name: str, *, lenient: bool, told: bool = False) -> str:
+    def reference(
+        self, value: object, name: str, *, lenient: bool, lenient_value: bool | None = None, told: bool = False
+    ) -> str:
         """What stands for a value in the part that refers to it; follows what it reaches. ``name`` labels its part.
-        told: see ``Values.part``."""
-        label = self.code(value, lenient=lenient)
+        lenient_value: for what is no code, where that differs. told: see ``Values.part``."""
+        try:
+            label = self.code(value, lenient=lenient)
+        except Exception as error:  # noqa: BLE001 - user code may raise any
+            return self._graph.raised(f"{name} ({name_of_class(value)})", error)
+        lenient = lenient if lenient_value is None else lenient_value
         return label if label is not None else self._values.part(value, name, lenient=lenient, told=told)
 
     def code(self, value: object, *, lenient: bool) -> str | None:
@@ -125,8 +132,9 @@ class Walk:
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
             value = graph.watch.cell(cell)
             where = f"{label}.<closure>/{name}"
-            said = "unbound" if value is MISSING else self.code(value, lenient=lenient)
-            said = said or self._values.part(value, where, lenient=lenient or outside)
+            said = "unbound"
+            if value is not MISSING:
+                said = self.reference(value, where, lenient=lenient, lenient_value=lenient or outside)
             if not outside and self._values.shows_not_all(value, where):
                 said = f"{said} made by {self._namespaces.maker(function)}"
             hasher.part(f"closure {name}", said.encode())
@@ -140,8 +148,8 @@ class Walk:
         for name, value in sorted(function.__dict__.items()):
             if name in _SKIPPED_ATTRIBUTES:
                 continue  # what functools.wraps and the like copy: names and documentation
-            said = self.code(value, lenient=wrapped_lenient or name != "__wrapped__")
-            said = said or self._values.part(value, f"{label}.{name}", lenient=True)
+            is_lenient = wrapped_lenient or name != "__wrapped__"
+            said = self.reference(value, f"{label}.{name}", lenient=is_lenient, lenient_value=True)
             hasher.part(f"attribute {name}", said.encode())
         graph.part(label, hasher, detail)
 

@@ -14,9 +14,10 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from cachec.base.hashing import Hasher, digest_bytes
+from cachec.base.instances import attribute
 from cachec.base.texts import module_of
 from cachec.key.code.graph import Graph, file_part, module_name, package_name
-from cachec.key.code.library import attribute, is_plain
+from cachec.key.code.library import is_plain
 from cachec.key.code.modules import Locator, is_cell
 from cachec.key.code.origins import Origins
 from cachec.key.code.scopes import Chain, ImportUse
@@ -25,6 +26,7 @@ from cachec.key.code.syntax import docstrings, documentation
 from cachec.key.code.units import Unit, Units
 from cachec.key.code.values import Live, Values, wraps
 from cachec.key.code.watch import MISSING
+from cachec.key.words import name_of_class
 
 #: What every module has: its name counts as in labels, and its place on this machine not at all.
 _MODULE_NAMES = frozenset(
@@ -87,6 +89,13 @@ class Namespaces:
         return f"{name} of {module_name(namespace)} {digest_bytes(said)}"
 
     def taken(self, value: object, rest: Chain, name: str, namespace: dict[str, Any] | None, lenient: bool) -> str:
+        """What a value with the attributes ``rest`` stands for. name: of the value."""
+        try:
+            return self._taken(value, rest, name, namespace, lenient)
+        except Exception as error:  # noqa: BLE001 - user code may raise any
+            return self._graph.raised(f"{name} ({name_of_class(value)})", error)
+
+    def _taken(self, value: object, rest: Chain, name: str, namespace: dict[str, Any] | None, lenient: bool) -> str:
         if value is MISSING:
             return "unbound"
         if isinstance(value, ModuleType):
@@ -313,7 +322,7 @@ class Namespaces:
             return self._origins.unknown(namespace, variable)
         statements = unit.source.bindings.get(variable, [])
         if self._origins.ambiguous(unit, variable):
-            code = getattr(attribute(value, "__wrapped__"), "__code__", None)
+            code = attribute(attribute(value, "__wrapped__"), "__code__")
             cell = self._origins.of_cell(namespace, code) if isinstance(code, CodeType) else None
             statements = cell.source.bindings.get(variable, []) if cell is not None else []
             if cell is None or len(statements) != 1:

@@ -15,10 +15,9 @@ from typing import Any
 
 from blake3 import blake3
 
-from cachec.base.instances import class_attribute
+from cachec.base.instances import attribute, class_attribute, present_fields
 from cachec.base.texts import module_of
 from cachec.errors import MAX_FOREIGN, CachecError, UnkeyableArgument, shown
-from cachec.key.code.library import attribute
 
 _PROTOCOL = 5
 _BY_REFERENCE = (FunctionType, BuiltinFunctionType, type, ModuleType)
@@ -132,6 +131,6 @@ def _attributes(value: Any) -> dict[str, Any]:
         named = vars(base).get("__slots__", ())
         for slot in (named,) if isinstance(named, str) else named:
             name = f"_{base.__name__.lstrip('_')}{slot}" if slot.startswith("__") and not slot.endswith("__") else slot
-            if slot not in {"__dict__", "__weakref__"} and hasattr(value, name):
-                found[name] = getattr(value, name)
+            if slot not in {"__dict__", "__weakref__"}:
+                found |= present_fields(value, (name,))
     return found

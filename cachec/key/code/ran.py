@@ -22,6 +22,7 @@ import msgspec
 from cachec.base.anchors import Anchors
 from cachec.base.fsio import identity_if_there
 from cachec.base.hashing import Hasher
+from cachec.base.instances import attribute
 from cachec.errors import CachecError, CapturedWeights, UnkeyableArgument, UnresolvedCode
 from cachec.key.code.assigns import may_change
 from cachec.key.code.codeobjects import code_uses
@@ -29,7 +30,6 @@ from cachec.key.code.coverage import Coverage
 from cachec.key.code.dynamic import Reach, reach
 from cachec.key.code.fingerprint import CodeKey, CodeKeys
 from cachec.key.code.graph import module_name
-from cachec.key.code.library import attribute
 from cachec.key.code.modules import absolute, is_cell
 from cachec.key.dependencies import IMPORTED, LIVE
 from cachec.model import Read, Reason

@@ -6,6 +6,7 @@ import collections
 import contextlib
 import enum
 import functools
+import io
 import re
 import sys
 import types
@@ -15,17 +16,18 @@ from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, Protocol
 
 from cachec.base.hashing import Hasher, digest_bytes
+from cachec.base.instances import attribute, function_of, has_class
 from cachec.base.texts import module_of
-from cachec.errors import CapturedWeights, UnkeyableArgument, UnresolvedCode
+from cachec.errors import CapturedWeights, UnkeyableArgument
 from cachec.key.canonical import DECIMAL
 from cachec.key.code.classes import HEAPTYPE, is_named_tuple
 from cachec.key.code.codeobjects import code_digest
 from cachec.key.code.dynamic import is_importer
 from cachec.key.code.graph import Graph
-from cachec.key.code.library import attribute, name_in_library, told
+from cachec.key.code.library import name_in_library, told
 from cachec.key.code.memos import is_memo
 from cachec.key.code.origins import Origins
-from cachec.key.words import describe
+from cachec.key.words import describe, name_of_class
 
 _PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes, type(Ellipsis)})
 _BUILTINS = (
@@ -86,7 +88,9 @@ _MARK = "\0cachec:"
 
 
 #: Objects that one value may lead to, each counted once.
-_MAX_OBJECTS = 1_000_000
+_MAX_OBJECTS = 100_000
+#: Built-in types whose items are all looked at.
+_BUILTIN_CONTAINERS = frozenset({list, tuple, dict, set, frozenset})
 #: By the ``id`` of an object: the object, and what stands for it.
 _Forms = dict[int, tuple[object, Any]]
 
@@ -148,6 +152,13 @@ class Values:
         known = graph.known(("value", name, id(value)))
         if known is not None:
             return f"value {known}"
+        try:
+            return self._part(value, name, lenient=lenient, told=told, fallback=fallback)
+        except Exception as error:  # noqa: BLE001 - user code may raise any
+            return graph.raised(f"{name} ({name_of_class(value)})", error)
+
+    def _part(self, value: object, name: str, *, lenient: bool, told: bool, fallback: Callable[[], str | None]) -> str:
+        graph = self._graph
         pickles = False
         try:
             data = self._encode(value, name, lenient)
@@ -188,7 +199,7 @@ class Values:
     def _unresolved(self, value: object, name: str, reason: UnkeyableArgument) -> str:
         kind = type(value)
         what = f"{name} ({module_of(kind)}.{kind.__qualname__})"
-        return self._graph.unresolved(what, f"has no stable form ({reason})", reason)
+        return self._graph.formless(what, f"has no stable form ({reason})", reason)
 
     def told(self, value: object, name: str) -> str:
         """The digest of what an object without a stable form was told, see ``library.told``."""
@@ -281,11 +292,8 @@ class Values:
         return is_plain_class(kind)
 
     def _again(self, value: object, name: str, lenient: bool, pickles: bool) -> bytes:
-        """The digest of a value now; of nothing where it can't be encoded any more."""
-        try:
-            return digest_bytes(self._encode(value, name, lenient, pickles=pickles)).encode()
-        except (UnkeyableArgument, CapturedWeights, UnresolvedCode):
-            return b""
+        """The digest of a value now."""
+        return digest_bytes(self._encode(value, name, lenient, pickles=pickles)).encode()
 
     def _encode(self, value: object, name: str, lenient: bool, *, pickles: bool = False) -> bytes:
         """pickles: an object without another form counts by its pickle."""
@@ -296,20 +304,22 @@ class Values:
         """Count an object that is looked at. Raises UnkeyableArgument where one value leads to too many."""
         self._visited += 1
         if self._visited > _MAX_OBJECTS:
-            raise UnkeyableArgument(f"{name} holds more than {_MAX_OBJECTS:,} objects")
+            raise UnkeyableArgument(
+                f"{name} holds more than {_MAX_OBJECTS:,} objects; load it in the stage, or pass it as an argument"
+            )
 
     # --- weights
 
-    def refuse_weights(self, value: object, name: str) -> None:
-        """Raise CapturedWeights for a weight set, a weight, or a plain container that holds one."""
+    def refuse_weights(self, value: object, name: str, depth: int = 4) -> None:
+        """Raise CapturedWeights for a weight set, a weight, or a plain container that holds one within ``depth``."""
         module = sys.modules.get("cachec.weights")
         if module is None:
             return
         kinds = tuple(k for k in (getattr(module, "WeightSet", None), getattr(module, "Weight", None)) if k is not None)
-        pending: list[tuple[object, int]] = [(value, 4)]
+        pending: list[tuple[object, int]] = [(value, depth)]
         while pending:
             one, depth = pending.pop()
-            if _has_class(one) and isinstance(one, kinds):
+            if type(one) not in _PLAIN and has_class(one) and isinstance(one, kinds):
                 raise CapturedWeights(
                     f"{name} holds a {type(one).__name__}: a weight that does not come in as an argument can't be "
                     "recorded when it is read. Pass it to the stage as an argument"
@@ -342,9 +352,12 @@ class Values:
         kind = type(value)
         if id(value) in within or len(within) >= _MAX_DEPTH:
             raise UnkeyableArgument(f"{name} contains itself, or is nested over {_MAX_DEPTH} deep")
-        if not _has_class(value):
+        if kind not in _BUILTIN_CONTAINERS and not has_class(value):
             raise UnkeyableArgument(f"{name} is an object whose __class__ is no class ({describe(value, 40)})")
-        self.refuse_weights(value, name)
+        if not within:  # before anything in it is refused for another reason
+            self.refuse_weights(value, name)
+        elif kind not in _BUILTIN_CONTAINERS:  # whose items come here themselves
+            self.refuse_weights(value, name, 0)
         inner = (*within, id(value))
         again = functools.partial(self._plain, name=name, lenient=lenient, within=inner, forms=forms, pickles=pickles)
         if kind in (list, tuple):
@@ -411,8 +424,9 @@ class Values:
             if self._is_project_instance(value):
                 from cachec.base.instances import counted  # it imports dataclasses, 5 ms, and only such values need it
 
-                return (_MARK + "instance", label, [(each, again(held)) for each, held in counted(value).items()])
-            base = next((each for each in _CONTAINERS if isinstance(value, each)), None)
+                attributes = counted(value).items()
+                return (_MARK + "instance", label, [(each, _attribute(each, held, again)) for each, held in attributes])
+            base = next((each for each in _CONTAINERS if issubclass(kind, each)), None)
             if base is not None and is_plain_class(kind, base):
                 return (_MARK + "items", label, again(_CONTAINERS[base](value)), again(attribute(value, "__dict__")))
         elif any(map(is_named_tuple, kind.__mro__)) and is_plain_class(kind, tuple):
@@ -426,6 +440,10 @@ class Values:
                 self._graph.memos[id(value)] = value
             # What a compiled decorator made (functools.lru_cache, jax.jit, jax.custom_vjp): all that it wraps, whose
             # decorators are in its syntax, and what it was told as far as that shows.
+            if attribute(value, "__wrapped__") is None:
+                # An object that can be called is a value where it has a form of its own, as JAX's Mesh by its plugin.
+                with contextlib.suppress(UnkeyableArgument):
+                    return (_MARK + "encoded", digest_bytes(self._encode_value(value, again.keywords["name"])))
             return (_MARK + "wrapper", name, self._told(value, **{**again.keywords, "lenient": lenient}))
         return self._pickled(value, kind, again) if again.keywords["pickles"] else value
 
@@ -447,6 +465,8 @@ class Values:
             pass
         from cachec.key.code.pickled import pickle_digest  # few values need it
 
+        if isinstance(value, io.IOBase):
+            raise UnkeyableArgument(f"{name} is an open file")
         if hasattr(kind, "__next__"):
             raise UnkeyableArgument(f"{name} is an iterator, which changes as it is used")
 
@@ -520,14 +540,20 @@ def _of_a_type(value: object) -> list[object]:
     return [(name, each) for name, each in held if each is not None and type(each).__qualname__ != _NO_DEFAULT]
 
 
+def _attribute(attribute_name: str, value: object, again: functools.partial[Any]) -> Any:
+    """What stands for an attribute of an instance. An UnkeyableArgument names the attribute, not the instance alone."""
+    name: str = again.keywords["name"]
+    try:
+        return again(value)
+    except UnkeyableArgument as error:
+        said = str(error)
+        if not said.startswith(name):
+            raise
+        raise UnkeyableArgument(f"{name}.{attribute_name}{said.removeprefix(name)}") from error
+
+
 def _is_inert(value: object) -> bool:
     return f"{module_of(type(value))}.{type(value).__qualname__}" in _INERT
-
-
-def _has_class(value: object) -> bool:
-    from cachec.base.instances import has_class  # as in ``is_plain_class``
-
-    return has_class(value)
 
 
 def is_plain_class(kind: type, builtin: type = object) -> bool:
@@ -589,8 +615,9 @@ def _replaced(value: Any, kind: type, items: list[Any]) -> Any:
 
 def _order(value: object) -> tuple[str, str, list[int]]:
     """An order of the items of a set that does not depend on hashes: enough to number functions of one name."""
-    code = getattr(value, "__code__", None)
+    function = function_of(value)
+    code = attribute(function, "__code__")
     if isinstance(code, CodeType):
         places = [-1 if each is None else each for place in code.co_positions() for each in place]
-        return (str(getattr(value, "__module__", "")), code.co_qualname, [code.co_firstlineno, *places])
+        return (str(attribute(function, "__module__") or ""), code.co_qualname, [code.co_firstlineno, *places])
     return (type(value).__qualname__, repr(value) if type(value) in _PLAIN else "", [])

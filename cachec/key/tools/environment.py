@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 from cachec.base.hashing import EMPTY, Hasher
 from cachec.base.texts import is_secret
@@ -42,11 +42,13 @@ def variable_digest(name: str, environ: Mapping[str, str]) -> str:
     return hasher.digest()
 
 
-def environment_parts(names: Iterable[str], environ: Mapping[str, str]) -> tuple[Part, ...]:
+def environment_parts(
+    names: Iterable[str], environ: Mapping[str, str], *, sealed: Container[str] = ()
+) -> tuple[Part, ...]:
     """One part ``env/<name>`` a variable, sorted, each once. An unset variable differs from an empty one.
 
-    The value is shown in the detail, except where the name looks like a secret's. Raises UsageError for a name that
-    no variable can have.
+    The value is shown in the detail, except where the name looks like a secret's. Of a name in ``sealed`` the digest
+    is shown. Raises UsageError for a name that no variable can have.
     """
     if isinstance(names, str):
         raise UsageError(f"env={names!r} is one str; give a list of names: env=[{names!r}]")
@@ -54,7 +56,10 @@ def environment_parts(names: Iterable[str], environ: Mapping[str, str]) -> tuple
     for name in sorted(set(names)):
         if not name or "=" in name or "\0" in name:
             raise UsageError(f"env={name!r} is not the name of a variable: it must not be empty nor hold '=' or NUL")
-        parts.append(Part(PartKind.ENVIRONMENT, name, variable_digest(name, environ), _shown(name, environ.get(name))))
+        digest = variable_digest(name, environ)
+        is_sealed = name in sealed and name in environ
+        shown = f"a value with digest {digest[:12]}" if is_sealed else _shown(name, environ.get(name))
+        parts.append(Part(PartKind.ENVIRONMENT, name, digest, shown))
     return tuple(parts)
 
 

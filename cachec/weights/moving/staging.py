@@ -135,15 +135,9 @@ class Staged:
 
     def publish(self, fsync: bool) -> None:
         """Give it its name, with the mode of what it replaces, else with that of any new file."""
-        try:
-            mode = stat.S_IMODE(os.stat(self.target, follow_symlinks=False).st_mode)
-            if os.path.islink(self.target):
-                mode = _new_mode()
-        except FileNotFoundError:
-            mode = _new_mode()
         if self.plan is not None:
             os.ftruncate(self.file.fd, self.plan.size)
-        self.file.commit(self.target, mode=mode, fsync=fsync)
+        self.file.replace(self.target, fsync=fsync)
 
     def __enter__(self) -> Staged:
         return self
@@ -332,12 +326,3 @@ def _read_slots(fd: int, begin: int, number: int) -> list[bytes]:
         return []
     data = os.pread(fd, number * _SLOT, begin)
     return [data[at : at + _SLOT] for at in range(0, len(data) - _SLOT + 1, _SLOT)]
-
-
-def _new_mode() -> int:
-    """What a plain ``open`` would make, by the umask as the kernel shows it (proc(5)); asking for it would set it."""
-    with open("/proc/self/status") as lines:
-        for line in lines:
-            if line.startswith("Umask:"):
-                return 0o666 & ~int(line.split()[1], 8)
-    return 0o644

@@ -14,7 +14,7 @@ import msgspec
 from cachec.base.texts import clean
 from cachec.errors import UsageError
 from cachec_mlir.cli.linking import link, relink
-from cachec_mlir.cli.shared import MODULE, bindings_option, few, json_option, module_file, print_json
+from cachec_mlir.cli.shared import MODULE, bindings_option, check_paths, few, json_option, module_file, print_json
 
 #: Resources and changes that text output lists; --json has all.
 _LISTED = 40
@@ -24,7 +24,7 @@ _LISTED = 40
 def command() -> None:
     """Look into MLIR modules, text or bytecode, and take weights out of them or put them back.
 
-    FILE may be - for stdin, and -o - is stdout. Output files are whole or not there.
+    A module may be - for stdin, and -o - is stdout. Output files are whole or not there.
 
     \b
     Examples:
@@ -114,7 +114,7 @@ def hash_(session: Any, files: Sequence[str], bindings: str | None, locations: b
     """
     from cachec_mlir import Topologies
 
-    is_stored = session is not None and session.store.folder.is_dir()
+    is_stored = session is not None and session.settings.store_folder is not None and session.store.folder.is_dir()
     known = Topologies(session.store.digests if is_stored else None)
     hashes = []
     for file in files:
@@ -170,6 +170,8 @@ def strip(
 
     if weights is not None and (weights == "-" or Path(weights).suffix not in WRITTEN_SUFFIXES):
         raise UsageError(f"--weights {weights}: a name that ends with {' or '.join(WRITTEN_SUFFIXES)} expected")
+    check_paths({"--weights": weights}, {"FILE": file})
+    check_paths({"-o": output}, {"--weights": weights})  # -o may be FILE: the stripped module then takes its place
     with module_file(file) as source:
         size = os.stat(source).st_size
         stripped = take_out(source, to=to, scope=scope or SCOPE, minimum=minimum or MINIMUM)

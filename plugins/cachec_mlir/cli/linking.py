@@ -16,7 +16,7 @@ import click
 
 from cachec.base.texts import clean
 from cachec.errors import UsageError
-from cachec_mlir.cli.shared import MODULE, few, json_option, module_file, print_json
+from cachec_mlir.cli.shared import MODULE, check_paths, few, json_option, module_file, print_json
 
 _REFERENCES = click.Choice(["resource", "parameter", "external", "undefined"])
 
@@ -50,8 +50,10 @@ def link(
 ) -> None:
     """Put weights into a module that lacks them: from a checkpoint, or from the resources of another module.
 
-    Each weight has the alignment that it had in the module that `strip` took it out of, or that of its type. MLIR's
-    tools read bytecode with an alignment of more than 16 from a file only, and with more than 4096 not at all.
+    From a .safetensors file that `strip` wrote, each weight has the alignment that it had. From other files it has that
+    of its type, or --alignment. Bytecode says no types: any weight with enough bytes is taken.
+
+    MLIR's tools read bytecode with an alignment of more than 16 from a file only, and with more than 4096 not at all.
 
     With --by-reference no byte of them is copied where one .safetensors, .irpa or .gguf file has them all; else an
     archive is written beside the output. That is for --references parameter (the default then), external, undefined.
@@ -74,6 +76,9 @@ def link(
     from cachec_mlir.text.stripping import SCOPE
 
     renamed = _pairs(names) or None
+    if weights == "-":
+        raise UsageError("WEIGHTS expected to be a file, found - (stdin); only FILE can be stdin")
+    check_paths({"-o": output}, {"WEIGHTS": weights})  # -o may be FILE: the linked module then takes its place
     if by_reference:
         if inline or alignment is not None or output == "-" or _is_module(weights):
             raise UsageError("--by-reference takes a checkpoint and a file to write; no --inline, --alignment or -o -")
@@ -100,7 +105,7 @@ def link(
 
 @click.command("relink")
 @click.argument("file", type=MODULE)
-@click.argument("older", type=click.Path(exists=True, dir_okay=False))
+@click.argument("older", type=MODULE)
 @click.option("-o", "--output", required=True, metavar="FILE", help="The module to write.")
 @click.option("--name", "names", multiple=True, metavar="NEW=OLD", help="The name NEW was OLD in the older module.")
 @click.option("--renames", metavar="FILE", type=click.Path(exists=True, dir_okay=False), help="A record of the names.")
@@ -134,20 +139,26 @@ def relink(
 
     if names and renames is not None:
         raise UsageError("give --name or --renames, not both: a record has every name")
-    if by_reference and output == "-":
-        raise UsageError("--by-reference needs a file to write")
-    with module_file(file) as source:
+    inputs = {"OLDER": older, "--renames": renames}
+    if by_reference:
+        if "-" in {output, older}:
+            raise UsageError("--by-reference needs a file to write and a file to refer to, found -")
+        check_paths({"-o": output, "the archive of -o": f"{output}.irpa"}, {"FILE": file, **inputs})
+    elif file == older == "-":
+        raise UsageError("FILE and OLDER: one only can be stdin")
+    check_paths({"-o": output}, inputs)
+    with module_file(file) as source, module_file(older) as older_source:
         matched: Any = None
         if renames is not None:
             matched = Renames.decoded(Path(renames).read_bytes())
         elif names:
-            matched = _completed(source, strip(older).resources, _pairs(names))
+            matched = _completed(source, strip(older_source).resources, _pairs(names))
         if by_reference:
             made = relink_by_reference(source, older, output, renames=matched)
             _print_linked(output, made.nbytes, made.archive, made.unused, as_json)
             return
         with _target(output) as target:
-            linked = put_in(source, older, target, renames=matched)
+            linked = put_in(source, older_source, target, renames=matched)
     _print_linked(output, linked.nbytes, None, linked.unused, as_json)
     _warn_of_pipe(output, linked.is_file_only)
 

@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,6 +14,8 @@ import click
 import msgspec
 
 from cachec.base.texts import clean
+from cachec.errors import UsageError
+from cachec_mlir.writing import check_target
 
 #: A module as an argument: a file, or - for stdin.
 MODULE = click.Path(dir_okay=False, allow_dash=True)
@@ -34,6 +36,22 @@ def module_file(file: str) -> Iterator[str]:
         with open(path, "wb") as out:
             shutil.copyfileobj(sys.stdin.buffer, out, 1 << 20)
         yield path
+
+
+def check_paths(outputs: Mapping[str, str | None], inputs: Mapping[str, str | None]) -> None:
+    """Check the files of a command before it reads or writes one. The keys say what a file is called in the command.
+
+    Raises UsageError for an output that is another output or an input too, whatever the path to it, and for one that
+    can't be written. ``-`` and None are no files.
+    """
+    used = {os.path.realpath(path): name for name, path in inputs.items() if path is not None and path != "-"}
+    for name, path in outputs.items():
+        if path is None or path == "-":
+            continue
+        check_target(path)
+        before = used.setdefault(os.path.realpath(path), name)
+        if before != name:
+            raise UsageError(f"{path} is given twice, as {before} and as {name}; give two files")
 
 
 def few(names: Sequence[str]) -> str:

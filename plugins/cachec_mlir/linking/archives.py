@@ -51,7 +51,7 @@ def write_references(path: str, places: Mapping[str, Extent], *, fsync: bool = F
     folder_, name = os.path.split(os.path.abspath(path))
     with Staging(folder_, f".{name}.partial-") as file:
         file.write(data)
-        file.commit(os.path.abspath(path), mode=0o644, fsync=fsync)
+        file.replace(os.path.abspath(path), fsync=fsync)
     return len(data)
 
 

@@ -144,8 +144,10 @@ def blob_of(source: ModuleInput, entry: TrailerItem, name: str) -> Resource | No
     where = f"{source.label}: {what}, from byte {first}"
     head = source.at(first, _HEAD, what)
     alignment = int.from_bytes(Blob(memoryview(head), hexadecimal=True, where=where).decoded(head), "little")
-    if alignment == 0 or alignment & (alignment - 1):
+    is_empty = digits == _HEAD  # MLIR prints 0 for the alignment of a resource without bytes, whatever it was
+    if (alignment == 0 and not is_empty) or alignment & (alignment - 1):
         raise source.error(first, f"{what}: an alignment expected that is a power of two, found {alignment}")
+    alignment = 1 if is_empty else alignment
     blob = Blob(source.range(first + _HEAD, digits - _HEAD), hexadecimal=True, where=where)
     return Resource(name, entry.group, entry.key, alignment, blob)
 

@@ -1,1 +1,1 @@
-{-# dialect_resources: {builtin: {w: "0x00000000"}} #-}
+{-# dialect_resources: {builtin: {w: "0x0000000001"}} #-}

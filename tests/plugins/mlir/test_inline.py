@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Callable
 from typing import Any
 
@@ -133,8 +132,7 @@ def test_mlir_opt(cache, name, of, mlir_opt, tmp_path):
     @cache.stage(tools=["mlir-opt-19"])
     def canonicalise(module: Any) -> str:
         data = module.ir if isinstance(module, cachec.Program) else module.read_bytes()
-        done = subprocess.run(["mlir-opt-19", "--canonicalize", "-"], input=data, capture_output=True, check=True)
-        return done.stdout.decode()
+        return cachec.run(["mlir-opt-19", "--canonicalize", "-"], stdin=data).stdout.decode()
 
     def file(text: str) -> cachec.File:
         path = tmp_path / "m.mlir"

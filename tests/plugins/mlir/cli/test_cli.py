@@ -334,3 +334,118 @@ def test_what_is_wrong_is_one_line(folder: Path, bytecode: bytes, args: tuple[st
     assert says in result.stderr
     assert result.stderr.count("\n") == 1
     assert sorted(os.listdir()) == before
+
+
+# --- outputs
+
+
+#: Commands that write, by what they write. small.mlir is a.mlir without weights, w.safetensors has them.
+WRITING = {
+    "strip -o": ("strip", "a.mlir", "-o", "out"),
+    "strip --weights": ("strip", "a.mlir", "-o", "other", "--weights", "out"),
+    "link": ("link", "small.mlir", "w.safetensors", "-o", "out"),
+    "relink": ("relink", "small.mlir", "a.mlir", "-o", "out"),
+    "by reference": ("relink", "small.mlir", "a.mlirbc", "--by-reference", "-o", "out"),
+}
+
+
+@pytest.fixture(scope="module")
+def as_bytecode() -> bytes:
+    return subprocess.run(
+        [IREE_OPT, "--emit-bytecode"], input=program(0).encode(), check=True, capture_output=True
+    ).stdout
+
+
+@pytest.fixture
+def written(folder: Path, as_bytecode: bytes) -> Path:
+    (folder / "a.mlirbc").write_bytes(as_bytecode)
+    run("strip", "a.mlir", "-o", "small.mlir", "--weights", "w.safetensors")
+    return folder
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file() and not path.is_symlink()}
+
+
+def to(name: str, args: tuple[str, ...]) -> list[str]:
+    suffix = ".safetensors" if "--weights" in args else ""
+    return [name + suffix if each == "out" else each for each in args]
+
+
+@pytest.mark.parametrize("writing", WRITING)
+@pytest.mark.parametrize(("umask", "before", "mode"), [(0o077, None, 0o600), (0o022, 0o600, 0o600), (0, 0o444, 0o444)])
+def test_permissions(written: Path, writing: str, umask: int, before: int | None, mode: int) -> None:
+    args = to("out", WRITING[writing])
+    paths = [written / (args[-1])] + ([written / "out.irpa"] if writing == "by reference" else [])
+    for path in paths if before is not None else []:
+        path.touch()
+        path.chmod(before)
+    old = os.umask(umask)
+    try:
+        run(*args)
+    finally:
+        os.umask(old)
+    for path in paths:
+        assert path.stat().st_size > 0
+        assert path.stat().st_mode & 0o777 == mode
+
+
+@pytest.mark.parametrize("writing", WRITING)
+@pytest.mark.parametrize("kind", ["folder", "symbolic link", "named pipe", "no folder"])
+def test_an_output_that_is_no_file_is_named_before_anything_is_written(written: Path, writing: str, kind: str) -> None:
+    args = to("there" if kind != "no folder" else "none/there", WRITING[writing])
+    place = Path(args[-1])
+    match kind:
+        case "folder":
+            place.mkdir()
+        case "symbolic link":
+            place.symlink_to("a.mlir")
+        case "named pipe":
+            os.mkfifo(place)
+    before = files(written)
+    said = run(*args, code=2).stderr
+    assert f"{place}" in said
+    assert kind in said
+    assert "partial" not in said
+    assert files(written) == before
+
+
+@pytest.mark.parametrize("spelling", ["{}", "./{}", "link/{}", "alias-{}"])
+@pytest.mark.parametrize(
+    ("args", "twice"),
+    [
+        (("strip", "a.mlir", "-o", "x.safetensors", "--weights", "*"), "x.safetensors"),
+        (("strip", "a.mlir", "-o", "*", "--weights", "x.safetensors"), "x.safetensors"),
+        (("strip", "a.safetensors", "--weights", "*"), "a.safetensors"),
+        (("link", "small.mlir", "w.safetensors", "-o", "*"), "w.safetensors"),
+        (("link", "small.mlir", "w.safetensors", "-o", "*", "--by-reference"), "w.safetensors"),
+        (("relink", "small.mlir", "a.mlir", "-o", "*"), "a.mlir"),
+        (("relink", "small.mlir", "a.mlirbc", "-o", "*", "--by-reference"), "a.mlirbc"),
+        (("relink", "small.mlir", "a.mlirbc", "-o", "*", "--by-reference"), "small.mlir"),
+    ],
+)
+def test_no_file_is_given_twice(written: Path, args: tuple[str, ...], twice: str, spelling: str) -> None:
+    (written / "a.safetensors").write_bytes((written / "a.mlir").read_bytes())
+    (written / "link").symlink_to(".")
+    (written / f"alias-{twice}").symlink_to(twice)
+    before = files(written)
+    said = run(*(spelling.format(twice) if each == "*" else each for each in args), code=2).stderr
+    assert "given twice" in said or (spelling == "alias-{}" and "found a symbolic link" in said)
+    assert twice in said
+    assert files(written) == before
+
+
+def test_a_module_may_be_written_in_place(written: Path) -> None:
+    whole = topology("a.mlir")
+    run("link", "small.mlir", "w.safetensors", "-o", "small.mlir")
+    assert topology("small.mlir") == whole
+    run("strip", "small.mlir", "-o", "small.mlir", "--weights", "w.safetensors")
+    assert load_file("w.safetensors")["w1"].tobytes() == arrays(0)["w1"].tobytes()
+
+
+def test_the_older_module_may_be_stdin(written: Path) -> None:
+    run("relink", "small.mlir", "-", "-o", "out.mlir", stdin=(written / "a.mlir").read_bytes())
+    assert strip("out.mlir").resources["w1"].blob.digest() == strip("a.mlir").resources["w1"].blob.digest()
+    assert "stdin" in run("relink", "-", "-", "-o", "x", code=2).stderr
+    assert "found -" in run("relink", "small.mlir", "-", "-o", "x", "--by-reference", code=2).stderr
+    assert "stdin" in run("link", "small.mlir", "-", "-o", "x", code=2).stderr

@@ -1,0 +1,269 @@
+"""What each reported system call means: its arguments, as lookups and changes.
+
+Arguments: the manual page of each call; flags: ``include/uapi/linux/fcntl.h``, ``openat2.h`` and ``fs.h``.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from cachec.tracing.accesses import Kind, Reason
+from cachec.tracing.paths import AT_FDCWD, BadAddress, Memory, Unreadable, Unresolvable, descriptor_path, locate
+from cachec.tracing.recorder import Commit, Recorder
+
+#: Takes the thread and the arguments of a call; returns what is to be recorded once it goes on.
+Handler = Callable[[int, tuple[int, ...]], Commit | None]
+
+_NOFOLLOW, _REMOVE_FOLDER, _FOLLOW, _EMPTY_PATH = 0x100, 0x200, 0x400, 0x1000  # AT_*
+_RENAME_EXCHANGE = 2
+_RESOLVE_IN_ROOT = 0x10
+_SA_RESTART = 0x10000000
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+
+#: Families whose sockets lead to nothing outside of the kernel: AF_UNSPEC (ends a connection), AF_NETLINK, AF_ALG.
+_KERNEL_FAMILIES = frozenset({0, 16, 38})
+
+#: Lookups by name: position of the descriptor, of the path, and of the flags (None: there is none; True and False: a
+#: link at the end is followed, and is not), and the kind.
+_LOOKUPS: Mapping[str, tuple[int | None, int, int | bool, Kind]] = {
+    "stat": (None, 0, True, Kind.STATUS),
+    "lstat": (None, 0, False, Kind.STATUS),
+    "newfstatat": (0, 1, 3, Kind.STATUS),
+    "statx": (0, 1, 2, Kind.STATUS),
+    "statfs": (None, 0, True, Kind.STATUS),
+    "access": (None, 0, True, Kind.STATUS),
+    "faccessat": (0, 1, True, Kind.STATUS),
+    "faccessat2": (0, 1, 3, Kind.STATUS),
+    "readlink": (None, 0, False, Kind.STATUS),
+    "readlinkat": (0, 1, False, Kind.STATUS),
+    "chdir": (None, 0, True, Kind.STATUS),
+    "inotify_add_watch": (None, 1, True, Kind.STATUS),
+    "name_to_handle_at": (0, 1, False, Kind.STATUS),
+    "getxattr": (None, 0, True, Kind.ATTRIBUTES),
+    "lgetxattr": (None, 0, False, Kind.ATTRIBUTES),
+    "listxattr": (None, 0, True, Kind.ATTRIBUTES),
+    "llistxattr": (None, 0, False, Kind.ATTRIBUTES),
+    "getxattrat": (0, 1, 2, Kind.ATTRIBUTES),
+    "listxattrat": (0, 1, 2, Kind.ATTRIBUTES),
+    "file_getattr": (0, 1, 4, Kind.ATTRIBUTES),
+}
+
+#: The same of calls that set owner, mode, times or extended attributes.
+_ATTRIBUTES: Mapping[str, tuple[int | None, int, int | bool]] = {
+    "chmod": (None, 0, True),
+    "fchmodat": (0, 1, True),
+    "fchmodat2": (0, 1, 3),
+    "chown": (None, 0, True),
+    "lchown": (None, 0, False),
+    "fchownat": (0, 1, 4),
+    "utime": (None, 0, True),
+    "utimes": (None, 0, True),
+    "futimesat": (0, 1, True),
+    "utimensat": (0, 1, 3),
+    "setxattr": (None, 0, True),
+    "lsetxattr": (None, 0, False),
+    "removexattr": (None, 0, True),
+    "lremovexattr": (None, 0, False),
+    "setxattrat": (0, 1, 2),
+    "removexattrat": (0, 1, 2),
+    "file_setattr": (0, 1, 4),
+}
+
+#: Positions of the descriptor and the path of calls that make one name.
+_MAKES = {
+    "mkdir": (None, 0),
+    "mkdirat": (0, 1),
+    "mknod": (None, 0),
+    "mknodat": (0, 1),
+    "symlink": (None, 1),
+    "symlinkat": (1, 2),
+}
+
+_NAMESPACE_CALLS = ["chroot", "unshare", "setns", "mount", "umount2", "pivot_root", "move_mount", "open_tree", "clone"]
+_UNSUPPORTED_CALLS = ("open_by_handle_at", "uselib")
+
+
+class Calls:
+    """The handlers of one run."""
+
+    def __init__(self, recorder: Recorder, memory: Memory, numbers: Mapping[str, int]) -> None:
+        self._recorder = recorder
+        self._memory = memory
+        self._abstract_sockets: set[bytes] = set()
+        named: dict[str, Handler] = {
+            "open": lambda pid, a: self._open(pid, AT_FDCWD, a[0], a[1]),
+            "creat": lambda pid, a: self._open(pid, AT_FDCWD, a[0], os.O_CREAT | os.O_WRONLY | os.O_TRUNC),
+            "openat": lambda pid, a: self._open(pid, a[0], a[1], a[2]),
+            "openat2": self._openat2,
+            "execve": lambda pid, a: self._execute(pid, AT_FDCWD, a[0], 0),
+            "execveat": lambda pid, a: self._execute(pid, a[0], a[1], a[4]),
+            "getdents": self._list,
+            "getdents64": self._list,
+            "truncate": self._truncate,
+            "unlink": lambda pid, a: self._remove(pid, AT_FDCWD, a[0], 0),
+            "rmdir": lambda pid, a: self._remove(pid, AT_FDCWD, a[0], _REMOVE_FOLDER),
+            "unlinkat": lambda pid, a: self._remove(pid, a[0], a[1], a[2]),
+            "rename": lambda pid, a: self._rename(pid, AT_FDCWD, a[0], AT_FDCWD, a[1], 0),
+            "renameat": lambda pid, a: self._rename(pid, a[0], a[1], a[2], a[3], 0),
+            "renameat2": lambda pid, a: self._rename(pid, a[0], a[1], a[2], a[3], a[4]),
+            "link": lambda pid, a: self._link(pid, AT_FDCWD, a[0], AT_FDCWD, a[1], 0),
+            "linkat": lambda pid, a: self._link(pid, a[0], a[1], a[2], a[3], a[4]),
+            "connect": lambda pid, a: self._address(pid, a[1], a[2], is_bound=False),
+            "bind": lambda pid, a: self._address(pid, a[1], a[2], is_bound=True),
+            "sendto": lambda pid, a: self._address(pid, a[4], a[5], is_bound=False),
+            "sendmsg": self._send_message,
+            "sendmmsg": self._send_message,
+            "rt_sigaction": self._set_handler,
+        }
+        for name, (descriptor, path, flags, kind) in _LOOKUPS.items():
+            named[name] = self._on_path(descriptor, path, flags, partial(recorder.look_up, kind=int(kind)))
+        for name, (descriptor, path, flags) in _ATTRIBUTES.items():
+            named[name] = self._on_path(descriptor, path, flags, recorder.set_attributes)
+        for name, (descriptor, path) in _MAKES.items():
+            named[name] = self._on_path(descriptor, path, False, lambda f, p, _: recorder.make_name(f, p))
+        for name in _NAMESPACE_CALLS:
+            named[name] = partial(self._refuse, Reason.NAMESPACE, name)
+        for name in _UNSUPPORTED_CALLS:
+            named[name] = partial(self._refuse, Reason.UNSUPPORTED_CALL, name)
+        self._by_number = {numbers[name]: handler for name, handler in named.items() if name in numbers}
+
+    def handle(self, number: int, pid: int, arguments: tuple[int, ...]) -> Commit | None:
+        """Return what a call is to be recorded as, None for nothing."""
+        try:
+            return self._by_number[number](pid, arguments)
+        except BadAddress:
+            return None
+        except Unreadable as error:
+            return self._recorder.problem(Reason.UNREADABLE, str(error))
+        except Unresolvable as error:
+            return self._recorder.problem(Reason.UNRESOLVED, str(error))
+
+    def foreign(self, number: int, architecture: int) -> Commit | None:
+        """A call of another architecture or ABI: what it does is not known."""
+        return self._recorder.problem(Reason.FOREIGN_CALLS, f"call {number} of architecture {architecture:#x}")
+
+    def _on_path(
+        self,
+        descriptor_at: int | None,
+        path_at: int,
+        flags_at: int | bool,
+        record: Callable[[bytes, bytes, bool], Commit | None],
+    ) -> Handler:
+        """Return the handler of calls that use one path in one way."""
+        string = self._memory.string
+
+        def handle(pid: int, arguments: tuple[int, ...]) -> Commit | None:
+            path = string(pid, arguments[path_at])
+            if not path:
+                return None  # ENOENT, or the open file itself (AT_EMPTY_PATH), whose opening was recorded
+            descriptor = AT_FDCWD if descriptor_at is None else arguments[descriptor_at] & 0xFFFFFFFF
+            folder, path = locate(pid, descriptor, path)
+            if not path:
+                return None
+            follow = flags_at if isinstance(flags_at, bool) else not arguments[flags_at] & _NOFOLLOW
+            return record(folder, path, follow)
+
+        return handle
+
+    def _path(self, pid: int, descriptor: int, address: int, flags: int = 0) -> tuple[bytes, bytes]:
+        """The folder and the path; with AT_EMPTY_PATH in ``flags``, those of the open file where the path is empty."""
+        path = self._memory.string(pid, address)
+        if path:
+            return locate(pid, descriptor & 0xFFFFFFFF, path)
+        return b"", descriptor_path(pid, descriptor & 0xFFFFFFFF) if flags & _EMPTY_PATH else b""
+
+    def _open(self, pid: int, descriptor: int, address: int, flags: int) -> Commit | None:
+        folder, path = self._path(pid, descriptor, address)
+        if not path:
+            return None
+        if flags & (os.O_PATH | os.O_DIRECTORY):  # O_TMPFILE has the latter
+            return self._recorder.look_up(folder, path, not flags & os.O_NOFOLLOW, Kind.STATUS)
+        if flags & _WRITES:
+            return self._recorder.open_to_write(folder, path, flags)
+        return self._recorder.look_up(folder, path, not flags & os.O_NOFOLLOW, Kind.CONTENT)
+
+    def _openat2(self, pid: int, arguments: tuple[int, ...]) -> Commit | None:
+        flags, _mode, resolve = struct.unpack("<QQQ", self._memory.read(pid, arguments[2], 24))
+        if resolve & _RESOLVE_IN_ROOT:
+            return self._recorder.problem(Reason.UNSUPPORTED_CALL, "openat2 with RESOLVE_IN_ROOT")
+        return self._open(pid, arguments[0], arguments[1], flags)
+
+    def _execute(self, pid: int, descriptor: int, address: int, flags: int) -> Commit | None:
+        folder, path = self._path(pid, descriptor, address, flags)
+        return self._recorder.execute(folder, path, partial(locate, pid, AT_FDCWD)) if path else None
+
+    def _list(self, pid: int, arguments: tuple[int, ...]) -> Commit | None:
+        folder = descriptor_path(pid, arguments[0] & 0xFFFFFFFF)
+        if folder.startswith(b"/proc/"):
+            _, folder = locate(pid, AT_FDCWD, folder)
+        return self._recorder.list_folder(folder) if folder else None
+
+    def _truncate(self, pid: int, arguments: tuple[int, ...]) -> Commit | None:
+        folder, path = self._path(pid, AT_FDCWD, arguments[0])
+        return self._recorder.write_in_place(folder, path) if path else None
+
+    def _remove(self, pid: int, descriptor: int, address: int, flags: int) -> Commit | None:
+        folder, path = self._path(pid, descriptor, address)
+        return self._recorder.remove(folder, path, is_folder=bool(flags & _REMOVE_FOLDER)) if path else None
+
+    def _rename(
+        self, pid: int, old_descriptor: int, old: int, new_descriptor: int, new: int, flags: int
+    ) -> Commit | None:
+        source, target = self._path(pid, old_descriptor, old), self._path(pid, new_descriptor, new)
+        return (
+            self._recorder.rename(source, target, exchanges=bool(flags & _RENAME_EXCHANGE))
+            if source[1] and target[1]
+            else None
+        )
+
+    def _link(
+        self, pid: int, old_descriptor: int, old: int, new_descriptor: int, new: int, flags: int
+    ) -> Commit | None:
+        source, target = self._path(pid, old_descriptor, old, flags), self._path(pid, new_descriptor, new)
+        return self._recorder.link(source, target, bool(flags & _FOLLOW)) if target[1] else None
+
+    def _send_message(self, pid: int, arguments: tuple[int, ...]) -> Commit | None:
+        """``struct msghdr`` begins with the address; of sendmmsg(2) the first message stands for all."""
+        address, size = struct.unpack("<QI", self._memory.read(pid, arguments[1], 12))
+        return self._address(pid, address, size, is_bound=False) if address else None
+
+    def _address(self, pid: int, address: int, size: int, *, is_bound: bool) -> Commit | None:
+        """A socket's address: sockaddr of bind(2), unix(7), ip(7), ipv6(7)."""
+        if size < 2:
+            raise BadAddress
+        data = self._memory.read(pid, address, min(size & 0xFFFFFFFF, 110))
+        family = int.from_bytes(data[:2], "little")
+        if family == socket.AF_UNIX:
+            return self._unix_socket(pid, data[2:], is_bound=is_bound)
+        if family in _KERNEL_FAMILIES:
+            return None
+        port = int.from_bytes(data[2:4], "big")
+        host = data[4:8] if family == socket.AF_INET else data[8:24]
+        if family in {socket.AF_INET, socket.AF_INET6} and len(host) in {4, 16}:
+            return self._recorder.problem(Reason.NETWORK, f"{socket.inet_ntop(family, host)} port {port}")
+        return self._recorder.problem(Reason.NETWORK, f"socket family {family}")
+
+    def _unix_socket(self, pid: int, name: bytes, *, is_bound: bool) -> Commit | None:
+        if name[:1] in {b"", b"\0"}:  # abstract, or of the kernel's choice
+            if is_bound:
+                return partial(self._abstract_sockets.add, name)
+            known = name in self._abstract_sockets
+            return None if known else self._recorder.problem(Reason.DAEMON, "@" + os.fsdecode(name[1:]))
+        folder, path = locate(pid, AT_FDCWD, name.split(b"\0", 1)[0])
+        if not path:
+            return None
+        return self._recorder.make_name(folder, path) if is_bound else self._recorder.connect_to(folder, path)
+
+    def _set_handler(self, pid: int, arguments: tuple[int, ...]) -> Commit | None:
+        """``struct sigaction`` of the kernel begins with handler and flags; 0 and 1 are no handlers."""
+        handler, flags = struct.unpack("<QQ", self._memory.read(pid, arguments[1], 16))
+        if handler > 1 and not flags & _SA_RESTART:
+            self._recorder.may_be_interrupted = True
+        return None
+
+    def _refuse(self, reason: Reason, name: str, _pid: int, _arguments: tuple[int, ...]) -> Commit | None:
+        return self._recorder.problem(reason, name)

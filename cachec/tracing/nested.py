@@ -1,0 +1,136 @@
+"""Runs inside of a traced run: the kernel gives no second listener, so the outer supervisor records for them too.
+
+The inner supervisor asks by opening paths that do not exist: ``/proc/cachec-tracing/TOKEN/begin`` before it starts its
+command, which gives a file, and ``.../end`` when the command has ended: then that file has what was recorded. Without
+an outer supervisor of cachec the kernel says ENOENT.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from cachec.tracing.accesses import Accesses, Problem, Reason
+from cachec.tracing.calls import Calls
+from cachec.tracing.listener import Listener
+from cachec.tracing.paths import REQUESTS, Memory, Request
+from cachec.tracing.recorder import Commit, Recorder
+
+
+class NestedRun:
+    """The inner side: one run that an outer supervisor records. Raises FileNotFoundError where there is none."""
+
+    def __init__(self) -> None:
+        self._path = os.path.join(os.fsdecode(REQUESTS), os.urandom(8).hex())
+        self._fd = os.open(f"{self._path}/begin", os.O_RDONLY | os.O_CLOEXEC)
+
+    def end(self) -> Accesses:
+        """Return what was recorded; its exit status is not known there."""
+        with os.fdopen(self._fd, "rb") as file:
+            with contextlib.suppress(FileNotFoundError):  # so it is answered
+                os.open(f"{self._path}/end", os.O_RDONLY | os.O_CLOEXEC)
+            file.seek(0)
+            accesses: Accesses = pickle.load(file)  # noqa: S301 - it comes from the tracer of this very process
+            return accesses
+
+
+class _Run(NamedTuple):
+    """The outer side of one: all processes below the inner supervisor belong to it."""
+
+    supervisor: int
+    recorder: Recorder
+    calls: Calls
+    file: int
+    #: By process or thread: the inode of its entry in /proc, which says that it is still the same, and whether it
+    #: belongs to the run.
+    members: dict[int, tuple[int, bool]]
+    notifications: list[int]
+
+
+class NestedRuns:
+    """The nested runs that an outer supervisor records."""
+
+    def __init__(self, memory: Memory, numbers: Mapping[str, int]) -> None:
+        self._memory = memory
+        self._numbers = numbers
+        self._runs: dict[bytes, _Run] = {}
+
+    def answer(self, listener: Listener, report: int, thread: int, request: Request, is_unprivileged: bool) -> None:
+        """Do what an inner supervisor asks for, and answer its call."""
+        if request.verb == b"begin":
+            recorder = Recorder()
+            recorder.is_unprivileged = is_unprivileged
+            calls = Calls(recorder, self._memory, self._numbers)
+            file = os.memfd_create("cachec-tracing")
+            process, _ = _parent(thread)
+            self._runs[request.token] = _Run(process, recorder, calls, file, {}, [0])
+            listener.answer_with(report, file)
+            return
+        run = self._runs.pop(request.token, None)
+        if run is not None:
+            inputs, changes = run.recorder.finish()
+            problems = tuple(run.recorder.problems)
+            may_be_interrupted = run.recorder.may_be_interrupted
+            accesses = Accesses(0, inputs, changes, problems, may_be_interrupted, run.notifications[0])
+            with os.fdopen(run.file, "wb") as result:
+                pickle.dump(accesses, result)
+        listener.answer(report)
+
+    def handle(self, number: int, thread: int, arguments: tuple[int, ...], foreign: int | None) -> list[Commit]:
+        """Return what the runs of a thread record of a call. foreign: the other architecture that the call is of."""
+        commits: list[Commit] = []
+        for run in self._runs.values():
+            if self._is_member(run, thread):
+                run.notifications[0] += 1
+                if foreign is not None:
+                    commit: Commit | None = run.calls.foreign(number, foreign)
+                else:
+                    commit = run.calls.handle(number, thread, arguments)
+                if commit is not None:
+                    commits.append(commit)
+        return commits
+
+    def close(self) -> None:
+        """Forget the runs whose supervisor was killed."""
+        for run in self._runs.values():
+            os.close(run.file)
+        self._runs.clear()
+
+    def __bool__(self) -> bool:
+        return bool(self._runs)
+
+    def _is_member(self, run: _Run, thread: int) -> bool:
+        try:
+            inode = os.stat(b"/proc/%d" % thread).st_ino
+            known = run.members.get(thread)
+            if known is not None and known[0] == inode:
+                return known[1]
+            process, parent = _parent(thread)
+            is_member = False
+            while process != run.supervisor and parent and not is_member:
+                is_member = parent == run.supervisor
+                process, parent = _parent(parent)
+        except OSError:
+            return False  # it has ended: its call has no effect
+        run.members[thread] = inode, is_member
+        return is_member
+
+
+def left_behind(others: set[int], children: set[int]) -> list[Problem]:
+    """Whether any of the children that are not ``others`` is alive."""
+    for pid in children - others:
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", "rb") as file:
+            if file.read().rpartition(b")")[2].split()[0] not in {b"Z", b"X"}:
+                return [Problem(Reason.LEFT_BEHIND, str(pid))]
+    return []
+
+
+def _parent(thread: int) -> tuple[int, int]:
+    """The process of a thread, and the parent of that. Raises OSError where it has ended."""
+    with open(b"/proc/%d/status" % thread, "rb") as file:
+        found = re.search(rb"^Tgid:\s*(\d+)$.*^PPid:\s*(\d+)$", file.read(), re.MULTILINE | re.DOTALL)
+    return (int(found[1]), int(found[2])) if found else (0, 0)

@@ -1,0 +1,317 @@
+"""Starts the command in a child that waits until it may go on, with the filter or without.
+
+Between fork(2) and execve(2) the child imports nothing. It has the terminal, the session, the limits and the umask of
+the parent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import gc
+import os
+import signal
+import socket
+import struct
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from types import FrameType
+from typing import Any, NamedTuple
+
+from cachec.tracing.filter import install
+from cachec.tracing.syscalls import Architecture
+
+#: The terminal sends these to the command too; it decides.
+_TERMINAL_SIGNALS = (signal.SIGINT, signal.SIGQUIT)
+_FORWARDED_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+#: Python ignores these by itself.
+_PYTHON_SIGNALS = (signal.SIGPIPE, signal.SIGXFSZ)
+
+_PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
+_NOT_FOUND = 127
+
+_TRACED, _BARE = b"t", b"b"
+_LISTENER, _LISTENER_WITHOUT_PRIVILEGES, _NO_LISTENER = b"L", b"N", b"E"
+_NO_PROGRAM, _NO_FOLDER = b"X", b"C"
+
+
+class Command(NamedTuple):
+    """What is started, and where; as the kernel takes it, so that the child has nothing to check."""
+
+    arguments: list[bytes]
+    #: Paths of the program that are tried in turn, as execvp(3) does.
+    programs: list[bytes]
+    environ: dict[bytes, bytes]
+    folder: str | None
+    #: Descriptors for standard input, output and error; None: as they are.
+    streams: tuple[int | None, int | None, int | None]
+
+    @classmethod
+    def of(
+        cls,
+        arguments: Sequence[str],
+        environ: Mapping[str, str],
+        folder: str | None,
+        streams: tuple[int | None, int | None, int | None],
+    ) -> Command:
+        """Find the programs by PATH of ``environ``, where the name has no slash. Raises ValueError, and OSError."""
+        words = [os.fsencode(word) for word in arguments]
+        variables = {os.fsencode(name): os.fsencode(value) for name, value in environ.items()}
+        if any(b"\0" in text for text in (*words, *variables, *variables.values())):
+            raise ValueError(f"an argument or a variable of {arguments[0]} has a null character in it")
+        if any(not name or b"=" in name for name in variables):
+            raise ValueError(f"a variable for {arguments[0]} has no name, or one with '=' in it")
+        for fd in streams:
+            if fd is not None:
+                os.fstat(fd)
+        path = variables.get(b"PATH", os.fsencode(os.defpath))
+        search = [os.path.join(each or b".", words[0]) for each in path.split(b":")]
+        return cls(words, [words[0]] if b"/" in words[0] else search, variables, folder, streams)
+
+
+class NoListener(Exception):
+    """The kernel gives no listener. number: errno."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(os.strerror(number))
+        self.number = number
+
+
+class Child:
+    """A command that is about to start: it waits for ``go_bare`` or ``go_traced``."""
+
+    def __init__(
+        self,
+        command: Command,
+        signals: Signals,
+        machine: Architecture | None = None,
+        program: bytes = b"",
+        token: int = 0,
+    ) -> None:
+        self._command = command
+        self._signals = signals
+        self._returncode: int | None = None
+        self._socket, theirs = socket.socketpair()
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                self._socket.close()
+                _run_child(command, machine, program, token, signals, theirs)
+            finally:
+                os._exit(_NOT_FOUND)
+        theirs.close()
+        signals.send_to(self.pid)
+
+    def go_bare(self) -> None:
+        self._order(_BARE)
+
+    def _order(self, order: bytes) -> None:
+        with contextlib.suppress(BrokenPipeError):  # it was killed
+            self._socket.send(order)
+
+    def go_traced(self) -> tuple[int, bool] | None:
+        """Return the listener, and whether the command can't gain privileges; None where a signal has ended it.
+
+        Raises NoListener, and the child has ended then; and OSError where the folder can't be used.
+        """
+        self._order(_TRACED)
+        message, fds, *_ = socket.recv_fds(self._socket, 16, 1)
+        if fds:
+            return fds[0], message == _LISTENER_WITHOUT_PRIVILEGES
+        self.reap()
+        if message[:1] == _NO_LISTENER:
+            raise NoListener(int(message[1:]))
+        self._raise_for(message)
+        return None
+
+    def has_ended(self) -> bool:
+        """Whether it has ended; ``reap`` does not wait then."""
+        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+
+    def reap(self) -> int:
+        """Wait for its end; return how it ended, as ``subprocess`` says it."""
+        if self._returncode is None:
+            self._signals.send_to(0)
+            _, status = os.waitpid(self.pid, 0)
+            self._returncode = os.waitstatus_to_exitcode(status)
+        return self._returncode
+
+    def kill(self) -> None:
+        """End it, if it has not ended."""
+        if self._returncode is None:
+            os.kill(self.pid, signal.SIGKILL)
+            self.reap()
+
+    def raise_if_not_started(self) -> None:
+        """Raise OSError where there was no program, or no folder, to start. To be called when the child has ended."""
+        with self._socket:
+            self._raise_for(self._socket.recv(16))
+
+    def _raise_for(self, message: bytes) -> None:
+        if message[:1] in {_NO_PROGRAM, _NO_FOLDER}:
+            number = int(message[1:])
+            at = self._command.folder if message[:1] == _NO_FOLDER else os.fsdecode(self._command.arguments[0])
+            raise OSError(number, os.strerror(number), at)
+
+
+class Signals:
+    """How this process takes signals while a command runs: those of the terminal not at all, the others are passed on.
+
+    Only the main thread can set that; in another thread all stays as it is.
+    """
+
+    def __init__(self) -> None:
+        self._saved: dict[signal.Signals, Any] = {}
+        self._pid = 0
+        self._pending: list[int] = []
+
+    @contextlib.contextmanager
+    def set(self) -> Iterator[Signals]:
+        if threading.current_thread() is threading.main_thread():
+            for number in (*_TERMINAL_SIGNALS, *_FORWARDED_SIGNALS, signal.SIGCHLD):
+                self._set(number, signal.getsignal(number))
+        try:
+            yield self
+        finally:
+            for number, before in self._saved.items():
+                signal.signal(number, before)
+
+    def _set(self, number: signal.Signals, before: Any) -> None:
+        if number in _TERMINAL_SIGNALS and before not in {None, signal.SIG_IGN}:
+            self._saved[number] = signal.signal(number, signal.SIG_IGN)
+        elif number in _FORWARDED_SIGNALS and before == signal.SIG_DFL:
+            self._saved[number] = signal.signal(number, self._forward)
+        elif number == signal.SIGCHLD and before == signal.SIG_IGN:  # then there would be no exit status
+            self._saved[number] = signal.signal(number, signal.SIG_DFL)
+
+    def restore_in_child(self) -> None:
+        for number in _PYTHON_SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
+        for number, before in self._saved.items():
+            signal.signal(number, before if before in {signal.SIG_IGN, signal.SIG_DFL} else signal.SIG_DFL)
+
+    def send_to(self, pid: int) -> None:
+        """Signals are for this process from now on; 0: for none, as it has ended."""
+        self._pid = pid
+        while pid and self._pending:
+            self._forward(self._pending.pop(), None)
+
+    def _forward(self, number: int, _frame: FrameType | None) -> None:
+        if not self._pid:
+            self._pending.append(number)
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._pid, number)
+
+
+@contextlib.contextmanager
+def subreaper() -> Iterator[None]:
+    """Processes whose parent has ended become children of this one: it may read their memory (Yama), and reap them."""
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    before = ctypes.c_int()
+    prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0)
+    prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    try:
+        yield
+    finally:
+        prctl(_PR_SET_CHILD_SUBREAPER, before.value, 0, 0, 0)
+
+
+def children() -> set[int]:
+    """Return the children of this process; none where the kernel does not list them (CONFIG_PROC_CHILDREN, /proc)."""
+    found: set[int] = set()
+    with contextlib.suppress(OSError):
+        for thread in os.listdir("/proc/self/task"):
+            with open(f"/proc/self/task/{thread}/children", "rb") as file:
+                found.update(map(int, file.read().split()))
+    return found
+
+
+def reap_orphans(known: set[int], *, all_end: bool = False) -> None:
+    """Reap what has ended of the run, and was left to this process. known: children that are not of the run.
+
+    all_end: wait for each, as all are about to end. Before Linux 6.11 a zombie still uses its filter.
+    A process that another thread has started has no filter more than we have.
+    """
+    for pid in children() - known:
+        if _filters(pid) > _filters("self"):
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, 0 if all_end else os.WNOHANG)
+
+
+def _filters(pid: int | str) -> int:
+    """The number of seccomp filters of a process; 0 where the kernel does not say (before Linux 5.10)."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/status", "rb") as file:
+        _, found, rest = file.read().partition(b"\nSeccomp_filters:")
+        return int(rest.split(None, 1)[0]) if found else 0
+    return 0
+
+
+def _run_child(
+    command: Command,
+    machine: Architecture | None,
+    program: bytes,
+    token: int,
+    signals: Signals,
+    parent: socket.socket,
+) -> None:
+    """The child, up to execve(2)."""
+    gc.disable()  # nothing of the parent is to be finalized here
+    signals.restore_in_child()
+    _set_streams(command.streams)
+    order = parent.recv(1)
+    try:
+        if command.folder is not None:
+            os.chdir(command.folder)
+    except OSError as error:
+        parent.send(_NO_FOLDER + b"%d" % (error.errno or 0))
+        return
+    if order == _TRACED and machine is not None:
+        try:
+            listener, is_unprivileged = install(machine, program)
+        except OSError as error:
+            parent.send(_NO_LISTENER + b"%d" % (error.errno or 0))
+            return
+        kind = _LISTENER_WITHOUT_PRIVILEGES if is_unprivileged else _LISTENER
+        _send_listener(machine, parent.fileno(), listener, kind, token)
+        os.close(listener)
+    elif order != _BARE:
+        return  # the parent has ended
+    parent.send(_NO_PROGRAM + b"%d" % _execute(command))
+
+
+def _execute(command: Command) -> int:
+    """Become the program. Return the errno of why that is not possible, as execvp(3) chooses it."""
+    refused = 0
+    number = errno.ENOENT
+    for program in command.programs:
+        try:
+            os.execve(program, command.arguments, command.environ)
+        except OSError as error:
+            number = error.errno or 0
+            if number not in {errno.ENOENT, errno.ENOTDIR, errno.EACCES}:
+                return number
+            refused = refused or (number if number == errno.EACCES else 0)
+    return refused or number
+
+
+def _set_streams(streams: Sequence[int | None]) -> None:
+    """Make descriptors 0, 1 and 2 of those that are given, in whatever order these are."""
+    copies = [None if fd is None else fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3) for fd in streams]
+    for number, fd in enumerate(copies):
+        if fd is not None:
+            os.dup2(fd, number)
+
+
+def _send_listener(machine: Architecture, to: int, listener: int, kind: bytes, token: int) -> None:
+    """sendmsg(2) with SCM_RIGHTS, which the filter allows for its token: see unix(7) and cmsg(3)."""
+    control = ctypes.create_string_buffer(struct.pack("<QiiiI", 20, socket.SOL_SOCKET, socket.SCM_RIGHTS, listener, 0))
+    data = ctypes.create_string_buffer(kind, 1)
+    vector = ctypes.create_string_buffer(struct.pack("<QQ", ctypes.addressof(data), 1))
+    addresses = ctypes.addressof(vector), 1, ctypes.addressof(control), 24
+    header = ctypes.create_string_buffer(struct.pack("<QQQQQQQ", 0, 0, *addresses, 0))
+    number = ctypes.c_long(machine.numbers["sendmsg"])
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.syscall(number, ctypes.c_long(to), header, ctypes.c_ulong(token << 32))

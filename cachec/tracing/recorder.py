@@ -1,0 +1,447 @@
+"""Records what traced processes look up and change, while they do.
+
+A method takes what a call is about to do. It reads the state of the path at once, and returns what is to be recorded,
+as a function: the supervisor calls it after the kernel has confirmed that the process still waited for its answer.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from cachec.tracing.accesses import Change, Effect, Input, Kind, Problem, Reason, State, state_of
+
+Commit = Callable[[], object]
+
+_ORDINARY = frozenset({stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK})
+
+#: Devices without state: null, zero, full, random, urandom (``Documentation/admin-guide/devices.txt``). And the
+#: terminal, tty: each start of bash opens it.
+_STATELESS_DEVICES = frozenset({*(os.makedev(1, minor) for minor in (3, 5, 7, 8, 9)), os.makedev(5, 0)})
+
+#: The platform part of a key names driver and device.
+_ACCELERATORS = (b"/dev/nvidia", b"/dev/dri/", b"/dev/kfd", b"/dev/accel")
+
+#: A file whose state last changed longer ago than this before the run can't be the run's own. Only to save time: it
+#: allows for the clock of another machine.
+_RECENT_SECONDS = 3600
+
+#: ``#!`` interpreters of interpreters: exec_binprm() of fs/exec.c follows five.
+_MOST_INTERPRETERS = 5
+
+
+class _Lookup:
+    """One path that was looked up: an ``Input`` in the making."""
+
+    __slots__ = ("error", "kinds", "names", "status", "target")
+
+    def __init__(self, kinds: int, status: os.stat_result | None, error: int, target: bytes | None) -> None:
+        self.kinds = kinds
+        self.status = status
+        self.error = error
+        self.target = target
+        self.names: tuple[bytes, ...] | None = None
+
+    def add(self, kind: int) -> None:
+        self.kinds |= kind
+
+
+class _Claim:
+    """One path that the run changed. before: at its first change; replaced: at its first one that makes a new file."""
+
+    __slots__ = ("before", "effect", "is_moved_here", "replaced")
+
+    def __init__(self, before: os.stat_result | None) -> None:
+        self.effect = Effect(0)
+        self.before = self.replaced = before
+        self.is_moved_here = False
+
+
+class Recorder:
+    """The record of one run. Paths are bytes; ``folder`` is empty, or what a relative path starts from."""
+
+    def __init__(self) -> None:
+        self.problems: dict[Problem, None] = {}
+        self.may_be_interrupted = False
+        #: Whether programs run without the privileges of their owner and group (PR_SET_NO_NEW_PRIVS).
+        self.is_unprivileged = False
+        self._lookups: dict[tuple[bytes, bytes, bool], _Lookup] = {}
+        self._claims: dict[bytes, _Claim] = {}
+        self._claimed_names: set[bytes] = set()
+        self._recent = time.time() - _RECENT_SECONDS
+
+    # --- what a call is about to do
+
+    def look_up(self, folder: bytes, path: bytes, follow: bool, kind: int) -> Commit | None:
+        """The run uses ``path`` in the way of ``kind``."""
+        key = (folder, path, follow)
+        known = self._lookups.get(key)
+        if known is not None and known.kinds & kind == kind:
+            return None
+        full = folder + b"/" + path if folder else path
+        status: os.stat_result | None = None
+        number = 0
+        target = None
+        try:
+            status = os.stat(full) if follow else os.lstat(full)
+        except OSError as error:
+            number = error.errno or 0
+        else:
+            mode = status.st_mode & 0o170000
+            if mode not in _ORDINARY:
+                return self._look_up_special(full, follow, status, kind, key)
+        if self._claims and self._is_own(full, follow, status):
+            return None
+        if known is not None:
+            return partial(known.add, kind)
+        if status is not None and mode == stat.S_IFDIR:
+            target = _real_path(full, follow=True)
+        elif status is not None and mode == stat.S_IFLNK:
+            target = _text_of_link(full)
+        return partial(self._lookups.setdefault, key, _Lookup(kind, status, number, target))
+
+    def list_folder(self, folder: bytes) -> Commit | None:
+        """The run reads the names in an open folder, given by its real path."""
+        known = self._lookups.get((b"", folder, True))
+        if known is not None and known.names is not None:
+            return None
+        try:
+            status = os.stat(folder)
+            names = set(os.listdir(folder))
+        except OSError:
+            return None  # it is gone, or not ours to read: its lookup is recorded
+        if self._claims:
+            if self._is_own(folder, True, status):
+                return None
+            for path, claim in self._claims.items():
+                if os.path.dirname(path) == folder:
+                    (names.discard if claim.before is None else names.add)(os.path.basename(path))
+        return partial(self._add_listing, folder, status, tuple(sorted(names)))
+
+    def open_to_write(self, folder: bytes, path: bytes, flags: int) -> Commit | None:
+        """The run opens a file to write to it, or to make it."""
+        follow = not flags & os.O_NOFOLLOW and flags & (os.O_CREAT | os.O_EXCL) != os.O_CREAT | os.O_EXCL
+        full, status = _status(folder, path, follow)
+        if status is None:
+            if not flags & os.O_CREAT:
+                return self.look_up(folder, path, follow, Kind.STATUS)
+            claim = self._claim(full, follow, Effect.CREATED, None)
+            if flags & os.O_TRUNC and not flags & os.O_EXCL:
+                return claim  # it makes no difference whether it was there
+            return _both(self.look_up(folder, path, follow, Kind.STATUS), claim)
+        if not stat.S_ISREG(status.st_mode):
+            return self.look_up(folder, path, follow, Kind.CONTENT)
+        if flags & os.O_CREAT and flags & os.O_EXCL:
+            return self.look_up(folder, path, follow, Kind.STATUS)
+        if flags & os.O_TRUNC:
+            return self._claim(full, follow, Effect.CREATED, status)
+        return self.write_in_place(folder, path, follow)
+
+    def write_in_place(self, folder: bytes, path: bytes, follow: bool = True) -> Commit | None:
+        """The run changes part of a file, so that the result depends on the rest of it."""
+        full, status = _status(folder, path, follow)
+        look = self.look_up(folder, path, follow, Kind.CONTENT)
+        if status is None or self._is_own(full, follow, status):
+            return look
+        return _both(look, self._claim(full, follow, Effect.WRITTEN, status))
+
+    def make_name(self, folder: bytes, path: bytes) -> Commit | None:
+        """The run makes a folder, a link, a node or a socket; that fails where something is there."""
+        full, status = _status(folder, path, False)
+        look = self.look_up(folder, path, False, Kind.STATUS)
+        return look if status is not None else _both(look, self._claim(full, False, Effect.CREATED, None))
+
+    def remove(self, folder: bytes, path: bytes, *, is_folder: bool) -> Commit | None:
+        """The run removes a folder, or what is none."""
+        full, status = _status(folder, path, False)
+        look = self.look_up(folder, path, False, Kind.STATUS)
+        if status is None or stat.S_ISDIR(status.st_mode) != is_folder:
+            return look
+        return _both(look, self._claim(full, False, Effect.REMOVED, status))
+
+    def set_attributes(self, folder: bytes, path: bytes, follow: bool) -> Commit | None:
+        """The run sets owner, mode, times or extended attributes."""
+        full, status = _status(folder, path, follow)
+        if status is None:
+            return self.look_up(folder, path, follow, Kind.STATUS)
+        if self._is_own(full, follow, status):
+            return None
+        return self._claim(full, follow, Effect.ATTRIBUTES, status)
+
+    def rename(
+        self, source: tuple[bytes, bytes], target: tuple[bytes, bytes], *, exchanges: bool = False
+    ) -> Commit | None:
+        """The run gives a file another path. The content of a file that it did not make is an input then."""
+        taken = self._take(source)
+        from_path, from_status = _status(*source, False)
+        to_path, to_status = _status(*target, False)
+        look = self.look_up(*target, False, Kind.STATUS)
+        if from_status is None:
+            return _both(taken, look)
+        is_folder = stat.S_ISDIR(from_status.st_mode)
+        claims = _both(
+            self._claim(from_path, False, Effect.CREATED if exchanges else Effect.REMOVED, from_status, is_folder),
+            self._claim(to_path, False, Effect.CREATED, to_status, is_folder),
+        )
+        return _both(_both(taken, self._take(target) if exchanges else look), claims)
+
+    def link(self, source: tuple[bytes, bytes], target: tuple[bytes, bytes], follow: bool) -> Commit | None:
+        """The run makes a hard link. An empty source is a file that has no path (any more)."""
+        return _both(self._take(source, follow) if source[1] else None, self.make_name(*target))
+
+    def _take(self, source: tuple[bytes, bytes], follow: bool = False) -> Commit | None:
+        """The run puts a file at another path as it is."""
+        folder, path = source
+        full, status = _status(folder, path, follow)
+        if status is not None and stat.S_ISDIR(status.st_mode) and not self._is_own(full, follow, status):
+            return self.problem(Reason.MOVED_FOLDER, full)
+        return self.look_up(folder, path, follow, Kind.CONTENT)
+
+    def execute(self, folder: bytes, path: bytes, interpreter: Callable[[bytes], tuple[bytes, bytes]]) -> Commit | None:
+        """The run starts a program, and so what the kernel starts for it. interpreter: locates one by its path."""
+        commit = self.look_up(folder, path, True, Kind.CONTENT | Kind.EXECUTED)
+        if commit is None and not self._claims:
+            return None
+        full, status = _status(folder, path, True)
+        if self.is_unprivileged and status is not None and status.st_mode & (stat.S_ISUID | stat.S_ISGID):
+            commit = _both(commit, self.problem(Reason.PRIVILEGE, full))
+        for _ in range(_MOST_INTERPRETERS):
+            name = _interpreter(full)
+            if name is None:
+                break
+            if not name:
+                return _both(commit, self.problem(Reason.FOREIGN_CALLS, full))
+            folder, path = interpreter(name)
+            commit = _both(commit, self.look_up(folder, path, True, Kind.CONTENT | Kind.EXECUTED))
+            full = _join(folder, path)
+        return commit
+
+    def connect_to(self, folder: bytes, path: bytes) -> Commit | None:
+        """The run speaks to a Unix socket. An absent one is an absent file; one of its own is no input."""
+        full, status = _status(folder, path, True)
+        if status is None:
+            return self.look_up(folder, path, True, Kind.STATUS)
+        return None if self._is_own(full, True, status) else self.problem(Reason.DAEMON, full)
+
+    def problem(self, reason: Reason, detail: bytes | str) -> Commit:
+        """The result of the run must not be stored."""
+        return partial(self.problems.setdefault, Problem(reason, os.fsdecode(detail)))
+
+    # --- what belongs to the run
+
+    def _look_up_special(
+        self, full: bytes, follow: bool, status: os.stat_result, kind: int, key: tuple[bytes, bytes, bool]
+    ) -> Commit | None:
+        """A device, a named pipe or a socket."""
+        mode = status.st_mode
+        if stat.S_ISCHR(mode) and (status.st_rdev in _STATELESS_DEVICES or full.startswith(_ACCELERATORS)):
+            return None
+        if self._is_own(full, follow, status):
+            return None
+        if kind & (Kind.CONTENT | Kind.EXECUTED) and not stat.S_ISSOCK(mode):
+            return self.problem(Reason.PIPE if stat.S_ISFIFO(mode) else Reason.DEVICE, full)
+        return partial(self._lookups.setdefault, key, _Lookup(Kind.STATUS, status, 0, None))
+
+    def _is_own(self, full: bytes, follow: bool, status: os.stat_result | None) -> bool:
+        """Whether the run made what is at a path, or took it away. It is decided by the real path."""
+        if not self._claims:
+            return False
+        if status is None:
+            if os.path.basename(full) not in self._claimed_names:
+                return False
+        elif status.st_ctime < self._recent:
+            return False
+        path = _real_path(full, follow)
+        claim = self._claims.get(path)
+        if claim is not None and claim.effect & (Effect.CREATED | Effect.REMOVED):
+            return _identity(claim.replaced) != _identity(status)  # else that call has failed
+        while status is not None and len(path := os.path.dirname(path)) > 1:
+            claim = self._claims.get(path)
+            if claim is not None and claim.effect & Effect.CREATED:
+                return _identity(claim.replaced) != _identity(_status(b"", path, False)[1])
+        return False
+
+    def _claim(
+        self, full: bytes, follow: bool, effect: Effect, status: os.stat_result | None, is_moved: bool = False
+    ) -> Commit | None:
+        path = _real_path(full, follow)
+        is_own = self._is_own(full, follow, status)
+        return partial(self._add_claim, path, effect, status, is_own, is_moved) if path else None
+
+    def _add_claim(
+        self, path: bytes, effect: Effect, status: os.stat_result | None, is_own: bool, is_moved: bool
+    ) -> None:
+        claim = self._claims.get(path)
+        if claim is None:
+            claim = self._claims[path] = _Claim(status)
+            self._claimed_names.add(os.path.basename(path))
+        elif not is_own:
+            claim.effect &= ~(Effect.CREATED | Effect.REMOVED)  # that has failed: the file is still the one of before
+            claim.replaced = status
+        claim.effect |= effect
+        claim.is_moved_here |= is_moved and bool(effect & Effect.CREATED)
+
+    def _add_listing(self, folder: bytes, status: os.stat_result, names: tuple[bytes, ...]) -> None:
+        look = self._lookups.setdefault((b"", folder, True), _Lookup(Kind.LISTING, status, 0, folder))
+        look.kinds |= Kind.LISTING
+        look.names = names
+
+    # --- at the end
+
+    def finish(self) -> tuple[tuple[Input, ...], tuple[Change, ...]]:
+        """Return the inputs, and what is different from before the run."""
+        changes: dict[bytes, Change] = {}
+        for path, claim in self._claims.items():
+            after = _status(b"", path, False)[1]
+            if _is_same(claim.before, after):
+                continue
+            changes[path] = _change(path, claim.effect, claim.before, after)
+            is_moved_here = claim.is_moved_here and _identity(claim.replaced) != _identity(after)
+            if is_moved_here and after is not None and stat.S_ISDIR(after.st_mode):
+                for inner in _below(path):
+                    changes.setdefault(inner, _change(inner, Effect.CREATED, None, _status(b"", inner, False)[1]))
+        by_file = {(each.before.dev, each.before.ino): each.effect for each in changes.values() if each.before}
+        created = {os.path.basename(path) for path, each in changes.items() if each.before is None}
+        inputs = []
+        for (folder, path, follow), look in self._lookups.items():
+            effect = Effect(0)
+            if look.status is not None:
+                effect = by_file.get((look.status.st_dev, look.status.st_ino), effect)
+            elif os.path.basename(path) in created:
+                change = changes.get(_real_path(_join(folder, path), follow))
+                effect = change.effect if change is not None else effect
+            inputs.append(_input(folder, path, follow, look, effect))
+        return tuple(inputs), tuple(changes.values())
+
+
+def _both(first: Commit | None, second: Commit | None) -> Commit | None:
+    if first is None or second is None:
+        return first or second
+    return partial(_run, first, second)
+
+
+def _run(first: Commit, second: Commit) -> None:
+    first()
+    second()
+
+
+def _join(folder: bytes, path: bytes) -> bytes:
+    return folder + b"/" + path if folder else path
+
+
+def _status(folder: bytes, path: bytes, follow: bool) -> tuple[bytes, os.stat_result | None]:
+    """Return the path that the supervisor uses, and what is there."""
+    full = _join(folder, path)
+    try:
+        return full, os.stat(full) if follow else os.lstat(full)
+    except OSError:
+        return full, None
+
+
+def _real_path(full: bytes, follow: bool) -> bytes:
+    """Return the path without links on the way, and without one at its end where that is followed.
+
+    It need not be there, but for its folder: else nothing can be there, and the path is empty.
+    """
+    try:
+        fd = os.open(full, os.O_PATH | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW))
+    except OSError:
+        if follow and os.path.islink(full):
+            return os.path.realpath(full)
+        folder, name = os.path.split(full.rstrip(b"/"))
+        if len(folder) >= len(full) or not os.path.isdir(folder):
+            return b""
+        return os.path.join(_real_path(folder, True), name)
+    try:
+        return os.readlink(b"/proc/self/fd/%d" % fd)
+    finally:
+        os.close(fd)
+
+
+def _text_of_link(full: bytes) -> bytes | None:
+    try:
+        return os.readlink(full)
+    except OSError:
+        return None
+
+
+def _identity(status: os.stat_result | None) -> tuple[int, ...]:
+    """What differs after a path was replaced, or a file was emptied; not after a new mode, or another hard link."""
+    if status is None:
+        return ()
+    times = () if stat.S_ISDIR(status.st_mode) else (status.st_size, status.st_mtime_ns)
+    return status.st_dev, status.st_ino, *times
+
+
+def _is_same(one: os.stat_result | None, other: os.stat_result | None) -> bool:
+    """Whether nothing that is recorded has changed. The names in a folder don't count."""
+    if one is None or other is None:
+        return one is other
+    if stat.S_ISDIR(one.st_mode):
+        return _identity(one) == _identity(other) and one.st_mode == other.st_mode
+    return state_of(one) == state_of(other)
+
+
+def _interpreter(full: bytes) -> bytes | None:
+    """The program that the kernel opens to start one: of a ``#!`` line (execve(2)), or PT_INTERP of ELF (elf(5)).
+
+    It is empty for a program of another width of addresses.
+    """
+    try:
+        fd = os.open(full, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    except OSError:
+        return None
+    try:
+        head = os.read(fd, 4096) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
+        if head.startswith(b"\x7fELF"):
+            return _elf_interpreter(fd, head)
+    finally:
+        os.close(fd)
+    words = head[2:].split(b"\n", 1)[0].split() if head.startswith(b"#!") else []
+    return words[0] if words else None
+
+
+def _elf_interpreter(fd: int, head: bytes) -> bytes | None:
+    if head[4] != 2:  # ELFCLASS64
+        return b""
+    start, size, count = (int.from_bytes(head[at : at + n], "little") for at, n in ((32, 8), (54, 2), (56, 2)))
+    table = os.pread(fd, size * count, start)
+    for at in range(0, size * count, size or 1):
+        if table[at : at + 4] == b"\3\0\0\0":  # PT_INTERP
+            offset, nbytes = (int.from_bytes(table[at + n : at + n + 8], "little") for n in (8, 32))
+            return os.pread(fd, min(nbytes, 4096), offset).split(b"\0", 1)[0] or None
+    return None
+
+
+def _below(folder: bytes) -> Iterator[bytes]:
+    for parent, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            yield os.path.join(parent, name)
+
+
+def _change(path: bytes, effect: Effect, before: os.stat_result | None, after: os.stat_result | None) -> Change:
+    return Change(os.fsdecode(path), effect, _state(before), _state(after))
+
+
+def _state(status: os.stat_result | None) -> State | None:
+    return None if status is None else state_of(status)
+
+
+def _input(folder: bytes, path: bytes, follow: bool, look: _Lookup, effect: Effect) -> Input:
+    kinds = Kind(look.kinds)
+    if kinds & Kind.CONTENT and look.status is not None and stat.S_ISDIR(look.status.st_mode):
+        kinds = kinds & ~Kind.CONTENT | Kind.STATUS  # a folder has no content but its names
+    return Input(
+        path=os.fsdecode(path),
+        folder=os.fsdecode(folder),
+        follow=follow,
+        kinds=kinds,
+        state=_state(look.status),
+        error=look.error,
+        target=None if look.target is None else os.fsdecode(look.target),
+        names=None if look.names is None else tuple(map(os.fsdecode, look.names)),
+        effect=effect,
+    )

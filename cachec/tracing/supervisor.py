@@ -1,0 +1,250 @@
+"""Runs a command, and answers what the kernel reports of it.
+
+This process is the supervisor, an ancestor of all that it traces (Yama). A keeper holds the listener too: it takes over
+where this process is killed, and where a process outlives the command.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import select
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from cachec.tracing.accesses import Accesses, Problem, Reason
+from cachec.tracing.calls import Calls
+from cachec.tracing.filter import assemble
+from cachec.tracing.listener import Keeper, Listener
+from cachec.tracing.nested import NestedRun, NestedRuns, left_behind
+from cachec.tracing.paths import BadAddress, Memory, Request, Unreadable, Unresolvable, current_folder
+from cachec.tracing.process import Child, Command, NoListener, Signals, children, reap_orphans, subreaper
+from cachec.tracing.recorder import Recorder
+from cachec.tracing.syscalls import Architecture, architecture
+
+#: How long processes that outlive the command have to end: children that were killed with it take a moment.
+_GRACE_SECONDS = 0.1
+_GRACE_STEP_MS = 5
+
+_X32 = 0x40000000  # numbers from here on are of another ABI; no other call has one
+
+#: Called where its descriptor has data; returns False once there is no more.
+Reader = Callable[[], bool]
+
+
+def trace(
+    command: Sequence[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: str | None = None,
+    stdin: int | None = None,
+    stdout: int | None = None,
+    stderr: int | None = None,
+    readers: Mapping[int, Reader] | None = None,
+) -> Accesses:
+    """Run ``command`` once, and return how it ended and what it looked up and changed.
+
+    Where it can't be traced it runs all the same, and ``problems`` say why. stdin, stdout, stderr: descriptors; None:
+    those of this process. readers: what takes data from descriptors while the command runs. Only the main thread can
+    ignore the signals of the terminal. Raises OSError where the program, the folder or a descriptor can't be used.
+    """
+    environ = os.environ if env is None else env
+    command_ = Command.of(command, environ, cwd, (stdin, stdout, stderr))
+    with Signals().set() as signals, subreaper():
+        machine = architecture()
+        if machine is None:
+            problem = Problem(Reason.UNSUPPORTED_MACHINE, os.uname().machine)
+            return _Run(command_, readers or {}, signals).run_bare(problem)
+        return _TracedRun(command_, readers or {}, signals, machine).run()
+
+
+class _Run:
+    """One run of a command."""
+
+    def __init__(self, command: Command, readers: Mapping[int, Reader], signals: Signals) -> None:
+        self._command = command
+        self._readers = dict(readers)
+        self._signals = signals
+
+    def run_bare(self, problem: Problem, child: Child | None = None) -> Accesses:
+        """Run the command without the filter, because of ``problem``. child: one that waits for its order."""
+        child = child or Child(self._command, self._signals)
+        child.go_bare()
+        try:
+            poller = self._poller()
+            while self._readers and not child.has_ended():
+                self._poll(poller, _GRACE_STEP_MS)
+        finally:
+            returncode = child.reap()
+        child.raise_if_not_started()
+        return _untraced(returncode, problem)
+
+    def _poller(self, *fds: int) -> select.poll:
+        poller = select.poll()
+        for fd in (*fds, *self._readers):
+            poller.register(fd, select.POLLIN)
+        return poller
+
+    def _poll(self, poller: select.poll, milliseconds: int | None = None) -> Sequence[tuple[int, int]]:
+        """Return the events that are not for readers."""
+        events = poller.poll(milliseconds)
+        if not self._readers:
+            return events
+        others = [event for event in events if event[0] not in self._readers]
+        for fd in {fd for fd, _ in events} & self._readers.keys():
+            if not self._readers[fd]():
+                poller.unregister(fd)
+                del self._readers[fd]
+        return others
+
+
+class _TracedRun(_Run):
+    """One run of a command that is to be traced."""
+
+    def __init__(
+        self, command: Command, readers: Mapping[int, Reader], signals: Signals, machine: Architecture
+    ) -> None:
+        super().__init__(command, readers, signals)
+        self._machine = machine
+        self._recorder = Recorder()
+        self._memory = Memory()
+        self._calls = Calls(self._recorder, self._memory, machine.numbers)
+        self._notifications = 0
+        self._nested = NestedRuns(self._memory, machine.numbers)
+
+    def run(self) -> Accesses:
+        """Run the command to its end."""
+        token = int.from_bytes(os.urandom(4), "little") | 1
+        program = ctypes.create_string_buffer(assemble(self._machine, token))
+        others = children()
+        child = Child(self._command, self._signals, self._machine, program.raw[:-1], token)
+        try:
+            refused = self._probe(child.pid, program)
+            if refused:
+                return self.run_bare(Problem(Reason.NO_ACCESS, refused), child)
+            try:
+                started = child.go_traced()
+            except NoListener as error:
+                if error.number != errno.EBUSY:
+                    return self.run_bare(Problem(Reason.NO_LISTENER, str(error)))
+                return self._run_nested(others)
+            if started is None:
+                problem = Problem(Reason.NO_LISTENER, "a signal ended the command before it started")
+                return _untraced(child.reap(), problem)
+            fd, self._recorder.is_unprivileged = started
+            try:
+                returncode = self._supervise(Listener(fd), child, others)
+            finally:
+                os.close(fd)
+                self._nested.close()
+        finally:
+            child.kill()  # where it has not ended, this has failed
+        child.raise_if_not_started()
+        inputs, changes = self._recorder.finish()
+        problems = tuple(self._recorder.problems)
+        return Accesses(returncode, inputs, changes, problems, self._recorder.may_be_interrupted, self._notifications)
+
+    def _run_nested(self, others: set[int]) -> Accesses:
+        """Run the command inside of another traced run: its supervisor records."""
+        refused = Problem(Reason.NESTED, "another tracer has the listener, and does not serve others")
+        try:
+            nested = NestedRun()
+        except OSError:
+            return self.run_bare(refused)
+        try:
+            returncode = self.run_bare(refused).returncode
+            deadline = time.monotonic() + _GRACE_SECONDS
+            while (left := left_behind(others, children())) and time.monotonic() < deadline:
+                time.sleep(_GRACE_STEP_MS / 1000)
+        finally:
+            accesses = nested.end()
+        return accesses._replace(returncode=returncode, problems=(*accesses.problems, *left))
+
+    def _probe(self, pid: int, program: ctypes.Array[ctypes.c_char]) -> str:
+        """Return why the child can't be watched, its memory or its entry in /proc read; empty where it can."""
+        try:
+            os.close(os.pidfd_open(pid))
+            current_folder(pid)
+            if self._memory.read(pid, ctypes.addressof(program), 8) == program.raw[:8]:
+                return ""
+        except (OSError, Unreadable) as error:
+            return str(error)
+        except (BadAddress, Unresolvable):
+            pass  # there is no /proc, or not the one of this namespace
+        return "the memory of a child process, or its entry in /proc, can't be read"
+
+    def _supervise(self, listener: Listener, child: Child, others: set[int]) -> int:
+        """Answer until all has ended that has the filter, or the keeper has taken over; return the exit status."""
+        keeper = Keeper(listener)
+        others = others | {child.pid, keeper.pid}
+        has_ended = False
+        try:
+            self._serve(listener, child)
+            returncode = child.reap()
+            has_ended = self._serve_rest(listener, others)
+        finally:
+            if has_ended:
+                keeper.dismiss()
+            else:
+                keeper.take_over(partial(reap_orphans, others, all_end=True))
+        if not has_ended:
+            self._recorder.problem(Reason.LEFT_BEHIND, self._command.arguments[0])()
+        return returncode
+
+    def _serve(self, listener: Listener, child: Child) -> None:
+        """Answer until the command itself has ended."""
+        pidfd = os.pidfd_open(child.pid)
+        try:
+            poller = self._poller(pidfd, listener.fd)
+            while True:
+                for fd, event in self._poll(poller):
+                    if fd == listener.fd and event & select.POLLIN:
+                        self._answer(listener)
+                    else:
+                        return
+        finally:
+            os.close(pidfd)
+
+    def _serve_rest(self, listener: Listener, others: set[int]) -> bool:
+        """Answer what outlives the command. Return whether all of it has ended soon."""
+        poller = self._poller(listener.fd)
+        deadline = time.monotonic() + _GRACE_SECONDS
+        while time.monotonic() < deadline:
+            events = self._poll(poller, _GRACE_STEP_MS)
+            for _, event in events:
+                if not event & select.POLLIN:
+                    return True
+                self._answer(listener)
+            if not events:
+                reap_orphans(others)
+        return False
+
+    def _answer(self, listener: Listener) -> None:
+        """Receive one report, read what it is about, let the call go on, and record it."""
+        report = listener.receive()
+        if report is None:
+            return
+        number = report[3]
+        foreign = None
+        if report[4] != self._machine.audit or number >= _X32:
+            foreign = report[4]
+            commit = self._calls.foreign(number, foreign)
+        else:
+            try:
+                commit = self._calls.handle(number, report[1], report[6:])
+            except Request as request:
+                self._nested.answer(listener, report[0], report[1], request, self._recorder.is_unprivileged)
+                return
+        nested = self._nested.handle(number, report[1], report[6:], foreign) if self._nested else ()
+        if listener.answer(report[0]):
+            self._notifications += 1
+            if commit is not None:
+                commit()
+            for commit in nested:
+                commit()
+
+
+def _untraced(returncode: int, problem: Problem) -> Accesses:
+    return Accesses(returncode, (), (), (problem,), may_be_interrupted=False, notifications=0)
