@@ -469,7 +469,6 @@ REFUSED = [
     Construct("class value without a form", "import threading\ndef c():\n    t = threading.local()\n    t.x = $S\n    return t\nclass A:\n    t = c()\n", "@A.t.x"),
     Construct("class value of another module without a form", "import inner\nclass A:\n    t = inner.t\n", "@A.t.x", {"inner.py": "import threading\nt = threading.local()\nt.x = $S\n"}),
     Construct("enumeration without a form", "import enum, threading\ndef c():\n    t = threading.local()\n    t.x = $S\n    return t\nclass A(enum.Enum):\n    t = c()\n", "@A.t.value.x"),
-    Construct("exception group", "E = ExceptionGroup('e', [ValueError($S)])\ndef f(): return [str(x) for x in E.exceptions]\n", "@f()"),
     Construct("class by type with a value without a form", "import threading\ndef c():\n    t = threading.local()\n    t.x = $S\n    return t\nA = type('A', (), {'t': c(), '__table__': ($S,)})\n", "@A.__table__"),
     Construct("contextvar", "import contextvars\nV = contextvars.ContextVar('V', default=$S)\n", "@V.get()"),
     Construct("contextvar set at import", "import contextvars\nV = contextvars.ContextVar('V')\nV.set($S)\ndef f(): return V.get(None)\n", "@f()", without=("stale", "cell")),

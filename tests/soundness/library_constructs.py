@@ -79,18 +79,19 @@ LIBRARY_CONSTRUCTS = [
     Construct("numpy dtype metadata", "import numpy as np\nD = np.dtype('f4', metadata={'k': $S})\n", "@D.metadata['k']"),
     Construct("numpy view strides", "import numpy as np\nV = np.arange(20)[:: $S]\n", "@V.strides, @V.tolist()"),
     Construct("state of a tuple", "class T(tuple): pass\nt = T((1,))\nt.k = $S\n", "@t.k"),
+    Construct("exception group", "E = ExceptionGroup('e', [ValueError($S)])\ndef f(): return [str(x) for x in E.exceptions]\n", "@f()"),
+    Construct("msgspec raw", "import msgspec\nR = msgspec.Raw(b'$S')\n", "bytes(@R)"),
+    Construct("state of an int", "class I(int): pass\ni = I(3)\ni.k = $S\n", "@i.k"),
+    Construct("numpy object array", "import numpy as np\nO = np.array([{'k': $S}], dtype=object)\n", "@O[0]['k']"),
 ]  # fmt: skip
 
 #: What no form shows, and is refused where no statement tells it, or what changes while it runs.
 LIBRARY_REFUSED = [
     Construct("attrs make_class", "import attrs\nA = attrs.make_class('A', {'x': attrs.field(default=$S)})\n", "@A().x"),
-    Construct("msgspec raw", "import msgspec\nR = msgspec.Raw(b'$S')\n", "bytes(@R)"),
     Construct("view of a dict", "D = {'k': $S}\nV = D.items()\n", "list(@V)"),
     Construct("weak key dictionary", "import weakref\nclass K: pass\nk = K()\nW = weakref.WeakKeyDictionary({k: $S})\n", "@W[@k]"),
     Construct("context decorator", "import contextlib\nclass D(contextlib.ContextDecorator):\n    def __enter__(self): out.append($S)\n    def __exit__(self, *a): pass\nout = []\ndef f():\n    out.clear()\n    @D()\n    def g(): return list(out)\n    return g()\n", "@f()"),
-    Construct("state of an int", "class I(int): pass\ni = I(3)\ni.k = $S\n", "@i.k"),
     Construct("numpy masked", "import numpy as np\nM = np.ma.array([1, 2], mask=[$S % 2, 0])\n", "@M.tolist()"),
-    Construct("numpy object array", "import numpy as np\nO = np.array([{'k': $S}], dtype=object)\n", "@O[0]['k']"),
 ]  # fmt: skip
 
 for _construct in LIBRARY_CONSTRUCTS + LIBRARY_REFUSED:

@@ -477,11 +477,11 @@ class Values:
         return (_MARK + "pickled", self._live.cls(kind, lenient=again.keywords["lenient"]), digest)
 
     def _unless_refused(self, value: object, name: str, again: Callable[[Any], Any]) -> str:
-        """The digest of what stands for a value, nothing for one without a stable form."""
+        """The digest of what stands for a value; of its text for one without a stable form (``msgspec.Meta(le=6)``)."""
         try:
             return digest_bytes(self._encode_value(again(value), name))
         except UnkeyableArgument:
-            return ""
+            return digest_bytes(_ADDRESS.sub("", repr(value)).encode("utf-8", "surrogatepass"))
 
     def _builtin(self, value: Any, again: Callable[[Any], Any]) -> Any:
         holder = getattr(value, "__self__", None)
