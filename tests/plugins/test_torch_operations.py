@@ -333,6 +333,21 @@ lib.impl("op", scaled().__call__.__self__, "CUDA")
 VALUES = {"a partial function": ("FIRST",), "values in a closure": ("FIRST", "SECOND", "FOURTH")}
 
 
+#: Other tests of the same process leave operations and classes behind, which count.
+ALONE = pytest.mark.skipif(
+    os.environ.get("TESTS_ALONE") != "1", reason="run by test_what_needs_a_process_without_other_tests"
+)
+
+
+def test_what_needs_a_process_without_other_tests() -> None:
+    names = " or ".join(name for name, test in globals().items() if ALONE.mark in getattr(test, "pytestmark", ()))
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", names, __file__],
+        cwd=ROOT, env={**os.environ, "TESTS_ALONE": "1"}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert "3 passed" in done.stdout, done.stdout + done.stderr
+
+
 @pytest.fixture(scope="module")
 def recorder() -> Any:
     """What ``install`` puts in place of functions of ``Library``, without the kernels of other tests."""
@@ -505,6 +520,7 @@ def test_what_a_registered_function_can_reach_counts(keyed: Callable[..., Any], 
     assert keyed(ops, files) != keyed(ops, {**files, file: text})
 
 
+@ALONE
 def test_a_project_without_operations_has_the_key_of_torch_alone(keyed: Callable[..., Any], key: OperationsKey) -> None:
     model = """
 import dataclasses
@@ -517,6 +533,7 @@ class Net(torch.nn.Module):
     assert [label for label, _ in keyed(model)] == [label for label, _ in key.parts()]
 
 
+@ALONE
 def test_the_folder_of_a_package_counts_and_a_large_one_is_refused(tmp_path: Path, key: OperationsKey) -> None:
     def labels(folder: Path, limit: int) -> Any:
         def found() -> Any:
@@ -739,6 +756,7 @@ def test_kernels_of_torch_that_are_replaced_later_are_known(tmp_path: Path) -> N
     assert words == "kernel aten/relu/CPU kernel aten/relu/Meta"
 
 
+@ALONE
 def test_an_installed_distribution_counts_by_its_record(keyed: Callable[..., Any], tmp_path: Path) -> None:
     def site(record: str) -> dict[str, str]:
         folder = tmp_path / f"site-{digest_bytes(record.encode())[:8]}"
