@@ -449,6 +449,7 @@ def edits() -> Iterator[Any]:
             yield pytest.param(way.text, way.text, {variable: "2"}, id=f"{name}-{variable}")
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("first", "second", "env"), list(edits()))
 def test_each_edit_of_each_way_changes_the_key(
     keyed: Callable[..., Any], first: str, second: str, env: dict[str, str]
@@ -514,6 +515,7 @@ spec.loader.exec_module(importlib.util.module_from_spec(spec))
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", REACHED)
 def test_what_a_registered_function_can_reach_counts(keyed: Callable[..., Any], name: str) -> None:
     ops, files, file, text = REACHED[name]
