@@ -20,8 +20,8 @@ demo-torch: $(VENV)/.torch-ready
 	$(BIN)/python examples/torch_minilm/demo.py
 
 # What a developer runs before each commit, in less than a minute: the linters, and the tests that need no compiler.
-CHECKED := tests/base tests/bundle tests/cli tests/codecs tests/programs tests/recording tests/store tests/views \
-	$(wildcard tests/test_*.py tests/key/test_*.py)
+CHECKED := tests/base tests/bundle tests/cli tests/codecs tests/key tests/programs tests/recording tests/store tests/views \
+	$(wildcard tests/test_*.py)
 check: lint
 	$(PYTEST) -q -m 'not long and not costly and not fuzz' $(CHECKED) $(ARGS)
 
