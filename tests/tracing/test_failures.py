@@ -110,7 +110,8 @@ def test_signals_are_as_they_were(work: Path) -> None:
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)]
     command = ("sh", "-c", "grep -E 'SigIgn|SigBlk' /proc/$$/status")
     _, text = output(*command)
-    assert text == subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+    glibc = 3 << 31  # signals 32 and 33, which glibc keeps for its own threads
+    assert {int(line.split()[1], 16) & ~glibc for line in text.splitlines()} == {0}
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)] == before
 
 
