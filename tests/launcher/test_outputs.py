@@ -6,6 +6,7 @@ import os
 import shutil
 import stat
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -270,6 +271,8 @@ COMPILERS = {
 def test_a_compiler_leaves_old_outputs_the_same_with_and_without_a_cache(
     launcher: Launcher, monkeypatch: pytest.MonkeyPatch, line: str
 ) -> None:
+    # The compilers that pip installs are beside this interpreter.
+    monkeypatch.setenv("PATH", os.pathsep.join((os.path.dirname(sys.executable), os.environ["PATH"])))
     need(line.split(maxsplit=1)[0])
 
     def run(program: str, argv: Sequence[str], stdin: int | None) -> int:
