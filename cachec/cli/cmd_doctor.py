@@ -49,7 +49,7 @@ def command(session: Session, fix: bool) -> None:
     planned = [_plain(finding) for finding in found.findings if finding.repair is not None]
     if fix and planned:
         if not wants_json():
-            _tell_plan(planned)
+            _print_plan(planned)
         done = repair(found.findings)
         for finding, why in done:
             if why:
@@ -80,7 +80,7 @@ def _plain(finding: Any) -> dict[str, Any]:
     }
 
 
-def _tell_plan(planned: list[dict[str, Any]]) -> None:
+def _print_plan(planned: list[dict[str, Any]]) -> None:
     """Say what ``--fix`` is about to change."""
     for each in planned:
         print_wrapped(f"to fix {each['check']}: {each['does']}", indent=0)

@@ -120,7 +120,7 @@ class NestedRuns:
         return is_member
 
 
-def left_behind(others: set[int], children: set[int]) -> list[Problem]:
+def find_left_behind(others: set[int], children: set[int]) -> list[Problem]:
     """Whether any of the children that are not ``others`` is alive."""
     for pid in children - others:
         with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", "rb") as file:

@@ -95,15 +95,15 @@ class _Pickler(pickle.Pickler):
                 raise UnkeyableArgument(f"{self._name} holds a {what}, whose pickle leaves out its {name}")
 
 
-class _Held:
+class _PickledParts:
     def __init__(self) -> None:
         self.ids: set[int] = set()
         self.scalars: set[Any] = set()
 
 
-def _within(value: Any, depth: int) -> _Held:
+def _within(value: Any, depth: int) -> _PickledParts:
     """What is in a reduced object, at most ``depth`` containers deep."""
-    held, level = _Held(), [value]
+    held, level = _PickledParts(), [value]
     for _ in range(depth):
         inner: list[Any] = []
         for each in level:
