@@ -20,8 +20,9 @@ from cachec_torch.project_modules import (
     file_identity,
 )
 
-#: Symbols by which a native library registers operations.
-_REGISTERING = re.compile(rb"5torch7Library|17RegisterOperators|torch_library_")
+#: Symbols by which a native library registers operations. Models of AOTInductor hold other words that begin with
+#: ``torch_library_``.
+_REGISTERING = re.compile(rb"5torch7Library|17RegisterOperators|torch_library_(?:def|fragment|impl|init|set)")
 
 #: Folders of libraries that belong to the system.
 _SYSTEM = ("/lib/", "/lib64/", "/usr/")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import fcntl
 import json
+import math
 import os
 import re
 import shutil
@@ -31,6 +32,8 @@ from cachec_mlir.compilers import file_in_new_folder
 from cachec_torch import libraries
 from cachec_torch.ambient import settings
 from cachec_torch.aoti import REQUIRED
+from cachec_torch.native_libraries import library_parts
+from cachec_torch.project_modules import ProjectModules
 from cachec_torch.runtime import LinkedLibrary, LoadedLibrary
 from cachec_torch.trees import built, leaves_of
 from tests import pages
@@ -363,6 +366,8 @@ def test_operations_without_a_c_function_are_run_by_torchs_loader(small) -> None
             run(np.ones((3, 8), "f4"))
         with pytest.raises(UsageError, match="the tree"):
             run([x])
+    registering = dict(library_parts(ProjectModules(math.inf), "/folder/of/inductor"))
+    assert not [label for label in registering if "model" in label], "a compiled model registers no operation"
 
 
 class Boxed(nn.Module):
