@@ -248,7 +248,7 @@ _TOLD = frozenset(
     {
         *(Reason.INPUT_CHANGED, Reason.KEY_UNREADABLE, Reason.STALE_MEMO, Reason.UNNAMED_CODE, Reason.UNDESCRIBED),
         *(Reason.UNSUPPORTED_VERSION, Reason.NO_STORE_FOLDER, Reason.PROCESS_BOUND, Reason.UNRESOLVED_CODE),
-        *(Reason.UNDECLARED_PROGRAM, Reason.UNSTORABLE),
+        *(Reason.UNDECLARED_PROGRAM, Reason.UNSTORABLE, Reason.UNTRACED, Reason.NETWORK),
     }
 )
 

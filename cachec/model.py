@@ -104,6 +104,8 @@ class Reason(enum.Enum):
     SIDE_EFFECT_FLAG = "bypass:side-effect-flag"
     VOLATILE_INPUT = "bypass:volatile-input"
     UNDESCRIBED = "bypass:undescribed-effect"
+    UNTRACED = "bypass:untraced"  # nothing, or not all, could be seen of what the command looked up
+    NETWORK = "bypass:network"
     # Code ran that no later look could find again.
     UNNAMED_CODE = "bypass:unnamed-code"
     UNDECLARED_PROGRAM = "bypass:undeclared-program"  # a program or process worked for the run outside of cachec.run
@@ -286,6 +288,7 @@ def part_label(kind: PartKind, name: str) -> str:
 READ_KINDS = frozenset(
     {"weight", "file", "absent", "there", "listing", "links", "access", "status", "tool", "env", "processor", "state"}
     | {"cwd", "folder", "same", "code", "module", "distribution"}
+    | {"content", "lookup", "names", "attributes"}
 )
 
 
@@ -298,7 +301,8 @@ class Read(msgspec.Struct, frozen=True):
     variable), ``processor`` (where = ``host`` or ``accelerators``), ``state`` (where = a state of the process,
     ``key.tools.process``), ``folder`` (where = an anchor, of a command ``cwd`` or ``base_dir``, whose path is in the
     result: the digest is of its path), of a command ``same`` (name = paths, of which some are one file), of Python
-    ``code`` (see ``key.code.ran``), ``module`` (where = one that was looked for in vain) and ``distribution`` (where =
+    ``code`` (see ``key.code.ran``), of a traced command ``content``, ``lookup``, ``names`` and ``attributes`` (see
+    ``commands.traced``), ``module`` (where = one that was looked for in vain) and ``distribution`` (where =
     its name, ``*`` for all). Paths of a stage's reads are kept from an anchor (``base.anchors``). digest: of the
     content seen; of nothing (``EMPTY``) where a file was absent.
     """

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+import stat
+from collections.abc import Callable, Iterable, Mapping
 
 from cachec.base import fsio
 from cachec.base.fsio import Identity
-from cachec.base.hashing import EMPTY, FileDigests, Hasher
+from cachec.base.hashing import EMPTY, FileDigests, Hasher, digest_bytes
+from cachec.base.lookups import attributes_of, described, found_at
 from cachec.base.paths import allowed, entries, links_on
 from cachec.errors import UsageError
 from cachec.key.tools.environment import variable_digest
@@ -97,6 +99,41 @@ def status_digest(status: os.stat_result, fields: str) -> str:
     return hasher.digest()
 
 
+def content_digest(path: str, digests: FileDigests) -> str:
+    """The digest of the mode and the content of a file that a command opened. Raises OSError."""
+    return digest_bytes(b"%o %b" % (os.stat(path).st_mode, digests.of_installed(path).encode()))
+
+
+def lookup_digest(path: str, flags: str, keyed: Callable[[str], str] = str) -> str:
+    """The digest of what a look-up of a path finds. flags: words of ``link`` (one at the end is not followed) and
+    ``exists`` (no more counts). keyed: the text of the real path of a folder as it counts."""
+    follow = "link" not in flags
+    if "exists" in flags:
+        return exists_digest(there=not found_at(path, follow=follow).startswith(b"-"))
+    try:
+        status = os.stat(path, follow_symlinks=follow)
+        if stat.S_ISDIR(status.st_mode):
+            return digest_bytes(b"%o %b" % (status.st_mode, os.fsencode(keyed(os.path.realpath(path)))))
+        return digest_bytes(described(status, os.readlink(path) if stat.S_ISLNK(status.st_mode) else ""))
+    except OSError as error:
+        return digest_bytes(b"-%d" % (error.errno or 0))
+
+
+def exists_digest(*, there: bool) -> str:
+    """The digest of a look-up that asks for no more than whether something is there."""
+    return PRESENT if there else ABSENT
+
+
+def names_digest(names: Iterable[str]) -> str:
+    """The digest of the names in a folder, in any order; but for ``__pycache__``, which is Python's own."""
+    return digest_bytes(b"\0".join(os.fsencode(name) for name in sorted(names) if name != "__pycache__"))
+
+
+def attributes_digest(path: str, flags: str) -> str:
+    """The digest of the extended attributes of a path. flags: as of ``lookup_digest``."""
+    return digest_bytes(attributes_of(path, follow="link" not in flags))
+
+
 def search_text(fixed: Mapping[str, str]) -> str:
     """What a tool read keeps of the variables that the stage itself fixed, to be looked up in the same way later."""
     return "\n".join(f"{name}={fixed[name]}" for name in SEARCH_VARIABLES if name in fixed)
@@ -142,6 +179,14 @@ class Dependencies:
             return allowed_digest(allowed(read.where))
         if read.kind == "status":
             return self.status(read.where, read.name)
+        if read.kind == "content":
+            return self.content(read.where)
+        if read.kind == "lookup":
+            return lookup_digest(read.where, read.name)
+        if read.kind == "names":
+            return self.names(read.where)
+        if read.kind == "attributes":
+            return attributes_digest(read.where, read.name)
         if read.kind == "processor":
             return accelerators_digest() if read.where == "accelerators" else processor_digest()
         if read.kind == "tool":
@@ -152,6 +197,21 @@ class Dependencies:
         """The content of a file; ``ABSENT`` where it is not there or not to be read."""
         try:
             return self._digests.of_path(path)
+        except OSError:
+            return ABSENT
+
+    def content(self, path: str) -> str:
+        """Mode and content of a file; ``ABSENT`` where it is not there or not to be read."""
+        try:
+            return content_digest(path, self._digests)
+        except OSError:
+            return ABSENT
+
+    @staticmethod
+    def names(path: str) -> str:
+        """The names in a folder; ``ABSENT`` where they can't be read."""
+        try:
+            return names_digest(os.listdir(path))
         except OSError:
             return ABSENT
 

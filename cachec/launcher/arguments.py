@@ -12,7 +12,6 @@ from cachec.base.texts import is_text
 from cachec.errors import UsageError
 from cachec.launcher.adapters import Adapter, Flag, WeightKey
 from cachec.launcher.command import Command, Input, Options, Output, OutputKind, PassThrough, Piece
-from cachec.launcher.direct import file_number
 from cachec.launcher.helpers import DETAIL, is_helper
 from cachec.launcher.restore import check_place
 from cachec.launcher.variables import UNKNOWN, matches
@@ -49,17 +48,10 @@ def describe(
         if not is_text(text):
             raise PassThrough(Reason.NOT_UNDERSTOOD, f"{text!a} is not UTF-8")
     if adapter is None:
-        if not options.inputs and not options.outputs:
-            name = os.path.basename(argv[0])
-            if is_helper(name):
-                raise PassThrough(Reason.BUILD_HELPER, DETAIL)
-            raise PassThrough(
-                Reason.UNKNOWN_COMMAND,
-                f"no adapter describes {name!r}; say what it reads and writes with --input and --output",
-            )
+        if is_helper(argv[0]) and options == Options(restat=options.restat):
+            raise PassThrough(Reason.BUILD_HELPER, DETAIL)
         for number, arg in enumerate(argv[1:]):
             command.pieces.append(Piece(f"argument {number + 1}", arg, "value", number, number + 1))
-            _add_named(command, options, arg)
         command.sees_cwd = True
     else:
         _ArgumentReader(command, adapter).read()
@@ -127,29 +119,6 @@ def _check_configuration(command: Command, adapter: Adapter) -> None:
         for path in sorted(glob.glob(name, root_dir=folder)) if name else ():
             words = f"{os.path.join(folder, path)!r} holds options (adapter {adapter.name})"
             raise PassThrough(Reason.NOT_UNDERSTOOD, words, told=True)
-
-
-def _add_named(command: Command, options: Options, arg: str) -> None:
-    """Key what an argument of an unknown command names and no option does: a script, or an input that was forgotten."""
-    if len(arg) > _MAX_NAME or "\n" in arg:
-        return
-    told = [*options.inputs, *options.outputs, *options.weights]
-    declared = {os.path.realpath(os.path.join(command.cwd, text)) for text in told}
-    numbers = {file_number(each) for each in declared} - {file_number("")}
-    for text in filter(None, dict.fromkeys([arg, *_named_in(arg), *_words_in(arg)])):
-        path = os.path.join(command.cwd, text)
-        real = os.path.realpath(path)
-        is_declared = file_number(path) in numbers  # by another name too
-        if is_declared or any(real == each or real.startswith(each + "/") for each in declared):
-            continue
-        if os.path.isfile(path):
-            command.inputs.append(Input(path, text, f"argument {arg}", False))
-        elif os.path.isdir(path):
-            raise PassThrough(
-                Reason.NOT_UNDERSTOOD, f"{arg!r} names a folder; say --input {text} or --output {text}", told=True
-            )
-        else:
-            command.undescribed.append(path)
 
 
 def _named_in(arg: str) -> list[str]:

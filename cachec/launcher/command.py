@@ -25,7 +25,10 @@ class PassThrough(Exception):
 
 
 class Options(msgspec.Struct, frozen=True):
-    """What ``cachec exec`` was told beside the command. weights: path -> key; paths as they were given."""
+    """What ``cachec exec`` was told beside the command. weights: path -> key; paths as they were given.
+
+    patterns: of paths that are outputs. ignore_env: variables that don't count. network: whether it may be used.
+    """
 
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
@@ -36,6 +39,9 @@ class Options(msgspec.Struct, frozen=True):
     hardlink: bool = False
     restat: bool = False
     portable: bool = False
+    patterns: tuple[str, ...] = ()
+    ignore_env: tuple[str, ...] = ()
+    network: Literal["", "trust"] = ""
 
 
 class Piece(NamedTuple):

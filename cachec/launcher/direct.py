@@ -9,7 +9,7 @@ Imports no module that takes a millisecond: not even ``typing``.
 
     direct/ab/<64 hex>    in the cache's default folder; the name is the BLAKE3 of arguments, folder, version, user
 
-    bytes 0-15    ``cachec direct 8`` and a newline
+    bytes 0-15    ``cachec direct 9`` and a newline
     bytes 16-47   BLAKE3-256 of the rest
     bytes 48-55   u64 little-endian: length of the fields; then the fields, then the blobs
     fields        separated by NUL, numbers in decimal, a list as its length and its items:
@@ -19,6 +19,7 @@ Imports no module that takes a millisecond: not even ``typing``.
                   it (name, digest of the value); how many CACHEC_* beside ``UNKEYED``;
                   absent paths; folders (path, identity, trust, names that must be absent);
                   files (path, identity, trust, digest); which file a path leads to (path, ``dev:ino``, ``-`` for none);
+                  what a look-up finds (path, ``1`` where a link is followed, ``lookups.found_at``);
                   store; index file, identity, trust, row as the file has it, digest of the row;
                   artifacts (digest, size, identity, trust); ``1`` where equal outputs keep their time stamps
                   (``--restat``), else ``0``; outputs (path, mode, with ``=`` before it where a file that is there
@@ -40,11 +41,12 @@ from blake3 import blake3
 from cachec.base import __version__
 from cachec.base.appending import Appender
 from cachec.base.foreign import read_regular
+from cachec.base.lookups import is_found
 from cachec.base.xdg import cache_folder, expand_user
 from cachec.launcher.ending import write_streams
 from cachec.launcher.restore import check_place, mode_for, restore_bytes, restore_file
 
-MAGIC = b"cachec direct 8\n"
+MAGIC = b"cachec direct 9\n"
 _HEADER = len(MAGIC) + 32 + 8
 
 #: A file that has to be read, as its identity proves nothing, is left to the whole road from this size: that
@@ -222,6 +224,10 @@ class _Memo:
         for _ in range(int(self._next())):
             path, number = self._take(2)
             if file_number(path) != number:
+                raise _Stale
+        for _ in range(int(self._next())):
+            path, follow, found = self._take(3)
+            if not is_found(path, found, follow=follow == b"1"):
                 raise _Stale
 
     def check_row(self) -> None:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from cachec.base.texts import to_type
 from cachec.errors import StoreFault, UsageError
 from cachec.launcher.command import Command, Options, PassThrough
 from cachec.launcher.describing import describe_here
@@ -69,9 +68,7 @@ def _explain(opened: Opened, given: Options, argv: Sequence[str], program: str) 
 
 def _from_engine(opened: Opened, command: Command, stripped: Sequence[StrippedInput]) -> Explanation:
     def body(command: Command, stripped: Any, stdin: str | None) -> dict[str, Any]:
-        from cachec.launcher.running import run_command  # a question runs nothing
-
-        return run_command(opened.environment, command, command.argv, stdin)
+        raise AssertionError("a question runs nothing")
 
     call = Call(opened.engine_for(command), CommandStage(command, body), (command, stripped, None), {})
     outcome = call.check()
@@ -99,8 +96,6 @@ def _from_engine(opened: Opened, command: Command, stripped: Sequence[StrippedIn
 
 def _way_in(reason: Reason) -> str:
     return {
-        Reason.UNKNOWN_COMMAND: f"describe it: {to_type('exec --input ... --output ... -- COMMAND')}, or an adapter; "
-        f"`{to_type('audit')}` finds what else it reads",
         Reason.NOT_UNDERSTOOD: "add what is missing to an adapter of your own ([adapters] in cachec.toml)",
         Reason.SIDE_EFFECT_FLAG: "leave the flag out",
         Reason.MODE_OFF: "unset CACHEC_MODE",

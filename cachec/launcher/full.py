@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -17,13 +18,23 @@ from cachec.launcher.command import Command, PassThrough
 from cachec.launcher.depth import is_too_deep, too_deep_message
 from cachec.launcher.describing import describe_here
 from cachec.launcher.ending import Ending, perform, say
+from cachec.launcher.output_places import outputs_of
 from cachec.launcher.outputs import outputs_held
 from cachec.launcher.places import NoFolder
-from cachec.launcher.restore import mode_for, restore_bytes, restore_file, restore_tree
+from cachec.launcher.restore import (
+    mode_for,
+    mode_of,
+    restore_bytes,
+    restore_file,
+    restore_folder,
+    restore_link,
+    restore_tree,
+)
 from cachec.launcher.stage import CommandFailed, CommandStage, Opened
 from cachec.launcher.stripping import StrippedInput, strip_inputs, stripped_command_line, weights_beside
 from cachec.model import Fault, Mode, Outcome, Reason
 from cachec.opened import OpenedCache
+from cachec.programs.artifact import Dir, File
 from cachec.stage.engine import Answer
 
 if TYPE_CHECKING:
@@ -92,6 +103,7 @@ def _execute(args: Sequence[str], overrides: Mapping[str, object], served_with: 
         if no_store is not None:  # in mode ``require``, and no command that is always let pass
             no_store.stage = command.stage
             _bypass(opened, no_store, argv)
+        command.stdin = command.stdin or (command.adapter is None and _has_input())
         if command.stdin:
             if served_with is not None:
                 return None  # what was read of it here would be gone for the other
@@ -145,11 +157,16 @@ def _through_engine(args: list[str], opened: Opened, command: Command, stdin: in
     made: list[dict[str, Any]] = []
 
     def body(command: Command, stripped: Sequence[StrippedInput], stdin: str | None) -> dict[str, Any]:
-        from cachec.launcher.running import run_command  # on a miss only
-
         recorder = recording.current()
         if unheld is not None and recorder is not None:
             recorder.keep_out(*unheld)
+        if command.adapter is None:
+            from cachec.launcher.traced import run_command_traced  # on a miss only
+
+            made.append(run_command_traced(opened.environment, command, stdin))
+            return made[-1]
+        from cachec.launcher.running import run_command
+
         line = stripped_command_line(command, stripped)
         source = f"/proc/self/fd/{stripped[0].fd}" if stripped else stdin
         made.append(run_command(opened.environment, command, line, source))
@@ -212,9 +229,20 @@ def _hand_out(opened: Opened, command: Command, value: Any) -> None:
     """Put what is stored in its places. Raises StoreFault where the store fails, PassThrough where an output can't be
     written: the command may manage, or says why not.
     """
-    for output, stored, word in zip(command.outputs, value["outputs"], value["modes"], strict=True):
+    try:
+        outputs = outputs_of(command, opened.variables, opened.places, value)
+    except OSError as error:
+        words = f"output {error.filename!r} can't be written: {error.strerror}"
+        raise PassThrough(Reason.UNDESCRIBED, words, told=True) from error
+    for output, stored, word in zip(outputs, value["outputs"], value["modes"], strict=True):
         hardlink, restat = command.options.hardlink, command.options.restat
         try:
+            if stored is None:
+                restore_folder(output.path, mode_of(word))
+                continue
+            if isinstance(stored, str):
+                restore_link(stored, output.path)
+                continue
             mode = mode_for(word, output.path, keeps=command.keeps_file(output))
             if isinstance(stored, bytes):
                 restore_bytes(opened.places.filled(stored), output.path, mode, restat=restat)
@@ -223,13 +251,21 @@ def _hand_out(opened: Opened, command: Command, value: Any) -> None:
             else:
                 restore_file(os.fspath(stored.path), output.path, mode, hardlink=hardlink, restat=restat)
         except OSError as error:
-            if not isinstance(stored, bytes) and not os.path.exists(stored.path):
+            if isinstance(stored, File | Dir) and not os.path.exists(stored.path):
                 raise StoreFault(Fault.ARTIFACT_MISSING, f"{stored.path} went while it was handed out") from error
             raise PassThrough(
                 Reason.UNDESCRIBED,
                 f"output {output.path!r} ({output.where}) can't be written: {error.strerror}",
                 told=True,
             ) from error
+
+
+def _has_input() -> bool:
+    """Whether standard input is a file or a pipe. A terminal, or another device, is none for a command."""
+    try:
+        return not stat.S_ISCHR(os.fstat(0).st_mode)
+    except OSError:
+        return False
 
 
 def _spool() -> int:

@@ -18,6 +18,7 @@ from blake3 import blake3
 from cachec import config
 from cachec.base import __version__, fsio, xdg
 from cachec.base.hashing import is_foreign
+from cachec.base.lookups import found_at
 from cachec.base.mounts import TRACKED_FILESYSTEMS, WATCHED_FILESYSTEMS, Mounts
 from cachec.errors import ConfigError, StoreFault, UsageError
 from cachec.events import inert
@@ -26,6 +27,7 @@ from cachec.key.tools.executables import Executable, interpreter_name, which
 from cachec.launcher import adapters, direct
 from cachec.launcher.arguments import configuration_places
 from cachec.launcher.command import Command
+from cachec.launcher.output_places import outputs_of
 from cachec.launcher.outputs import lock_of
 from cachec.launcher.request import environment, helper_path, variable_rule
 from cachec.launcher.stage import Opened
@@ -85,6 +87,7 @@ class Draft:
         self._folders: dict[str, dict[str, None]] = {}
         self._files: dict[str, str] = {}
         self._numbers: dict[str, bytes] = {}
+        self._lookups: dict[tuple[str, bytes], bytes] = {}
         self._installed: set[str] = set()
         self._out: list[bytes] = []
         self._collect()
@@ -133,6 +136,7 @@ class Draft:
             ]
         )
         self._list([[os.fsencode(path), number] for path, number in self._numbers.items()])
+        self._list([[os.fsencode(path), flag, found] for (path, flag), found in self._lookups.items()])
         self._row(self._opened.store, key, trace)
         blobs = self._results(answer.value)
         outcome = Outcome(reason=Reason.HIT, stage=self._command.stage, key=key, saved=trace.seconds)
@@ -171,6 +175,17 @@ class Draft:
                 self._absent[path] = None  # what it leads to may come, and its own folder stay as it is
             elif read.kind == "absent":
                 self._folders.setdefault(os.path.dirname(path), {})[os.path.basename(path)] = None
+            elif read.kind == "content":
+                self._files[path] = self._digests.of_installed(path)
+                self._lookups[path, b"1"] = found_at(path)
+                self._installed.add(path)
+            elif read.kind == "lookup":
+                follow = "link" not in read.name
+                found = found_at(path, follow=follow)
+                is_there = "exists" in read.name and not found.startswith(b"-")
+                self._lookups[path, _flag(follow)] = b"+" if is_there else found
+            elif read.kind == "names":
+                self._folders.setdefault(path, {})
             elif read.kind == "same":
                 for each in map(self._opened.places.present, read.name.split("\0")):
                     self._numbers[each] = direct.file_number(each)
@@ -201,6 +216,10 @@ class Draft:
         distributions = self._opened.requests.distributions(command)
         tools = self._opened.requests.tool_keys(command)
         self._looked_up(command.argv[0], environ)
+        if command.adapter is None:
+            if command.options.tools:
+                raise _Unfit
+            return  # the trace tells all that starting it loads
         for folder, name in configuration_places(command.program, command.adapter):
             if not name:
                 raise _Unfit  # such a folder may come to be
@@ -366,7 +385,10 @@ class Draft:
         blobs = [places.filled(value["stdout"]), places.filled(value["stderr"])]
         artifacts: list[list[bytes]] = []
         outputs: list[list[bytes]] = []
-        for output, stored, mode in zip(self._command.outputs, value["outputs"], value["modes"], strict=True):
+        found = outputs_of(self._command, self._opened.variables, places, value)
+        for output, stored, mode in zip(found, value["outputs"], value["modes"], strict=True):
+            if stored is None or isinstance(stored, str):
+                raise _Unfit
             if isinstance(stored, bytes):
                 blobs.append(places.filled(stored))
                 number = b"-"

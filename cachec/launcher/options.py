@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import get_args
+from typing import Literal, get_args
 
 from cachec.base.texts import nearest
 from cachec.errors import UsageError
@@ -11,7 +11,7 @@ from cachec.launcher.adapters import WeightKey
 from cachec.launcher.command import Options
 
 #: Options with a value, each of which may come several times.
-_MANY = ("--input", "--output", "--weights", "--env", "--tool")
+_MANY = ("--input", "--output", "--outputs", "--weights", "--env", "--ignore-env", "--tool", "--network")
 _SWITCHES = ("--strip", "--hardlink", "--portable", "--restat")
 
 
@@ -52,9 +52,19 @@ def parse(args: Sequence[str]) -> tuple[Options, list[str]]:
         strip="--strip" in switches,
         hardlink="--hardlink" in switches,
         portable="--portable" in switches,
+        patterns=tuple(many["--outputs"]),
+        ignore_env=tuple(many["--ignore-env"]),
+        network=_network(many["--network"]),
         restat="--restat" in switches,
     )
     return options, command
+
+
+def _network(values: Sequence[str]) -> Literal["", "trust"]:
+    for value in values:
+        if value != "trust":
+            raise UsageError(f"--network {value}: expected trust; without it what uses the network is not stored")
+    return "trust" if values else ""
 
 
 def _weights(text: str) -> tuple[str, WeightKey]:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from cachec.programs.program import Program
 
 #: Bump it when the meaning of a command's key changes: every older entry is then a miss.
-KEY_VERSION = "4"
+KEY_VERSION = "5"
 
 _DOMAIN = frame("domain", b"command")
 
@@ -40,6 +40,9 @@ _FOLDERS = re.compile(r"/\S*/")
 
 #: Always keyed: the loader and the C library obey them in every program.
 _ALWAYS = ("LD_LIBRARY_PATH", "LD_*", "GLIBC_TUNABLES", "GCONV_PATH", "LOCPATH", "NLSPATH", "TZ", "TZDIR")
+
+#: Keyed for a command without an adapter: it may look for anything by them, and a trace shows what it found alone.
+_SEARCHED = ("HOME", "PATH")
 
 
 class CommandRequest:
@@ -116,7 +119,7 @@ class CommandRequests:
         command: Command = arguments["command"]
         del stage  # what it is called follows from the command
         programs = {each.path: each.program for each in arguments["stripped"]}
-        if not fresh:
+        if not fresh and command.adapter is not None:
             self._refuse_volatile(command, arguments["stripped"], arguments["stdin"])
         parts = (
             self._stage_part(command),
@@ -174,6 +177,11 @@ class CommandRequests:
         return environment_parts(names, values, sealed=sealed_variables(command, names))
 
     def _tool_parts(self, command: Command, *, fresh: bool) -> Iterator[Part]:
+        if command.adapter is None:  # the trace tells what is started
+            yield _argument("program", digest_bytes(os.fsencode(self._places.keyed(command.program))), command.program)
+            for name in command.options.tools:
+                yield self.tool_keys(command).executable(name, environment(command, self._environ), fresh=fresh)
+            return
         keys = self.tool_keys(command)
         environ = environment(command, self._environ)
         yield keys.executable(command.program, environ, fresh=fresh)
@@ -217,6 +225,8 @@ class CommandRequests:
         if command.sees_cwd:
             folder = self._places.keyed(self._places.cwd)
             yield _argument("current folder", digest_bytes(os.fsencode(folder)), _shown([folder]))
+        for pattern in command.options.patterns:
+            yield _argument(f"--outputs {pattern}", digest_bytes(pattern.encode()), pattern)
         kinds = " ".join(output.kind for output in command.outputs)
         yield _argument("outputs", digest_bytes(kinds.encode()), kinds)
 
@@ -277,8 +287,10 @@ class CommandRequests:
 def variable_rule(command: Command) -> Rule:
     """Return which variables are in the key of a command, beside the locale."""
     described = AdapterEnvironment() if command.adapter is None else command.adapter.environment
-    keyed = (*described.keyed, *described.search, *command.options.env, *_ALWAYS)
-    return Rule(keyed, (*described.passed, *LOCALE), others=not described.complete)
+    found = _SEARCHED if command.adapter is None else ()
+    keyed = (*described.keyed, *described.search, *command.options.env, *_ALWAYS, *found)
+    keyed = tuple(name for name in keyed if name not in command.options.ignore_env)
+    return Rule(keyed, (*described.passed, *LOCALE, *command.options.ignore_env), others=not described.complete)
 
 
 def keyed_variables(command: Command, environ: Mapping[str, str]) -> tuple[str, ...]:

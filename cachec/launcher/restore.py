@@ -210,7 +210,7 @@ def restore_tree(source: str, target: str, *, hardlink: bool = False, restat: bo
         for entry in sorted(entries, key=lambda each: each.name):
             place = os.path.join(target, entry.name)
             if entry.is_symlink():
-                _restore_link(os.readlink(entry.path), place)
+                restore_link(os.readlink(entry.path), place)
             elif entry.is_dir():
                 restore_tree(entry.path, place, hardlink=hardlink, restat=restat)
             else:
@@ -221,7 +221,15 @@ def restore_tree(source: str, target: str, *, hardlink: bool = False, restat: bo
         os.utime(target)
 
 
-def _restore_link(to: str, place: str) -> None:
+def restore_folder(target: str, mode: int) -> None:
+    """Make a folder, where there is none yet; what is in one that is there stays. Raises OSError."""
+    if not os.path.isdir(target):
+        os.mkdir(target, 0o700)
+        os.chmod(target, mode)
+
+
+def restore_link(to: str, place: str) -> None:
+    """Make ``place`` a link to ``to``; it replaces a link or a file that is there. Raises OSError."""
     if os.path.islink(place) and os.readlink(place) == to:
         return
     staged = _name_beside(os.path.join(os.path.realpath(os.path.dirname(place)), os.path.basename(place)))

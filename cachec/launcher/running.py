@@ -228,7 +228,7 @@ def _result(places: Places, command: Command, ended: Ended, recorder: Recorder, 
         if not os.path.lexists(output.path):
             continue  # that was told
         status = os.stat(output.path)
-        modes.append(_mode(status.st_mode))
+        modes.append(mode_word(status.st_mode))
         has_old_mode = untouched.has_old_mode(output.path, status)
         if has_old_mode and command.adapter is not None and command.adapter.is_shipped:
             modes[-1] = PLAIN  # as each of these compilers makes a new file
@@ -261,7 +261,7 @@ def _files_below(folder: str) -> Iterator[str]:
         yield from (path for name in names if os.path.isfile(path := os.path.join(where, name)))
 
 
-def _mode(mode: int) -> str:
+def mode_word(mode: int) -> str:
     """The mode of an output: plain or executable by the umask of now, else in octal digits."""
     umask = os.umask(0o077)
     os.umask(umask)

@@ -13,7 +13,7 @@ from cachec import config
 from cachec.base.distributions import Distributions
 from cachec.base.hashing import FileDigests, Known
 from cachec.errors import UsageError
-from cachec.key.dependencies import Dependencies
+from cachec.key.dependencies import Dependencies, lookup_digest
 from cachec.key.options import StageOptions
 from cachec.key.tools.executables import which
 from cachec.launcher import options
@@ -95,6 +95,8 @@ class PlacedDependencies(Dependencies):
             return self._places.digest(read.where)
         if read.kind == "same":
             return self._places.sameness(read.name)
+        if read.kind == "lookup":
+            return lookup_digest(self._places.present(read.where), read.name, self._places.kept)
         return super().present(msgspec.structs.replace(read, where=self._places.present(read.where)))
 
 

@@ -81,6 +81,8 @@ class Recorder:
         self._scratch: list[str] = []
         self._kept_out: tuple[Reason, str] | None = None
         self._commands: list[CommandRun] = []
+        #: Reads of which it is known that they held until the run ended.
+        self.checked: set[Read] = set()
         self._checks: list[Callable[[], None]] = []
 
     def weight(self, where: str, name: str, digest: str) -> None:
@@ -126,6 +128,11 @@ class Recorder:
 
     def seen(self, read: Read) -> None:
         """This was looked at: by the run itself, or by the one whose stored result it took."""
+        self._pass_on(read)
+
+    def traced(self, read: Read) -> None:
+        """A command looked this up, and it has changed since then by that command alone: nobody needs to look again."""
+        self.checked.add(read)
         self._pass_on(read)
 
     def nested(self, stage: Any) -> None:

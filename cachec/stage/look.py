@@ -270,6 +270,10 @@ def _read_in_words(read: Read, keeps_out: str) -> str:
         return f"distribution {read.where} changed (its code ran)"
     verb = {
         "file": "has other content",
+        "content": "has other content, or another mode",
+        "lookup": "is not what the command found there",
+        "names": "holds other names",
+        "attributes": "has other extended attributes",
         "absent": "is there now",
         "there": "is gone, or something else",
         "listing": "lists other names, or other kinds of things",

@@ -380,7 +380,9 @@ class Run:
             if replaced is not None:
                 return f"{where}: {replaced} was replaced or written to"
         for read in self.recorder.reads():
-            if read not in self._seen and self._tools.looker.present(read, weights) != read.digest:
+            if read in self._seen or read in self.recorder.checked:
+                continue
+            if self._tools.looker.present(read, weights) != read.digest:
                 return f"{read.kind} {read.name or read.where} has other content now"
         self._tools.requests.ran(self._request)
         without = filled(self._request.inventory.unfilled)

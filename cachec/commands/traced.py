@@ -1,0 +1,265 @@
+"""Runs a command under the tracer, and says what it looked up as reads of a trace.
+
+A read of a command is one of these kinds; each is taken again for a later look by ``key.dependencies``:
+
+    content       a file that was opened: its mode and its content
+    lookup        a path of which no more was asked than stat(2) or readlink(2) tell, there or not
+    names         the names in a folder
+    attributes    extended attributes
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from cachec.base.hashing import FileDigests
+from cachec.base.lookups import found_at
+from cachec.commands.process import Ended
+from cachec.key.dependencies import attributes_digest, content_digest, exists_digest, lookup_digest, names_digest
+from cachec.model import Read, Reason
+from cachec.store.locks import forking_to_exec
+from cachec.tracing import accesses as traced
+from cachec.tracing.accesses import Accesses, Change, Effect, Input, Kind
+from cachec.tracing.supervisor import trace
+
+#: Where a kernel keeps what is no file. What is there of the machine is in the key; the rest is its load, like time.
+_KERNEL = ("/proc/", "/sys/")
+
+#: Kernels stamp files with a coarse clock, which is at most this much behind (CONFIG_HZ=100).
+_CLOCK_SECONDS = 0.02
+
+_PYCACHE = "__pycache__"
+
+#: Why a run is not stored, by what the tracer says; all else means that it did not see everything.
+_REASONS = {
+    traced.Reason.NETWORK: Reason.NETWORK,
+    traced.Reason.DAEMON: Reason.UNDESCRIBED,
+    traced.Reason.DEVICE: Reason.UNDESCRIBED,
+    traced.Reason.PIPE: Reason.UNDESCRIBED,
+    traced.Reason.PRIVILEGE: Reason.UNDESCRIBED,
+    traced.Reason.MOVED_FOLDER: Reason.UNDESCRIBED,
+    traced.Reason.LEFT_BEHIND: Reason.UNDESCRIBED,
+}
+
+_WORDS = {
+    traced.Reason.UNSUPPORTED_MACHINE: "cachec traces no programs of this machine",
+    traced.Reason.NO_LISTENER: "the system gives no tracer",
+    traced.Reason.NESTED: "another tracer holds the command",
+    traced.Reason.NO_ACCESS: "the command's memory can't be read",
+    traced.Reason.FOREIGN_CALLS: "it runs programs of another architecture",
+    traced.Reason.UNREADABLE: "the memory of one of its processes can't be read",
+    traced.Reason.UNRESOLVED: "one of its paths could not be followed",
+    traced.Reason.UNSUPPORTED_CALL: "it makes a system call that the tracer does not follow",
+    traced.Reason.NAMESPACE: "it works in another namespace or root folder",
+    traced.Reason.NETWORK: "it uses the network",
+    traced.Reason.DAEMON: "it speaks to a process that was there before",
+    traced.Reason.DEVICE: "it uses a device",
+    traced.Reason.PIPE: "it uses a named pipe that was there before",
+    traced.Reason.PRIVILEGE: "it starts a program with other rights, which it does not get under the tracer",
+    traced.Reason.MOVED_FOLDER: "it moves a folder that was there before",
+    traced.Reason.LEFT_BEHIND: "it left a process behind",
+}
+
+
+class Traced(NamedTuple):
+    """One run. started: Unix time."""
+
+    ended: Ended
+    accesses: Accesses
+    started: float
+
+    def problems(self, *, network: bool = False) -> Iterator[tuple[Reason, str]]:
+        """Why the result must not be stored, in words. network: whether the network may be used."""
+        for reason, detail in self.accesses.problems:
+            if not (network and reason is traced.Reason.NETWORK):
+                yield _REASONS.get(reason, Reason.UNTRACED), f"{_WORDS[reason]} ({detail})"
+
+
+def run_traced(argv: Sequence[str], *, environ: Mapping[str, str], cwd: str, stdin: str | None) -> Traced:
+    """Run a command to its end. stdin: a file; None: nothing. Raises OSError where it can't be started."""
+    started = time.time()
+    streams = [_Stream(), _Stream()]
+    source = os.open(stdin or os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        with forking_to_exec():
+            accesses = trace(
+                argv,
+                env=environ,
+                cwd=cwd,
+                stdin=source,
+                stdout=streams[0].given,
+                stderr=streams[1].given,
+                readers={stream.taken: stream.read for stream in streams},
+            )
+        for stream in streams:
+            stream.end()
+    finally:
+        for fd in (source, *(fd for stream in streams for fd in (stream.given, stream.taken))):
+            os.close(fd)
+    ended = Ended(accesses.returncode, bytes(streams[0].data), bytes(streams[1].data), None)
+    return Traced(ended, accesses, started)
+
+
+class _Stream:
+    """A pipe that a command writes to. It does not block us: what is left behind may hold it."""
+
+    def __init__(self) -> None:
+        self.taken, self.given = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(self.taken, False)
+        self.data = bytearray()
+
+    def read(self) -> bool:
+        """Take what is there; whether more may come."""
+        try:
+            piece = os.read(self.taken, 1 << 16)
+        except BlockingIOError:
+            return True
+        self.data += piece
+        return bool(piece)
+
+    def end(self) -> None:
+        """Take what is left."""
+        before = -1
+        while before != len(self.data):
+            before = len(self.data)
+            self.read()
+
+
+class Changed(Exception):
+    """An input changed while the command ran, or just before: what the command saw is not known. The message says."""
+
+
+class Reads:
+    """What a run looked up, as reads of a trace."""
+
+    def __init__(
+        self,
+        run: Traced,
+        digests: FileDigests,
+        cwd: str,
+        *,
+        keyed: Callable[[str], str] = str,
+        named: Container[str] = (),
+    ) -> None:
+        """keyed: the text of a real path as it counts. named: real paths that are outputs, whatever the run looks at
+        there."""
+        self._run = run
+        self._digests = digests
+        self._cwd = os.path.realpath(cwd)
+        self._keyed = keyed
+        self._named = named
+        self._made: dict[str, set[str]] = {}
+        for change in run.accesses.changes:
+            folder, name = os.path.split(change.path)
+            self._made.setdefault(folder, set()).add(name)
+
+    def all(self) -> Iterator[Read]:
+        """Each read once, with paths as the run gave them: relative ones start in its current folder. Raises Changed;
+        OSError for a file that can't be read any more."""
+        seen: set[tuple[str, str, str]] = set()
+        for each in self._run.accesses.inputs:
+            for read in self._of_input(each):
+                place = (read.kind, read.where, read.name)
+                if place not in seen:
+                    seen.add(place)
+                    yield read
+
+    def _of_input(self, each: Input) -> Iterator[Read]:
+        full = os.path.join(each.folder, each.path)
+        where = each.path if each.folder == self._cwd and each.folder else full
+        if full.startswith(_KERNEL) or (self._named and os.path.realpath(full) in self._named):
+            return
+        folder, name = os.path.split(full)
+        if name == _PYCACHE:
+            return
+        if os.path.basename(folder) == _PYCACHE and name.partition(".pyc")[1]:
+            yield from self._of_bytecode(each, where)
+            return
+        flag = "" if each.follow else "link"
+        if each.effect:
+            yield self._of_changed(each, full, where, flag)
+            return
+        self._check(each, full)
+        is_file = each.state is not None and stat.S_ISREG(each.state.mode)
+        if is_file and each.kinds & (Kind.CONTENT | Kind.EXECUTED):
+            yield self._content(full, where)
+        elif each.kinds & ~(Kind.LISTING | Kind.ATTRIBUTES) or each.state is None:
+            yield Read("lookup", where, flag, lookup_digest(full, flag, self._keyed))
+        if each.names is not None:
+            yield self._names(each, full, where)
+        if each.kinds & Kind.ATTRIBUTES:
+            yield Read("attributes", where, flag, attributes_digest(full, flag))
+
+    def _content(self, full: str, where: str) -> Read:
+        digest = content_digest(full, self._digests)
+        if os.stat(full).st_ctime > self._run.started - _CLOCK_SECONDS:
+            raise Changed(f"{full} was changed just before the command ran, or while it did")
+        return Read("content", where, "", digest)
+
+    def _names(self, each: Input, full: str, where: str) -> Read:
+        assert each.names is not None
+        own = self._made.get(os.path.realpath(full), set())
+        if {*os.listdir(full)} - own != {*each.names} - own:
+            raise Changed(f"other files came or went in {full} while the command ran")
+        return Read("names", where, "", names_digest(each.names))
+
+    def _of_bytecode(self, each: Input, where: str) -> Iterator[Read]:
+        """Python takes a file in __pycache__ for the module beside it, as long as that has its time and size."""
+        if each.state is None:
+            return
+        folder, name = os.path.split(where)
+        source = os.path.join(os.path.dirname(folder), f"{name.partition('.')[0]}.py")
+        full = os.path.join(self._cwd, source)
+        if os.path.isfile(full):
+            yield self._content(full, source)
+        else:
+            yield self._content(os.path.join(each.folder, each.path), where)
+
+    def _of_changed(self, each: Input, full: str, where: str, flag: str) -> Read:
+        """A path that the run looked at and then made, replaced or removed counts by existence alone."""
+        if each.state is not None and each.kinds & (Kind.CONTENT | Kind.EXECUTED | Kind.LISTING):
+            raise Changed(f"the command read {full} and then changed it")
+        return Read("lookup", where, f"{flag} exists".strip(), exists_digest(there=each.state is not None))
+
+    def _check(self, each: Input, full: str) -> None:
+        """See that the end of the run finds what its look-up did."""
+        now = found_at(full, follow=each.follow)
+        state = each.state
+        if state is None:
+            is_same = now == b"-%d" % each.error
+        elif stat.S_ISDIR(state.mode):
+            is_same = now == b"%o %d:%d" % (state.mode, state.dev, state.ino)
+        elif stat.S_ISLNK(state.mode):
+            is_same = now == b"link " + os.fsencode(each.target or "")
+        else:
+            is_same = now == b"%o %d %d" % (state.mode, state.nlink, state.size)
+            if each.kinds & ~Kind.STATUS:
+                status = os.stat(full, follow_symlinks=each.follow)
+                is_same &= (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns) == (
+                    *(state.dev, state.ino, state.mtime_ns, state.ctime_ns),
+                )
+        if not is_same:
+            raise Changed(f"{full} changed while the command ran")
+
+
+def unstorable(changes: Iterable[Change], is_output: Callable[[str], bool], is_named: Callable[[str], bool]) -> str:
+    """Why what a run did can't be done again from a store; empty where it can. is_output: whether a path is a place for
+    outputs. is_named: whether somebody said that it is one."""
+    for change in changes:
+        path, before, after = change.path, change.before, change.after
+        if after is None:
+            return f"it removed {path}, which was there before"
+        if not is_output(path):
+            return f"it wrote {path}, which no argument names and which is not below the current folder"
+        kind = stat.S_IFMT(after.mode)
+        if kind not in {stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK}:
+            return f"it made {path}, which is no file, folder or link"
+        if before is not None and not change.effect & Effect.CREATED and not is_named(path):
+            return f"it changed {path} in place"
+        if kind == stat.S_IFREG and after.nlink > 1:
+            return f"{path} has a second name (a hard link)"
+    return ""
