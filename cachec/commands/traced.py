@@ -168,6 +168,11 @@ class Reads:
                     seen.add(place)
                     yield read
 
+    def opened(self) -> set[str]:
+        """The real paths of files that the run opened, and did not make."""
+        inputs = self._run.accesses.inputs
+        return {os.path.realpath(os.path.join(each.folder, each.path)) for each in inputs if each.kinds & Kind.CONTENT}
+
     def _of_input(self, each: Input) -> Iterator[Read]:
         full = os.path.join(each.folder, each.path)
         where = each.path if each.folder == self._cwd and each.folder else full

@@ -88,8 +88,9 @@ class Command(msgspec.Struct):
 
     argv: with the command's name as it was given. program: the executable that this leads to. search: folders where
     files are looked for, in order. responses: files that arguments were read from. absent: files that are looked for
-    and not there. undescribed: paths that flags name, of which nothing is known. runs: executables that it starts, as
-    far as that is seen. sees_line: the command line comes into the result. includes: an input includes other files.
+    and not there. undescribed: paths that flags name, of which nothing is known. is_plain: its arguments say no
+    more than their text, and the trace tells all. sees_line: the command line comes into the result. includes: an input
+    includes other files.
     depfile: what is written of these: ``short`` leaves system headers out, empty where nothing is.
     """
 
@@ -106,8 +107,8 @@ class Command(msgspec.Struct):
     responses: list[str] = []
     absent: list[str] = []
     undescribed: list[str] = []
-    runs: tuple[str, ...] = ()
     stdin: bool = False
+    is_plain: bool = False
     sees_cwd: bool = False
     sees_line: bool = False
     includes: bool = False
@@ -120,12 +121,13 @@ class Command(msgspec.Struct):
 
     def starts(self) -> tuple[str, ...]:
         """The executables that count with it: those of its adapter, of ``--tool``, and what it is seen to run."""
-        return (*(() if self.adapter is None else self.adapter.helpers), *self.options.tools, *self.runs)
+        helpers = () if self.adapter is None or self.is_plain else self.adapter.helpers
+        return (*helpers, *self.options.tools)
 
     def keeps_file(self, output: Output) -> bool:
         """Whether the command writes to a file that is in the place of an output, or may do so. Else it makes a new
         one. Compilers write depfiles to what is there."""
-        return self.adapter is None or not self.adapter.replaces or output.kind == "depfile"
+        return self.adapter is None or self.is_plain or not self.adapter.replaces or output.kind == "depfile"
 
     def is_input(self, piece: Piece, paths: Container[str]) -> bool:
         """Whether a piece names one of these inputs, where a dash can stand for the name."""

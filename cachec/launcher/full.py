@@ -103,7 +103,7 @@ def _execute(args: Sequence[str], overrides: Mapping[str, object], served_with: 
         if no_store is not None:  # in mode ``require``, and no command that is always let pass
             no_store.stage = command.stage
             _bypass(opened, no_store, argv)
-        command.stdin = command.stdin or (command.adapter is None and _has_input())
+        command.stdin = command.stdin or (command.is_plain and _has_input())
         if command.stdin:
             if served_with is not None:
                 return None  # what was read of it here would be gone for the other
@@ -160,12 +160,7 @@ def _through_engine(args: list[str], opened: Opened, command: Command, stdin: in
         recorder = recording.current()
         if unheld is not None and recorder is not None:
             recorder.keep_out(*unheld)
-        if command.adapter is None:
-            from cachec.launcher.traced import run_command_traced  # on a miss only
-
-            made.append(run_command_traced(opened.environment, command, stdin))
-            return made[-1]
-        from cachec.launcher.running import run_command
+        from cachec.launcher.running import run_command  # on a miss only
 
         line = stripped_command_line(command, stripped)
         source = f"/proc/self/fd/{stripped[0].fd}" if stripped else stdin

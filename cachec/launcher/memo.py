@@ -216,7 +216,7 @@ class Draft:
         distributions = self._opened.requests.distributions(command)
         tools = self._opened.requests.tool_keys(command)
         self._looked_up(command.argv[0], environ)
-        if command.adapter is None:
+        if command.is_plain:
             if command.options.tools:
                 raise _Unfit
             return  # the trace tells all that starting it loads
@@ -337,7 +337,6 @@ class Draft:
         names = dict.fromkeys([*_VARIABLES, *LOCALE, *rule.names, *cachec])
         unknown: tuple[str, ...] = UNKNOWN
         if adapter is not None:
-            names.update(dict.fromkeys(adapter.unless_set.values()))
             unknown += adapter.environment.unknown
         names.update(dict.fromkeys(name for name in unknown if not name.endswith("*")))
         self._list(

@@ -59,7 +59,7 @@ class OutputPlaces:
 
     def is_named(self, path: str) -> bool:
         """Whether somebody said that a real path is an output."""
-        return path in self._named or any(fnmatch.fnmatchcase(path, each) for each in self._patterns)
+        return _is_below(path, self._named) or any(fnmatch.fnmatchcase(path, each) for each in self._patterns)
 
     def allows(self, path: str) -> bool:
         """Whether a real path is a place for outputs."""
@@ -72,7 +72,7 @@ def _is_below(path: str, folders: Iterable[str]) -> bool:
 
 def outputs_of(command: Command, environ: Mapping[str, str], places: Places, value: Mapping[str, Any]) -> list[Output]:
     """The outputs of a stored result, by their paths here. Raises OSError for one that is in no place for outputs."""
-    if command.adapter is not None:
+    if not command.is_plain:
         return command.outputs
     allowed = OutputPlaces(command, environ)
     found = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -23,12 +23,10 @@ from cachec.launcher.command import Command, PassThrough
 from cachec.launcher.depth import deepened
 from cachec.launcher.places import Places
 from cachec.launcher.variables import Rule, matches
-from cachec.launcher.volatile import VolatileWords
 from cachec.model import Part, PartKind, Reason
 
 if TYPE_CHECKING:
     from cachec.key.compare import PartDifference
-    from cachec.launcher.stripping import StrippedInput
     from cachec.programs.program import Program
 
 #: Bump it when the meaning of a command's key changes: every older entry is then a miss.
@@ -119,8 +117,6 @@ class CommandRequests:
         command: Command = arguments["command"]
         del stage  # what it is called follows from the command
         programs = {each.path: each.program for each in arguments["stripped"]}
-        if not fresh and command.adapter is not None:
-            self._refuse_volatile(command, arguments["stripped"], arguments["stdin"])
         parts = (
             self._stage_part(command),
             *self._tool_parts(command, fresh=fresh),
@@ -177,7 +173,7 @@ class CommandRequests:
         return environment_parts(names, values, sealed=sealed_variables(command, names))
 
     def _tool_parts(self, command: Command, *, fresh: bool) -> Iterator[Part]:
-        if command.adapter is None:  # the trace tells what is started
+        if command.is_plain:  # the trace tells what is started
             yield _argument("program", digest_bytes(os.fsencode(self._places.keyed(command.program))), command.program)
             for name in command.options.tools:
                 yield self.tool_keys(command).executable(name, environment(command, self._environ), fresh=fresh)
@@ -266,28 +262,15 @@ class CommandRequests:
             digest = self._digests.of_path(stdin)
             yield Part(PartKind.FILE, "standard input", digest, digest[:12])
 
-    def _refuse_volatile(self, command: Command, stripped: Sequence[StrippedInput], stdin: str | None) -> None:
-        """A definition may hold what an input may not (``-DNOW=__TIME__``)."""
-        words = VolatileWords(command, environment(command, self._environ))
-        for piece in command.pieces:
-            why = words.in_text(piece.text) if piece.means == "value" and piece.text else ""
-            if why:
-                raise PassThrough(Reason.VOLATILE_INPUT, f"{piece.label} {piece.text} {why}")
-        read = {each.path: each.text for each in command.inputs if not os.path.isdir(each.path)}
-        for model in stripped:  # as the command gets it
-            read[f"/proc/self/fd/{model.fd}"] = read.pop(model.path)
-        if stdin is not None:
-            read[stdin] = "standard input"
-        for path, shown in read.items():
-            why = words.in_file(path)
-            if why:
-                raise PassThrough(Reason.VOLATILE_INPUT, f"{shown} {why}")
+
+def _described_environment(command: Command) -> AdapterEnvironment:
+    return AdapterEnvironment() if command.adapter is None or command.is_plain else command.adapter.environment
 
 
 def variable_rule(command: Command) -> Rule:
     """Return which variables are in the key of a command, beside the locale."""
-    described = AdapterEnvironment() if command.adapter is None else command.adapter.environment
-    found = _SEARCHED if command.adapter is None else ()
+    described = _described_environment(command)
+    found = _SEARCHED if command.is_plain else ()
     keyed = (*described.keyed, *described.search, *command.options.env, *_ALWAYS, *found)
     keyed = tuple(name for name in keyed if name not in command.options.ignore_env)
     return Rule(keyed, (*described.passed, *LOCALE, *command.options.ignore_env), others=not described.complete)
@@ -304,8 +287,7 @@ def sealed_variables(command: Command, names: Iterable[str]) -> frozenset[str]:
 
     Such a variable may hold a secret, whatever it is called.
     """
-    adapter = command.adapter
-    described = AdapterEnvironment() if adapter is None else adapter.environment
+    described = _described_environment(command)
     shown = (*described.keyed, *described.search, *_ALWAYS, *LOCALE)
     return frozenset(name for name in names if not matches(name, shown))
 
