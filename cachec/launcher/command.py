@@ -70,8 +70,9 @@ class Input(NamedTuple):
     main: bool = True
 
 
-#: What an output is. file, folder: the result. extra: a file beside it. any: a file or a folder, whichever is there.
-OutputKind = Literal["file", "folder", "extra", "depfile", "any"]
+#: What an output is. file, folder: the result. new: a file that replaces another. extra: a file beside it. any: a file
+#: or a folder, whichever is there.
+OutputKind = Literal["file", "folder", "new", "extra", "depfile", "any"]
 
 
 class Output(NamedTuple):
@@ -127,7 +128,9 @@ class Command(msgspec.Struct):
     def keeps_file(self, output: Output) -> bool:
         """Whether the command writes to a file that is in the place of an output, or may do so. Else it makes a new
         one. Compilers write depfiles to what is there."""
-        return self.adapter is None or self.is_plain or not self.adapter.replaces or output.kind == "depfile"
+        if self.is_plain and output.kind != "any":
+            return output.kind != "new"
+        return self.adapter is None or not self.adapter.replaces or output.kind == "depfile"
 
     def is_input(self, piece: Piece, paths: Container[str]) -> bool:
         """Whether a piece names one of these inputs, where a dash can stand for the name."""

@@ -76,13 +76,14 @@ def outputs_of(command: Command, environ: Mapping[str, str], places: Places, val
         return command.outputs
     allowed = OutputPlaces(command, environ)
     found = []
-    for kept, stored in zip(value["paths"], value["outputs"], strict=True):
-        path = places.present(kept)
+    replaces = command.adapter is not None and command.adapter.replaces
+    for where, stored, keeps in zip(value["paths"], value["outputs"], value["kept"], strict=True):
+        path = places.present(where)
         folder, name = os.path.split(path)
         real = os.path.join(os.path.realpath(folder), name)
         if name in {"", ".", ".."} or not allowed.allows(real) or allowed.is_cache(real):
             raise PermissionError(1, "the stored result has an output there, where the command may write none", path)
         if isinstance(stored, File):
-            check_place(path, replaces=command.options.hardlink, keeps=command.keeps_file(Output(path, "file", path)))
-        found.append(Output(path, "folder" if stored is None else "file", path))
+            check_place(path, replaces=command.options.hardlink, keeps=keeps and not replaces)
+        found.append(Output(path, "file" if keeps and not replaces else "new", path))
     return found

@@ -1,4 +1,4 @@
-"""One run of a command on a miss, under the tracer: what it looked up becomes the trace, and what it wrote the result."""
+"""One run of a command on a miss, under the tracer: its look-ups become the trace, and what it wrote the result."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from cachec.launcher.stage import CommandFailed, RunEnvironment
 from cachec.model import Read, Reason
 from cachec.programs.artifact import Dir, File
 from cachec.recording import Recorder
-from cachec.tracing.accesses import Change
+from cachec.tracing.accesses import Change, Effect
 
 
 def run_command(where: RunEnvironment, command: Command, argv: Sequence[str], stdin: str | None) -> dict[str, Any]:
@@ -67,7 +67,8 @@ def run_command(where: RunEnvironment, command: Command, argv: Sequence[str], st
     if not command.is_plain:
         return _described_result(where.places, command, run, recorder, untouched)
     if recorder.kept_out() is not None:  # what it wrote may be what no store holds
-        return {"stdout": run.ended.stdout, "stderr": run.ended.stderr, "outputs": [], "modes": [], "paths": []}
+        nothing: dict[str, Any] = {"outputs": [], "modes": [], "paths": [], "kept": []}
+        return {"stdout": run.ended.stdout, "stderr": run.ended.stderr, **nothing}
     return _plain_result(where.places, command, run, changes, recorder)
 
 
@@ -124,20 +125,24 @@ class _Record:
 def _plain_result(
     places: Places, command: Command, run: Traced, changes: Sequence[Change], recorder: Recorder
 ) -> dict[str, Any]:
-    """What a run wrote, with the paths from an anchor."""
+    """What a run wrote, with the paths from an anchor. kept: whether a file that is there would keep its mode."""
     templates = [places.template(run.ended.stdout), places.template(run.ended.stderr)]
     outputs: list[Any] = []
     modes: list[str] = []
-    kept: list[str] = []
+    paths: list[str] = []
+    kept: list[bool] = []
     files: list[str] = []
     here = os.path.realpath(command.cwd)
     for change in sorted(changes, key=lambda each: each.path):
         path, after, before = change.path, change.after, change.before
         assert after is not None
-        is_same_file = before is not None and before.ino == after.ino
+        # A number of a file that was removed may be given out again.
+        is_same_file = before is not None and before.ino == after.ino and not change.effect & Effect.REMOVED
         if stat.S_ISDIR(after.mode) and is_same_file:
             continue  # what is in it tells
-        kept.append(os.path.relpath(path, here) if path.startswith(f"{here}/") else places.kept(path))
+        paths.append(os.path.relpath(path, here) if path.startswith(f"{here}/") else places.kept(path))
+        # One that was not there, and was not looked for, was opened in a way that takes a file that is there.
+        kept.append(before is None or is_same_file)
         modes.append(mode_word(after.mode))
         if stat.S_ISLNK(after.mode):
             outputs.append(os.readlink(path))
@@ -153,7 +158,8 @@ def _plain_result(
     check_stored(recorder, [Output(path, "file", "") for path in files])
     linked = [os.fsencode(each) for each in outputs if isinstance(each, str)]
     _note_folders(places, {"cwd"}, files, [*templates, *linked], recorder)
-    return {"stdout": templates[0], "stderr": templates[1], "outputs": outputs, "modes": modes, "paths": kept}
+    streams = {"stdout": templates[0], "stderr": templates[1]}
+    return {**streams, "outputs": outputs, "modes": modes, "paths": paths, "kept": kept}
 
 
 def _described_result(
