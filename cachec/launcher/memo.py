@@ -29,7 +29,7 @@ from cachec.launcher.arguments import configuration_places
 from cachec.launcher.command import Command
 from cachec.launcher.output_places import outputs_of
 from cachec.launcher.outputs import lock_of
-from cachec.launcher.request import environment, helper_path, variable_rule
+from cachec.launcher.request import environment, helper_path, variable_rule, variables_of_run
 from cachec.launcher.stage import Opened
 from cachec.launcher.stripping import wants_strip
 from cachec.launcher.variables import UNKNOWN, Rule, overlap
@@ -189,7 +189,7 @@ class Draft:
             elif read.kind == "same":
                 for each in map(self._opened.places.present, read.name.split("\0")):
                     self._numbers[each] = direct.file_number(each)
-            elif read.kind != "folder":
+            elif read.kind not in {"folder", "env"}:  # such a variable is compared by itself
                 raise _Unfit
 
     def _settings(self) -> None:
@@ -334,7 +334,7 @@ class Draft:
         cachec = [name for name in environ if name.startswith("CACHEC_") and name not in direct.UNKEYED]
         adapter = self._command.adapter
         rule = variable_rule(self._command)
-        names = dict.fromkeys([*_VARIABLES, *LOCALE, *rule.names, *cachec])
+        names = dict.fromkeys([*_VARIABLES, *LOCALE, *rule.names, *variables_of_run(self._command), *cachec])
         unknown: tuple[str, ...] = UNKNOWN
         if adapter is not None:
             unknown += adapter.environment.unknown

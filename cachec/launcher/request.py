@@ -22,6 +22,7 @@ from cachec.launcher.adapters import AdapterEnvironment
 from cachec.launcher.command import Command, PassThrough
 from cachec.launcher.depth import deepened
 from cachec.launcher.places import Places
+from cachec.launcher.texts import EPOCH, tells_time
 from cachec.launcher.variables import Rule, matches
 from cachec.model import Part, PartKind, Reason
 
@@ -272,14 +273,21 @@ def variable_rule(command: Command) -> Rule:
     described = _described_environment(command)
     found = _SEARCHED if command.is_plain else ()
     keyed = (*described.keyed, *described.search, *command.options.env, *_ALWAYS, *found)
-    keyed = tuple(name for name in keyed if name not in command.options.ignore_env)
-    return Rule(keyed, (*described.passed, *LOCALE, *command.options.ignore_env), others=not described.complete)
+    left = (*command.options.ignore_env, *variables_of_run(command))
+    keyed = tuple(name for name in keyed if name not in left)
+    return Rule(keyed, (*described.passed, *LOCALE, *left), others=not described.complete)
+
+
+def variables_of_run(command: Command) -> tuple[str, ...]:
+    """The variables that count only where a run shows that it used them: of a compiler that tells of the time."""
+    return (EPOCH, *LOCALE) if tells_time(command) else ()
 
 
 def keyed_variables(command: Command, environ: Mapping[str, str]) -> tuple[str, ...]:
     """The variables that are in the key: those that are named, set or not, and of the others those that are set."""
     rule = variable_rule(command)
-    return tuple(sorted({*rule.names, *rule.matching(environ), *(name for name in LOCALE if name in environ)}))
+    locale = {name for name in LOCALE if name in environ} - {*variables_of_run(command), *command.options.ignore_env}
+    return tuple(sorted({*rule.names, *rule.matching(environ), *locale}))
 
 
 def sealed_variables(command: Command, names: Iterable[str]) -> frozenset[str]:

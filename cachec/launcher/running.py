@@ -12,6 +12,7 @@ import msgspec
 from cachec import recording
 from cachec.commands.process import run_process
 from cachec.commands.traced import Changed, Reads, Traced, run_traced, unstorable
+from cachec.key.tools.environment import LOCALE_NAME, variable_digest
 from cachec.launcher import texts
 from cachec.launcher.command import Command, Output
 from cachec.launcher.direct import default_folder
@@ -37,10 +38,13 @@ def run_command(where: RunEnvironment, command: Command, argv: Sequence[str], st
     assert recorder is not None
     environ = environment(command, where.variables)
     untouched = Untouched(command.outputs, where.digests, restat=command.options.restat)
-    flags = texts.time_flags(command, environ)
+    flags = texts.time_flags(command)
     run = run_traced([*argv, *flags], environ=environ, cwd=command.cwd, stdin=stdin)
     why_again = ""
-    if flags and texts.has_seen_time(run.ended.stderr):
+    sees_time = bool(flags) and texts.has_seen_time(run.ended.stderr)
+    if sees_time and texts.EPOCH in environ:
+        run = run_traced(argv, environ=environ, cwd=command.cwd, stdin=stdin)
+    elif sees_time:
         why_again = "the time or the date is in its result"
         recorder.keep_out(Reason.VOLATILE_INPUT, why_again)
     elif run.ended.returncode and run.accesses.may_be_interrupted and not run.accesses.changes:
@@ -61,9 +65,8 @@ def run_command(where: RunEnvironment, command: Command, argv: Sequence[str], st
     if why:
         recorder.keep_out(Reason.UNDESCRIBED, f"{why}; --outputs names outputs")
     if recorder.kept_out() is None:
-        _Record(where, command, run, recorder).record(
-            {change.path for change in changes if allowed.is_named(change.path)}
-        )
+        named = {change.path for change in changes if allowed.is_named(change.path)}
+        _Record(where, command, run, recorder, sees_time=sees_time).record(named)
     if not command.is_plain:
         return _described_result(where.places, command, run, recorder, untouched)
     if recorder.kept_out() is not None:  # what it wrote may be what no store holds
@@ -75,7 +78,11 @@ def run_command(where: RunEnvironment, command: Command, argv: Sequence[str], st
 class _Record:
     """Puts what a run looked up into the trace."""
 
-    def __init__(self, where: RunEnvironment, command: Command, run: Traced, recorder: Recorder) -> None:
+    def __init__(
+        self, where: RunEnvironment, command: Command, run: Traced, recorder: Recorder, *, sees_time: bool
+    ) -> None:
+        """sees_time: whether the run used the time that a variable says."""
+        self._sees_time = sees_time
         self._where = where
         self._command = command
         self._run = run
@@ -110,9 +117,7 @@ class _Record:
         command, places = self._command, self._where.places
         is_source = command.adapter is not None and bool(command.adapter.time)
         if is_source:
-            why = texts.why_volatile(command, files, environment(command, self._where.variables))
-            if why:
-                self._recorder.keep_out(Reason.VOLATILE_INPUT, why)
+            self._of_time(files)
         for group in texts.alike(files):  # #pragma once: one file by two paths, or two files
             kept = "\0".join(map(places.kept, group))
             self._recorder.seen(Read("same", f"{len(group)} paths", kept, places.sameness(kept)))
@@ -120,6 +125,17 @@ class _Record:
             return
         if (is_source and texts.may_hold_folder(command, files, places.base)) or (command.is_plain and not is_source):
             self._recorder.seen(Read("folder", "base_dir", "", places.digest("base_dir")))
+
+    def _of_time(self, files: Mapping[str, str]) -> None:
+        environ = self._where.variables
+        why = "it used the time" if self._sees_time else texts.why_volatile(self._command, files)
+        if why and texts.EPOCH in environ:  # which no compiler takes for the time of a file
+            self._recorder.environment(texts.EPOCH, variable_digest(texts.EPOCH, environ))
+            why = texts.why_volatile(self._command, files, texts.TIMES[2:])
+        if why:
+            self._recorder.keep_out(Reason.VOLATILE_INPUT, why)
+        if self._run.ended.stdout or self._run.ended.stderr:  # messages are in a language
+            self._recorder.environment(LOCALE_NAME, variable_digest(LOCALE_NAME, environ))
 
 
 def _plain_result(

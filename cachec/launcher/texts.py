@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from cachec.launcher.command import Command
 
 #: Macros whose value is the time of the compile, or that of a file (C17, 6.10.8.1; GCC, "Common Predefined Macros").
-_TIMES = (b"__DATE__", b"__TIME__", b"__TIMESTAMP__")
+TIMES = (b"__DATE__", b"__TIME__", b"_TIMESTAMP__")
 
 #: Pieces that make the name of one of these, once they are pasted by ``##``.
 _PIECE = re.compile(
@@ -52,15 +52,20 @@ _MAX_BYTES = 1 << 25
 _SYSTEM = ("/usr/", "/lib/", "/opt/")
 
 
-def time_flags(command: Command, environ: Mapping[str, str]) -> tuple[str, ...]:
+#: The variable that stands for the time, where it is set (reproducible-builds.org, "SOURCE_DATE_EPOCH specification").
+EPOCH = "SOURCE_DATE_EPOCH"
+
+
+def time_flags(command: Command) -> tuple[str, ...]:
     """The flags by which a compiler tells that the time came into its result; none where they can't be given."""
-    if command.adapter is None or "SOURCE_DATE_EPOCH" in environ or not _heeds_flags(command):
+    if command.adapter is None or any(arg.startswith(_IN_THE_WAY) for arg in command.argv[1:]):
         return ()
     return command.adapter.time
 
 
-def _heeds_flags(command: Command) -> bool:
-    return not any(arg.startswith(_IN_THE_WAY) and not arg.startswith("-wrapper") for arg in command.argv[1:])
+def tells_time(command: Command) -> bool:
+    """Whether a compiler tells that the time came into its result."""
+    return bool(time_flags(command))
 
 
 def has_seen_time(stderr: bytes) -> bool:
@@ -68,14 +73,12 @@ def has_seen_time(stderr: bytes) -> bool:
     return any(words in stderr for words in _SAID)
 
 
-def why_volatile(command: Command, files: Mapping[str, str], environ: Mapping[str, str]) -> str:
+def why_volatile(command: Command, files: Mapping[str, str], words: Sequence[bytes] = TIMES) -> str:
     """Why the time may be in the result of a compiler that has not told so; empty where it is not.
 
-    files: those that it read.
+    files: those that it read. words: the macros that are looked for.
     """
-    is_fixed = "SOURCE_DATE_EPOCH" in environ  # which stands for the first two
-    words = _TIMES[2:] if is_fixed else _TIMES
-    is_told = bool(time_flags(command, environ))
+    is_told = tells_time(command) and words is TIMES
     for path, data in _texts(files):
         if not any(word in data for word in words) and not (b"##" in data and _PIECE.search(data)):
             continue
