@@ -144,9 +144,11 @@ class Reads:
         *,
         keyed: Callable[[str], str] = str,
         named: Container[str] = (),
+        is_cache: Callable[[str], bool] = lambda _: False,
     ) -> None:
         """keyed: the text of a real path as it counts. named: real paths that are outputs, whatever the run looks at
-        there."""
+        there. is_cache: whether what the run changes at a real path is there to save time alone."""
+        self._is_cache = is_cache
         self._run = run
         self._digests = digests
         self._cwd = os.path.realpath(cwd)
@@ -186,7 +188,8 @@ class Reads:
             return
         flag = "" if each.follow else "link"
         if each.effect:
-            yield self._of_changed(each, full, where, flag)
+            if not self._is_cache(os.path.realpath(full)):
+                yield self._of_changed(each, full, where, flag)
             return
         self._check(each, full)
         is_file = each.state is not None and stat.S_ISREG(each.state.mode)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -66,7 +66,7 @@ def run_command(where: RunEnvironment, command: Command, argv: Sequence[str], st
         recorder.keep_out(Reason.UNDESCRIBED, f"{why}; --outputs names outputs")
     if recorder.kept_out() is None:
         named = {change.path for change in changes if allowed.is_named(change.path)}
-        _Record(where, command, run, recorder, sees_time=sees_time).record(named)
+        _Record(where, command, run, recorder, sees_time=sees_time).record(named, allowed.is_cache)
     if not command.is_plain:
         return _described_result(where.places, command, run, recorder, untouched)
     if recorder.kept_out() is not None:  # what it wrote may be what no store holds
@@ -88,15 +88,15 @@ class _Record:
         self._run = run
         self._recorder = recorder
 
-    def record(self, named: set[str]) -> None:
-        """named: real paths that are outputs."""
+    def record(self, named: set[str], is_cache: Callable[[str], bool]) -> None:
+        """named: real paths that are outputs. is_cache: of others, whether they are a program's to save time."""
         places, command = self._where.places, self._command
         store = os.path.realpath(default_folder(dict(self._where.variables), command.cwd) or "/nonexistent")
         withheld = {os.path.realpath(path) for path, key in command.weights.items() if key == "name"}
         given = {output.path for output in command.outputs}
         named = named | withheld | {os.path.realpath(path) for path in given}
         files: dict[str, str] = {}
-        reads = Reads(self._run, self._where.digests, command.cwd, keyed=places.kept, named=named)
+        reads = Reads(self._run, self._where.digests, command.cwd, keyed=places.kept, named=named, is_cache=is_cache)
         try:
             for read in reads.all():
                 if read.kind == "content":
