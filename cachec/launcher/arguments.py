@@ -54,7 +54,7 @@ def describe(
         if not is_text(text):
             raise PassThrough(Reason.NOT_UNDERSTOOD, f"{text!a} is not UTF-8")
     command = Command(tuple(argv), program, cwd, adapter, options)
-    if adapter is not None and not adapter.plain:
+    if adapter is not None and not adapter.plain and (adapter.distribution or _is_itself(program, adapter)):
         try:
             return _described(command, adapter, environ)
         except PassThrough:
@@ -72,6 +72,22 @@ def _described(command: Command, adapter: Adapter, environ: dict[str, str]) -> C
     _add_options(command)
     _check_outputs(command)
     return command
+
+
+def _is_itself(program: str, adapter: Adapter) -> bool:
+    """Whether an executable is the program that an adapter is for, and no script that may obey any variable."""
+    real = os.path.realpath(program)
+    try:
+        with open(real, "rb") as file:
+            is_script = file.read(2) == b"#!"
+    except OSError:
+        return False
+    return (not is_script and adapter.matches(os.path.basename(real))) or not adapter.is_shipped
+
+
+def names_stdin(command: Command) -> bool:
+    """Whether a command without a full description is to get all of standard input, which counts then."""
+    return command.is_plain and (command.options.stdin or not {"-", "/dev/stdin"}.isdisjoint(command.argv[1:]))
 
 
 def _plain(command: Command) -> Command:

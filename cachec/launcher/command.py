@@ -27,7 +27,8 @@ class PassThrough(Exception):
 class Options(msgspec.Struct, frozen=True):
     """What ``cachec exec`` was told beside the command. weights: path -> key; paths as they were given.
 
-    patterns: of paths that are outputs. ignore_env: variables that don't count. network: whether it may be used.
+    patterns: of paths that are outputs. ignore_env: variables that don't count. network: whether it may be used. stdin:
+    whether all of standard input is read first.
     """
 
     inputs: tuple[str, ...] = ()
@@ -42,6 +43,7 @@ class Options(msgspec.Struct, frozen=True):
     patterns: tuple[str, ...] = ()
     ignore_env: tuple[str, ...] = ()
     network: Literal["", "trust"] = ""
+    stdin: bool = False
 
 
 class Piece(NamedTuple):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from cachec.base.distributions import Distributions
 from cachec.base.hashing import FileDigests, Hasher, digest_bytes, frame
 from cachec.errors import UsageError
+from cachec.key.dependencies import stdin_kind
 from cachec.key.folders import path_digest
 from cachec.key.inventory import Inventory
 from cachec.key.tools.environment import LOCALE, environment_parts
@@ -262,6 +263,8 @@ class CommandRequests:
         if stdin is not None:
             digest = self._digests.of_path(stdin)
             yield Part(PartKind.FILE, "standard input", digest, digest[:12])
+        elif command.is_plain:
+            yield _argument("standard input", digest_bytes(stdin_kind().encode()), stdin_kind())
 
 
 def _described_environment(command: Command) -> AdapterEnvironment:
@@ -302,7 +305,8 @@ def sealed_variables(command: Command, names: Iterable[str]) -> frozenset[str]:
 
 def environment(command: Command, environ: Mapping[str, str]) -> dict[str, str]:
     """What the command gets: the whole environment."""
-    return {**environ, "PWD": command.cwd, **deepened(dict(environ))}
+    del command
+    return {**environ, **deepened(dict(environ))}
 
 
 def _distributions_of(program: str) -> Distributions:

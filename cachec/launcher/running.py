@@ -12,10 +12,12 @@ import msgspec
 from cachec import recording
 from cachec.commands.process import run_process
 from cachec.commands.traced import Changed, Reads, Traced, run_traced, unstorable
+from cachec.key.dependencies import stdin_digest, stdin_kind
 from cachec.key.tools.environment import LOCALE_NAME, variable_digest
 from cachec.launcher import texts
 from cachec.launcher.command import Command, Output
 from cachec.launcher.direct import default_folder
+from cachec.launcher.helpers import BY_TIME
 from cachec.launcher.output_places import OutputPlaces
 from cachec.launcher.outputs import Untouched, check_stored
 from cachec.launcher.places import Places, leaked
@@ -37,23 +39,20 @@ def run_command(where: RunEnvironment, command: Command, argv: Sequence[str], st
     recorder = recording.current()
     assert recorder is not None
     environ = environment(command, where.variables)
+    source = _standard_input(where, command, stdin, recorder)
+    begin = _offset() if source == 0 else 0
     untouched = Untouched(command.outputs, where.digests, restat=command.options.restat)
     flags = texts.time_flags(command)
-    run = run_traced([*argv, *flags], environ=environ, cwd=command.cwd, stdin=stdin)
-    why_again = ""
+    run = run_traced([*argv, *flags], environ=environ, cwd=command.cwd, stdin=source)
     sees_time = bool(flags) and texts.has_seen_time(run.ended.stderr)
-    if sees_time and texts.EPOCH in environ:
-        run = run_traced(argv, environ=environ, cwd=command.cwd, stdin=stdin)
-    elif sees_time:
-        why_again = "the time or the date is in its result"
-        recorder.keep_out(Reason.VOLATILE_INPUT, why_again)
-    elif run.ended.returncode and run.accesses.may_be_interrupted and not run.accesses.changes:
-        why_again = "a signal interrupted one of its look-ups, which the tracer makes possible"
-        recorder.keep_out(Reason.UNTRACED, why_again)
-    if why_again:
-        run = run._replace(
-            ended=run_process(argv, command.program, environ=environ, cwd=command.cwd, stdin=stdin, in_session=True)
-        )
+    if sees_time:
+        if texts.EPOCH not in environ:
+            recorder.keep_out(Reason.VOLATILE_INPUT, "the time or the date is in its result")
+        run = run_traced(argv, environ=environ, cwd=command.cwd, stdin=source)  # for what it says without the flags
+    elif run.ended.returncode and run.accesses.may_be_interrupted and not run.accesses.changes and source != 0:
+        recorder.keep_out(Reason.UNTRACED, "a signal interrupted one of its look-ups, which a tracer makes possible")
+        bare = run_process(argv, command.program, environ=environ, cwd=command.cwd, stdin=stdin, in_session=True)
+        run = run._replace(ended=bare)
     if run.ended.returncode:
         raise CommandFailed(run.ended)
     untouched.put_back()
@@ -72,7 +71,26 @@ def run_command(where: RunEnvironment, command: Command, argv: Sequence[str], st
     if recorder.kept_out() is not None:  # what it wrote may be what no store holds
         nothing: dict[str, Any] = {"outputs": [], "modes": [], "paths": [], "kept": []}
         return {"stdout": run.ended.stdout, "stderr": run.ended.stderr, **nothing}
-    return _plain_result(where.places, command, run, changes, recorder)
+    taken = _offset() - begin if source == 0 else 0
+    return {**_plain_result(where.places, command, run, changes, recorder), "taken": taken}
+
+
+def _standard_input(where: RunEnvironment, command: Command, given: str | None, recorder: Recorder) -> str | int | None:
+    """What a command gets as its standard input: a file, this process's own (0), or nothing."""
+    if given is not None or not command.is_plain:
+        return given
+    kind = stdin_kind()
+    if kind == "pipe":
+        why = "its standard input is a pipe, of which nobody knows what it read; with --stdin all of that counts"
+        recorder.keep_out(Reason.UNDESCRIBED, why)
+    elif kind == "file":
+        recorder.traced(Read("stdin", "", "", stdin_digest(where.digests)))
+    return None if kind == "closed" else 0
+
+
+def _offset() -> int:
+    """Where standard input is read next; 0 for what is no file."""
+    return os.lseek(0, 0, os.SEEK_CUR) if stdin_kind() == "file" else 0
 
 
 class _Record:
@@ -106,6 +124,8 @@ class _Record:
             self._recorder.keep_out(Reason.INPUT_CHANGED, str(error))
             return
         opened = reads.opened()
+        for name in sorted(BY_TIME & set(map(os.path.basename, reads.started()))):
+            self._recorder.keep_out(Reason.UNDESCRIBED, f"it starts {name}, which goes by the times of files")
         for path in sorted(withheld & opened):
             self._recorder.keep_out(Reason.UNDESCRIBED, f"weight {path}, which counts by its name, was read")
         if any(path.startswith(f"{store}/") for path in opened):

@@ -85,6 +85,8 @@ def why_volatile(command: Command, files: Mapping[str, str], words: Sequence[byt
         # GCC says nothing of what stands in headers of the system.
         if not is_told or path.startswith(_SYSTEM) or b"system_header" in data or _is_system(command, path):
             return f"{path} may put the time or the date into the result"
+    if any("windows" in arg for arg in command.argv[1:]):
+        return "an object file for Windows holds the time of its compile (PE format, TimeDateStamp)"
     if not is_told and any(os.fsdecode(word) in arg for word in words for arg in command.argv):
         return "an argument may put the time or the date into the result"
     return ""
