@@ -303,8 +303,8 @@ class Read(msgspec.Struct, frozen=True):
     result: the digest is of its path), of a command ``same`` (name = paths, of which some are one file), of Python
     ``code`` (see ``key.code.ran``), of a traced command ``content``, ``lookup``, ``names``, ``attributes`` and
     ``stdin`` (see ``commands.traced``), ``module`` (where = one that was looked for in vain) and ``distribution``
-    (where = its name, ``*`` for all). Paths of a stage's reads are kept from an anchor (``base.anchors``). digest: of the
-    content seen; of nothing (``EMPTY``) where a file was absent.
+    (where = its name, ``*`` for all). Paths of a stage's reads are kept from an anchor (``base.anchors``). digest: of
+    the content seen; of nothing (``EMPTY``) where a file was absent.
     """
 
     kind: str
