@@ -131,7 +131,6 @@ class Covered:
         for path, key in command.weights.items():
             if key != "name":
                 self._files[os.path.normpath(path)] = self._files[os.path.realpath(path)] = "weights"
-        self._absent.update(os.path.normpath(os.path.join(command.cwd, path)) for path in command.absent)
 
     def _reads(self, reads: Iterable[Read], places: Places) -> None:
         for read in reads:

@@ -86,15 +86,11 @@ class Output(NamedTuple):
 
 
 class Command(msgspec.Struct):
-    """One command line, understood. Paths are absolute, but for those of ``search``, ``responses`` and ``absent``: as
-    they were given; ``cwd`` is where relative ones start.
+    """One command line, understood. Paths are absolute, but for ``responses``: as they were given; ``cwd`` is where
+    relative ones start.
 
-    argv: with the command's name as it was given. program: the executable that this leads to. search: folders where
-    files are looked for, in order. responses: files that arguments were read from. absent: files that are looked for
-    and not there. undescribed: paths that flags name, of which nothing is known. is_plain: its arguments say no
-    more than their text, and the trace tells all. sees_line: the command line comes into the result. includes: an input
-    includes other files.
-    depfile: what is written of these: ``short`` leaves system headers out, empty where nothing is.
+    argv: with the command's name as it was given. program: the executable that this leads to. responses: files that
+    arguments were read from. is_plain: its arguments say no more than their text, and the trace tells all.
     """
 
     argv: tuple[str, ...]
@@ -106,16 +102,10 @@ class Command(msgspec.Struct):
     inputs: list[Input] = []
     outputs: list[Output] = []
     weights: dict[str, WeightKey] = {}
-    search: list[str] = []
     responses: list[str] = []
-    absent: list[str] = []
-    undescribed: list[str] = []
     stdin: bool = False
     is_plain: bool = False
     sees_cwd: bool = False
-    sees_line: bool = False
-    includes: bool = False
-    depfile: Literal["full", "short", ""] = ""
 
     @property
     def stage(self) -> str:

@@ -25,14 +25,13 @@ from cachec.events import inert
 from cachec.key.tools.environment import LOCALE
 from cachec.key.tools.executables import Executable, interpreter_name, which
 from cachec.launcher import adapters, direct
-from cachec.launcher.arguments import configuration_places
 from cachec.launcher.command import Command
 from cachec.launcher.output_places import outputs_of
 from cachec.launcher.outputs import lock_of
 from cachec.launcher.request import environment, helper_path, variable_rule, variables_of_run
 from cachec.launcher.stage import Opened
 from cachec.launcher.stripping import wants_strip
-from cachec.launcher.variables import UNKNOWN, Rule, overlap
+from cachec.launcher.variables import Rule, overlap
 from cachec.model import Entry, Mode, Outcome, Reason, Trace
 from cachec.stage.engine import Answer
 from cachec.stage.look import Looker
@@ -159,8 +158,6 @@ class Draft:
                 self._files[path] = self._digests.of_path(path)
         for path in (os.path.join(command.cwd, text) for text in command.responses):
             self._files[path] = self._digests.of_path(path)
-        for path in (*command.undescribed, *command.absent):
-            self._absent[os.path.join(command.cwd, path)] = None
         self._settings()
         self._programs()
 
@@ -220,10 +217,6 @@ class Draft:
             if command.options.tools:
                 raise _Unfit
             return  # the trace tells all that starting it loads
-        for folder, name in configuration_places(command.program, command.adapter):
-            if not name:
-                raise _Unfit  # such a folder may come to be
-            self._names_in(folder)
         programs = [tools.program(command.program, environ)]
         adapter = command.adapter
         helpers = command.starts()
@@ -335,9 +328,7 @@ class Draft:
         adapter = self._command.adapter
         rule = variable_rule(self._command)
         names = dict.fromkeys([*_VARIABLES, *LOCALE, *rule.names, *variables_of_run(self._command), *cachec])
-        unknown: tuple[str, ...] = UNKNOWN
-        if adapter is not None:
-            unknown += adapter.environment.unknown
+        unknown = adapter.environment.plain if adapter is not None else ()
         names.update(dict.fromkeys(name for name in unknown if not name.endswith("*")))
         self._list(
             [

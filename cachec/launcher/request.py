@@ -189,12 +189,6 @@ class CommandRequests:
         if adapter is None or not adapter.distribution:
             return
         distributions = self.distributions(command)
-        owner = distributions.owner(command.program)
-        if owner is None or owner.name != adapter.distribution:
-            raise PassThrough(
-                Reason.NOT_UNDERSTOOD,
-                f"{command.program} is not of distribution {adapter.distribution}, so what it runs is not known",
-            )
         for name in (adapter.distribution, *adapter.also):
             if distributions.find(name) is not None:
                 yield keys.distribution(name, fresh=fresh)
@@ -275,7 +269,7 @@ def variable_rule(command: Command) -> Rule:
     """Return which variables are in the key of a command, beside the locale."""
     described = _described_environment(command)
     found = _SEARCHED if command.is_plain else ()
-    keyed = (*described.keyed, *described.search, *command.options.env, *_ALWAYS, *found)
+    keyed = (*described.keyed, *command.options.env, *_ALWAYS, *found)
     left = (*command.options.ignore_env, *variables_of_run(command))
     keyed = tuple(name for name in keyed if name not in left)
     return Rule(keyed, (*described.passed, *LOCALE, *left), others=not described.complete)
@@ -299,7 +293,7 @@ def sealed_variables(command: Command, names: Iterable[str]) -> frozenset[str]:
     Such a variable may hold a secret, whatever it is called.
     """
     described = _described_environment(command)
-    shown = (*described.keyed, *described.search, *_ALWAYS, *LOCALE)
+    shown = (*described.keyed, *_ALWAYS, *LOCALE)
     return frozenset(name for name in names if not matches(name, shown))
 
 

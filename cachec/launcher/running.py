@@ -138,6 +138,8 @@ class _Record:
         is_source = command.adapter is not None and bool(command.adapter.time)
         if is_source:
             self._of_time(files)
+            if any(path.endswith(".cfg") for path in files):  # it may hold flags like -g
+                self._recorder.seen(Read("folder", "cwd", "", places.digest("cwd")))
         for group in texts.alike(files):  # #pragma once: one file by two paths, or two files
             kept = "\0".join(map(places.kept, group))
             self._recorder.seen(Read("same", f"{len(group)} paths", kept, places.sameness(kept)))

@@ -121,15 +121,6 @@ def test_variables(before: dict[str, str], monkeypatch: pytest.MonkeyPatch, name
         assert _changed(before, _parts(*_LINE)) == changed
 
 
-def test_a_variable_with_folders_of_a_search(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
-    adapter = launcher.folder.parent / "fakecc.toml"
-    adapter.write_text(adapter.read_text() + 'search = ["FAKE_PATH"]\n')
-    write("a.txt", "x")
-    before = _parts(*_LINE)
-    monkeypatch.setenv("FAKE_PATH", "/x")
-    assert _changed(before, _parts(*_LINE)) == {"env/FAKE_PATH"}
-
-
 def test_an_input(before: dict[str, str]) -> None:
     os.utime("a.txt", (1, 1))
     os.chmod("a.txt", 0o600)
@@ -197,7 +188,7 @@ def test_the_adapter(before: dict[str, str], tmp_path: Path) -> None:
     path = tmp_path / "fakecc.toml"
     path.write_text("# only a comment\n" + path.read_text())
     assert not _changed(before, _parts(*_LINE))
-    path.write_text(path.read_text().replace("single = true", "single = false\nstdin = true"))
+    path.write_text(path.read_text().replace("flags = [", "stdin = true\nflags = ["))
     assert _changed(before, _parts(*_LINE)) == {"stage/exec:fakecc"}
 
 
