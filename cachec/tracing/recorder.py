@@ -160,6 +160,8 @@ class Recorder:
         look = self.look_up(folder, path, False, Kind.STATUS)
         if status is None or stat.S_ISDIR(status.st_mode) != is_folder:
             return look
+        if is_folder:  # one that is not empty stays
+            look = _both(look, self.list_folder(_real_path(full, True)))
         return _both(look, self._claim(full, False, Effect.REMOVED, status))
 
     def set_attributes(self, folder: bytes, path: bytes, follow: bool) -> Commit | None:
@@ -182,6 +184,8 @@ class Recorder:
         if from_status is None:
             return _both(taken, look)
         is_folder = stat.S_ISDIR(from_status.st_mode)
+        if to_status is not None and stat.S_ISDIR(to_status.st_mode):
+            look = _both(look, self.list_folder(_real_path(to_path, True)))
         claims = _both(
             self._claim(from_path, False, Effect.CREATED if exchanges else Effect.REMOVED, from_status, is_folder),
             self._claim(to_path, False, Effect.CREATED, to_status, is_folder),
@@ -268,8 +272,14 @@ class Recorder:
         self, full: bytes, follow: bool, effect: Effect, status: os.stat_result | None, is_moved: bool = False
     ) -> Commit | None:
         path = _real_path(full, follow)
+        if not path:
+            return None
         is_own = self._is_own(full, follow, status)
-        return partial(self._add_claim, path, effect, status, is_own, is_moved) if path else None
+        # Links on the way, and one at the end, decide where the file is.
+        way = self.look_up(b"", os.path.dirname(full), True, Kind.STATUS)
+        if follow and os.path.islink(full):
+            way = _both(way, self.look_up(b"", full, False, Kind.STATUS))
+        return _both(way, partial(self._add_claim, path, effect, status, is_own, is_moved))
 
     def _add_claim(
         self, path: bytes, effect: Effect, status: os.stat_result | None, is_own: bool, is_moved: bool

@@ -159,7 +159,10 @@ class _Reader:
     def _change(self, call: SystemCall, path: str | None, makes: bool) -> None:
         if path is None:
             return
-        self._allow(path, Kind.STATUS, Kind.CONTENT)
+        self._allow(path, Kind.STATUS, Kind.CONTENT, Kind.LISTING)
+        for place in (path, self._resolve(path, follow=True)):  # the folder decides where that is
+            self._allow(os.path.dirname(place), Kind.STATUS)
+            self._allow(place, Kind.LISTING)
         if not call.failed and (makes or call.name.startswith(("unlink", "rename", "rmdir"))):
             self.account.made |= {path, self._resolve(path, follow=False)}
 

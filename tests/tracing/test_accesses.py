@@ -220,3 +220,20 @@ def test_a_compiler_twice(work: Path, compiler: str) -> None:
 
     assert content(first) == content(second)
     assert "a.c" in content(first)
+
+
+def test_the_way_to_what_is_made_counts(work: Path) -> None:
+    (work / "real").mkdir()
+    (work / "link").symlink_to("real")
+    (work / "out").symlink_to("target")
+    inputs = {each.path: each for each in run("sh", "-c", "echo x > link/o; echo x > out").inputs}
+    assert inputs[f"{work}/link"].target == str(work / "real")
+    assert (inputs[f"{work}/out"].follow, inputs[f"{work}/out"].target) == (False, "target")
+
+
+def test_a_folder_that_is_not_removed_counts_by_its_names(work: Path) -> None:
+    (work / "full").mkdir()
+    (work / "full" / "x").touch()
+    accesses = run("rmdir", "full")
+    assert accesses.returncode == 1
+    assert [each.names for each in accesses.inputs if each.kinds & Kind.LISTING] == [("x",)]
