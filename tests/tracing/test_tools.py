@@ -77,12 +77,14 @@ TOOLS: dict[str, tuple[str, ...]] = {
         "shutil.which('gcc'); shutil.copytree('sub', 'new'); linecache.getline('a', 1); mimetypes.init()\n"
         "os.path.samefile('a', 'b'); pwd.getpwuid(0); os.listxattr('a'); os.statvfs('.'); os.path.ismount('/')\n"
         "d = os.open('sub', 0); os.stat('c', dir_fd=d); os.listdir(d); os.fchdir(d); open('c').read()\n"
-        "os.open('d/e', 0, dir_fd=d); f = open('../a'); mmap.mmap(f.fileno(), 0, prot=1); os.readlink('/proc/self/exe')",
+        "os.open('d/e', 0, dir_fd=d); f = open('../a'); mmap.mmap(f.fileno(), 0, prot=1)\n"
+        "os.readlink('/proc/self/exe')",
     ),
     "Python: names that are no text": (
         *_PYTHON,
         "import os; os.mkdir(b'\\xff\\xe9'); os.chdir(b'\\xff\\xe9'); open('x y\\n', 'w'); os.stat('x y\\n')\n"
-        "os.path.exists('../a'); os.listdir('..'); os.rename('x y\\n', '../q'); os.chdir('..'); os.rmdir(b'\\xff\\xe9')",
+        "os.path.exists('../a')\n"
+        "os.listdir('..'); os.rename('x y\\n', '../q'); os.chdir('..'); os.rmdir(b'\\xff\\xe9')",
     ),
     "Python: processes": (
         *_PYTHON,
@@ -137,7 +139,7 @@ TOOLS: dict[str, tuple[str, ...]] = {
     "git": (
         *("sh", "-c"),
         "git init -q .; git add a b sub; git -c user.name=x -c user.email=y commit -qm m; git status; git log; "
-        "git ls-files; git describe --always --dirty; git mv a q; git clone -q . clone; git checkout -q -b z; git grep b",
+        "git ls-files; git describe --always --dirty; git mv a q; git clone -q . clone; git checkout -qb z; git grep b",
     ),
     "tar": ("sh", "-c", "tar cf t.tar a b sub; mkdir x; tar xf t.tar -C x; tar czf t.tgz sub; tar -X a -cf u.tar sub"),
     "sqlite3": (
@@ -149,8 +151,8 @@ TOOLS: dict[str, tuple[str, ...]] = {
         *("sh", "-c"),
         "ls -laR; cp -a sub new; cp -r sub/d d2; install -m 644 a a3; mv a3 a4; stat a; readlink -f sub/../a; du -s .; "
         "df .; find . -newer a -exec cat {} +; grep -r a .; diff a b; test a -ef b; id; env -i /bin/cat a; tee o < a; "
-        "mktemp -p sub; truncate -s 3 t; ln -s a l; cat l; dd if=a of=dd; split a; touch -r a u; chmod --reference=a b; "
-        "mkfifo p; (cat p & echo x > p; wait); env -C sub cat c; install -d x/y/z; nproc",
+        "mktemp -p sub; truncate -s 3 t; ln -s a l; cat l; dd if=a of=dd; split a; touch -r a u; "
+        "chmod --reference=a b; mkfifo p; (cat p & echo x > p; wait); env -C sub cat c; install -d x/y/z; nproc",
     ),
     "compression": ("sh", "-c", "gzip -k a; zcat a.gz; diff -u a b > p; patch a < p"),
 }
