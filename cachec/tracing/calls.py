@@ -23,6 +23,8 @@ _RENAME_EXCHANGE = 2
 _RESOLVE_IN_ROOT = 0x10
 _SA_RESTART = 0x10000000
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+_NO_CONTENT = os.O_PATH | os.O_DIRECTORY  # O_TMPFILE has the latter
+_STATUS, _CONTENT = Kind.STATUS.value, Kind.CONTENT.value
 
 #: Families whose sockets lead to nothing outside of the kernel: AF_UNSPEC (ends a connection), AF_NETLINK, AF_ALG.
 _KERNEL_FAMILIES = frozenset({0, 16, 38})
@@ -122,7 +124,7 @@ class Calls:
             "rt_sigaction": self._set_handler,
         }
         for name, (descriptor, path, flags, kind) in _LOOKUPS.items():
-            named[name] = self._on_path(descriptor, path, flags, partial(recorder.look_up, kind=int(kind)))
+            named[name] = self._on_path(descriptor, path, flags, partial(recorder.look_up, kind=kind.value))
         for name, (descriptor, path, flags) in _ATTRIBUTES.items():
             named[name] = self._on_path(descriptor, path, flags, recorder.set_attributes)
         for name, (descriptor, path) in _MAKES.items():
@@ -183,11 +185,11 @@ class Calls:
         folder, path = self._path(pid, descriptor, address)
         if not path:
             return None
-        if flags & (os.O_PATH | os.O_DIRECTORY):  # O_TMPFILE has the latter
-            return self._recorder.look_up(folder, path, not flags & os.O_NOFOLLOW, Kind.STATUS)
+        if flags & _NO_CONTENT:
+            return self._recorder.look_up(folder, path, not flags & os.O_NOFOLLOW, _STATUS)
         if flags & _WRITES:
             return self._recorder.open_to_write(folder, path, flags)
-        return self._recorder.look_up(folder, path, not flags & os.O_NOFOLLOW, Kind.CONTENT)
+        return self._recorder.look_up(folder, path, not flags & os.O_NOFOLLOW, _CONTENT)
 
     def _openat2(self, pid: int, arguments: tuple[int, ...]) -> Commit | None:
         flags, _mode, resolve = struct.unpack("<QQQ", self._memory.read(pid, arguments[2], 24))

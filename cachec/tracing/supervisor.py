@@ -208,7 +208,7 @@ class _TracedRun(_Run):
         try:
             poller = self._poller(pidfd, listener.fd)
             while True:
-                for fd, event in self._poll(poller):
+                for fd, event in self._poll(poller) if self._readers else poller.poll():
                     if fd == listener.fd and event & select.POLLIN:
                         self._answer(listener)
                     else:
