@@ -6,7 +6,6 @@ where this process is killed, and where a process outlives the command.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import select
@@ -120,11 +119,11 @@ class _TracedRun(_Run):
     def run(self) -> Accesses:
         """Run the command to its end."""
         token = int.from_bytes(os.urandom(4), "little") | 1
-        program = ctypes.create_string_buffer(assemble(self._machine, token))
+        program = assemble(self._machine, token)
         others = children()
-        child = Child(self._command, self._signals, self._machine, program.raw[:-1], token)
+        child = Child(self._command, self._signals, self._machine, program, token)
         try:
-            refused = self._probe(child.pid, program)
+            refused = self._probe(child, program)
             if refused:
                 return self.run_bare(Problem(Reason.NO_ACCESS, refused), child)
             try:
@@ -137,10 +136,11 @@ class _TracedRun(_Run):
                 problem = Problem(Reason.NO_LISTENER, "a signal ended the command before it started")
                 return _untraced(child.reap(), problem)
             fd, self._recorder.is_unprivileged = started
+            listener = Listener(fd)
             try:
-                returncode = self._supervise(Listener(fd), child, others)
+                returncode = self._supervise(listener, child, others)
             finally:
-                os.close(fd)
+                listener.close()
                 self._nested.close()
         finally:
             child.kill()  # where it has not ended, this has failed
@@ -171,12 +171,12 @@ class _TracedRun(_Run):
             return _untraced(returncode, Problem(Reason.NESTED, f"the outer tracer's record is damaged: {error}"))
         return accesses._replace(returncode=returncode, problems=(*accesses.problems, *left))
 
-    def _probe(self, pid: int, program: ctypes.Array[ctypes.c_char]) -> str:
+    def _probe(self, child: Child, program: bytes) -> str:
         """Return why the child can't be watched, its memory or its entry in /proc read; empty where it can."""
         try:
-            os.close(os.pidfd_open(pid))
-            current_folder(pid)
-            if self._memory.read(pid, ctypes.addressof(program), 8) == program.raw[:8]:
+            os.close(os.pidfd_open(child.pid))
+            current_folder(child.pid)
+            if self._memory.read(child.pid, child.program_address, 8) == program[:8]:
                 return ""
         except (OSError, Unreadable) as error:
             return str(error)
