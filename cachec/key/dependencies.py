@@ -135,12 +135,14 @@ def attributes_digest(path: str, flags: str) -> str:
 
 
 def stdin_kind() -> str:
-    """What standard input is: ``file``, ``pipe`` or ``device``; ``closed`` where there is none."""
+    """What standard input is: ``file``, ``pipe``, ``nothing`` (/dev/null) or ``device``; ``closed`` where there is none."""
     try:
-        mode = os.fstat(0).st_mode
+        status = os.fstat(0)
     except OSError:
         return "closed"
-    return "file" if stat.S_ISREG(mode) else "device" if stat.S_ISCHR(mode) else "pipe"
+    if stat.S_ISCHR(status.st_mode):
+        return "nothing" if status.st_rdev == os.makedev(1, 3) else "device"
+    return "file" if stat.S_ISREG(status.st_mode) else "pipe"
 
 
 def stdin_digest(digests: FileDigests) -> str:

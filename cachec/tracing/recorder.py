@@ -72,6 +72,8 @@ class Recorder:
     def __init__(self) -> None:
         self.problems: dict[Problem, None] = {}
         self.may_be_interrupted = False
+        #: Whether standard input was read, or duplicated.
+        self.uses_stdin = False
         #: Whether programs run without the privileges of their owner and group (PR_SET_NO_NEW_PRIVS).
         self.is_unprivileged = False
         self._lookups: dict[tuple[bytes, bytes, bool], _Lookup] = {}
