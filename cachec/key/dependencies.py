@@ -135,7 +135,7 @@ def attributes_digest(path: str, flags: str) -> str:
 
 
 def stdin_kind() -> str:
-    """What standard input is: ``file``, ``pipe``, ``nothing`` (/dev/null) or ``device``; ``closed`` where there is none."""
+    """What standard input is: ``file``, ``pipe``, ``nothing`` (/dev/null), ``device``, or ``closed``."""
     try:
         status = os.fstat(0)
     except OSError:

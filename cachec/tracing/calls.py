@@ -87,6 +87,10 @@ _MAKES = {
 }
 
 _NAMESPACE_CALLS = ["chroot", "unshare", "setns", "mount", "umount2", "pivot_root", "move_mount", "open_tree", "clone"]
+
+#: Descriptors at which shells keep what they redirect (POSIX.1-2024, Shell Command Language, 2.7).
+_SAVED_FROM = 10
+
 _UNSUPPORTED_CALLS = ("open_by_handle_at", "uselib")
 
 
@@ -140,6 +144,7 @@ class Calls:
             named[name] = self._on_path(descriptor, path, False, lambda f, p, _: recorder.make_name(f, p))
         for name in READS_DESCRIPTOR:
             named[name] = self._read_stdin
+        named["fcntl"] = self._save_stdin
         for name in _NAMESPACE_CALLS:
             named[name] = partial(self._refuse, Reason.NAMESPACE, name)
         for name in _UNSUPPORTED_CALLS:
@@ -293,6 +298,10 @@ class Calls:
             if (status.st_dev, status.st_ino) != (self._stdin.st_dev, self._stdin.st_ino):
                 return None
         return partial(setattr, self._recorder, "uses_stdin", True)
+
+    def _save_stdin(self, pid: int, arguments: tuple[int, ...]) -> Commit | None:
+        """A shell that redirects its standard input keeps the old one at 10 or above meanwhile, and reads none of it."""
+        return None if arguments[2] >= _SAVED_FROM else self._read_stdin(pid, arguments)
 
     def _refuse(self, reason: Reason, name: str, _pid: int, _arguments: tuple[int, ...]) -> Commit | None:
         return self._recorder.problem(reason, name)

@@ -286,6 +286,7 @@ def test_a_folder_that_is_not_removed_counts_by_its_names(work: Path) -> None:
         ("sh -c 'cat'", True),
         ("read x", True),
         ("exec 3<&0; true", True),
+        ("bash -c 'cat < other; { cat; } < other'", False),
         (f"{sys.executable} -c 'import sys'", False),
         (f"{sys.executable} -c 'import sys; sys.stdin.read()'", True),
         (f"{sys.executable} -c 'import os; os.pread(0, 1, 0)'", True),
