@@ -179,7 +179,8 @@ class Draft:
                 self._folders.setdefault(os.path.dirname(path), {})[os.path.basename(path)] = None
             elif read.kind == "content":
                 self._files[path] = self._digests.of_installed(path)
-                self._lookups[path, b"1"] = found_at(path)
+                follow = "link" not in read.name
+                self._lookups[path, _flag(follow)] = found_at(path, follow=follow)
                 self._installed.add(path)
             elif read.kind == "lookup":
                 follow = "link" not in read.name

@@ -65,6 +65,8 @@ def run_command(where: RunEnvironment, command: Command, argv: Sequence[str], st
     why = unstorable(changes, allowed.allows if command.is_plain else allowed.is_named, allowed.is_named)
     if why:
         recorder.keep_out(Reason.UNDESCRIBED, f"{why}; --outputs names outputs")
+    if run.accesses.changes and not changes and not run.ended.stdout:
+        recorder.keep_out(Reason.UNDESCRIBED, "all that it wrote is in caches of programs, which are no outputs")
     if recorder.kept_out() is None:
         named = {change.path for change in changes if allowed.is_named(change.path)}
         _Record(where, command, run, recorder, sees_time=sees_time).record(named, allowed.is_cache)
@@ -118,7 +120,8 @@ class _Record:
             for read in reads.all():
                 if read.kind == "content":
                     files[os.path.join(command.cwd, read.where)] = read.digest
-                self._recorder.traced(msgspec.structs.replace(read, where=places.kept(read.where)))
+                kept = places.kept(read.where) if read.where else ""
+                self._recorder.traced(msgspec.structs.replace(read, where=kept))
         except (Changed, OSError) as error:
             self._recorder.keep_out(Reason.INPUT_CHANGED, str(error))
             return

@@ -135,6 +135,7 @@ class Calls:
             "sendmsg": self._send_message,
             "sendmmsg": self._send_message,
             "rt_sigaction": self._set_handler,
+            "umask": lambda _pid, _arguments: partial(setattr, recorder, "uses_umask", True),
         }
         for name, (descriptor, path, flags, kind) in _LOOKUPS.items():
             named[name] = self._on_path(descriptor, path, flags, partial(recorder.look_up, kind=kind.value))
@@ -300,7 +301,7 @@ class Calls:
         return partial(setattr, self._recorder, "uses_stdin", True)
 
     def _save_stdin(self, pid: int, arguments: tuple[int, ...]) -> Commit | None:
-        """A shell that redirects its standard input keeps the old one at 10 or above meanwhile, and reads none of it."""
+        """A shell that redirects its standard input keeps the old one at 10 or above, and does not read it there."""
         return None if arguments[2] >= _SAVED_FROM else self._read_stdin(pid, arguments)
 
     def _refuse(self, reason: Reason, name: str, _pid: int, _arguments: tuple[int, ...]) -> Commit | None:

@@ -77,7 +77,12 @@ class NestedRuns:
 
             inputs, changes = run.recorder.finish()
             problems = tuple(run.recorder.problems)
-            flags = (run.recorder.may_be_interrupted, run.notifications[0], run.recorder.uses_stdin)
+            flags = (
+                run.recorder.may_be_interrupted,
+                run.notifications[0],
+                run.recorder.uses_stdin,
+                run.recorder.uses_umask,
+            )
             accesses = Accesses(0, inputs, changes, problems, *flags)
             with os.fdopen(run.file, "wb") as result:
                 result.write(encode(accesses))

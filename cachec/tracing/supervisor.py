@@ -155,6 +155,7 @@ class _TracedRun(_Run):
             self._recorder.may_be_interrupted,
             self._notifications,
             self._recorder.uses_stdin,
+            self._recorder.uses_umask,
         )
 
     def _run_nested(self, others: set[int]) -> Accesses:
@@ -272,4 +273,6 @@ def _status(descriptor: int | None) -> os.stat_result | None:
 
 
 def _untraced(returncode: int, problem: Problem) -> Accesses:
-    return Accesses(returncode, (), (), (problem,), may_be_interrupted=False, notifications=0, uses_stdin=True)
+    return Accesses(
+        returncode, (), (), (problem,), may_be_interrupted=False, notifications=0, uses_stdin=True, uses_umask=True
+    )

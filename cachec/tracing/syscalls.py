@@ -90,6 +90,7 @@ open_tree 428 428
 clone 56 220
 rt_sigaction 13 134
 io_uring_setup 425 425
+umask 95 166
 read 0 63
 readv 19 65
 pread64 17 67
