@@ -90,6 +90,11 @@ class Input(NamedTuple):
     """One path that the run looked up before it made it.
 
     The path is literal. ``os.path.join(folder, path)`` leads there; only the kernel resolves it.
+
+    Below /proc, the folder of a process of the run itself is no input, by ``self``, ``thread-self`` or its number. Its
+    links ``cwd``, ``root``, ``exe`` and ``fd/N`` count as what they lead to. All else below /proc and /sys is an input,
+    other processes too, and the caller decides what it is worth. ``state`` does not say there whether the content is
+    the same: size and times are those of no file.
     """
 
     path: str
@@ -134,6 +139,10 @@ class Accesses(NamedTuple):
     may_be_interrupted: bool
     #: Calls that the kernel reported.
     notifications: int
+    #: Whether a process read from the standard input that the run was given, or duplicated it.
+    uses_stdin: bool
+    #: Whether a process asked for the mask of new files, which umask(2) tells by setting another.
+    uses_umask: bool
 
 
 def state_of(status: os.stat_result) -> State:

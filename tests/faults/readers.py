@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
-import torch
 
 import cachec
 from cachec import bundle, config, report, warm
@@ -63,8 +62,10 @@ from tests.faults import own
 from tests.faults.mutations import Seed, seed_of_json
 from tests.faults.scene import Scene
 from tests.hostile import make_formats
+from tests.needs import Later
 from tests.plugins.mlir.conftest import BLOBS, SETTINGS, Builder, inline_program, program
 
+torch: Any = Later("torch")
 Read = Callable[[bytes], object]
 _HOSTILE = Path(__file__).parents[1] / "hostile"
 
