@@ -27,6 +27,9 @@ _OUTPUTS: dict[str, OutputKind] = {
 
 _OWN = re.compile(r"/(dev/(std(in|out|err)$|fd/)|proc/)")
 
+#: Names of standard input.
+_STDIN = {"-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"}
+
 #: The name of a pass in the description of a pipeline.
 _WORD = re.compile(r"[\w-]{3,}")
 
@@ -90,7 +93,7 @@ def _is_itself(program: str, adapter: Adapter) -> bool:
 
 def names_stdin(command: Command) -> bool:
     """Whether a command without a full description is to get all of standard input, which counts then."""
-    return command.is_plain and (command.options.stdin or not {"-", "/dev/stdin"}.isdisjoint(command.argv[1:]))
+    return command.is_plain and (command.options.stdin or not _STDIN.isdisjoint(command.argv[1:]))
 
 
 def _add_options(command: Command) -> None:
