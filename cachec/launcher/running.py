@@ -153,7 +153,7 @@ class _Record:
     def _of_time(self, files: Mapping[str, str]) -> None:
         environ = self._where.variables
         why = "it used the time" if self._sees_time else texts.why_volatile(self._command, files)
-        if why and texts.EPOCH in environ:  # which no compiler takes for the time of a file
+        if why and texts.EPOCH in environ and texts.heeds_epoch(self._command, environ):  # but not for a file's time
             self._recorder.environment(texts.EPOCH, variable_digest(texts.EPOCH, environ))
             why = texts.why_volatile(self._command, files, texts.TIMES[2:])
         if why:

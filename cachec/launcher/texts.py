@@ -73,6 +73,16 @@ def has_seen_time(stderr: bytes) -> bool:
     return any(words in stderr for words in _SAID)
 
 
+def heeds_epoch(command: Command, environ: Mapping[str, str]) -> bool:
+    """Whether a compiler takes the time from ``EPOCH`` (clang from version 16 on): it is asked."""
+    import subprocess
+
+    argv = [command.program, "-E", "-x", "c", "-"]
+    env = {**environ, EPOCH: "86400"}
+    said = subprocess.run(argv, input=b"__DATE__\n", env=env, cwd=command.cwd, capture_output=True, check=False)
+    return b"Jan  2 1970" in said.stdout
+
+
 def why_volatile(command: Command, files: Mapping[str, str], words: Sequence[bytes] = TIMES) -> str:
     """Why the time may be in the result of a compiler that has not told so; empty where it is not.
 
