@@ -246,3 +246,14 @@ _IREE = os.path.join(os.path.dirname(sys.executable), "iree-compile")
 def test_a_command_counts_with_its_distribution(launcher: Launcher) -> None:
     write("a.mlir", "x")
     assert "distribution/iree-base-compiler" in _parts(_IREE, "a.mlir", "-o", "a.vmfb")
+
+
+def test_another_program_of_that_name_counts_as_it_is(launcher: Launcher, tmp_path: Path) -> None:
+    tool = tmp_path / "bin" / "iree-compile"
+    tool.write_text('#!/bin/sh\necho "$EXTRA" | cat "$1" - > "$3"\n')
+    tool.chmod(0o755)
+    write("a.mlir", "x")
+    for _ in range(2):
+        assert launcher.run("iree-compile", "a.mlir", "-o", "a.vmfb").code == 0
+    assert launcher.reasons() == ["miss:new-input", "hit"]
+    assert Path("a.vmfb").read_text() == "x\n"
