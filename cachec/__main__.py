@@ -73,6 +73,16 @@ def _import_click() -> None:
             del modules[name]
 
 
+def _occupy_stdin() -> None:
+    """Where standard input is closed, have nothing there: else the next file that is opened takes its place."""
+    import os
+
+    try:
+        os.fstat(0)
+    except OSError:
+        os.open(os.devnull, os.O_RDONLY)
+
+
 def _uncoerce_locale() -> None:
     """Take out the variable that Python itself sets where the locale is C (PEP 538): a command is not to get it."""
     import os
@@ -87,6 +97,7 @@ def _execute(args: list[str]) -> int:
     from cachec.launcher.direct import answer
     from cachec.launcher.helpers import run_helper
 
+    _occupy_stdin()
     _uncoerce_locale()
     run_helper(args)  # does not return where it was one
     if answer(args):

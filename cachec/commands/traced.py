@@ -26,6 +26,7 @@ from cachec.key.dependencies import (
     content_digest,
     exists_digest,
     lookup_digest,
+    mode_digest,
     names_digest,
     umask_digest,
 )
@@ -181,8 +182,22 @@ class Reads:
                 if place not in seen:
                     seen.add(place)
                     yield read
+        yield from self._modes()
         if self._run.accesses.uses_umask:
             yield Read("umask", "", "", umask_digest())
+
+    def _modes(self) -> Iterator[Read]:
+        """Of a file that the run writes anew and then gives another mode, the mode before decides what comes out."""
+        for change in self._run.accesses.changes:
+            before, after = change.before, change.after
+            if after is None or not stat.S_ISREG(after.mode) or change.effect & Effect.REMOVED:
+                continue
+            if not change.effect & Effect.ATTRIBUTES or self._is_cache(change.path):
+                continue
+            if before is None:
+                yield Read("lookup", change.path, "link exists", exists_digest(there=False))
+            elif before.ino == after.ino:
+                yield Read("lookup", change.path, "mode", mode_digest(before.mode))
 
     def opened(self) -> set[str]:
         """The real paths of files that the run opened, and did not make."""

@@ -109,13 +109,15 @@ def content_digest(path: str, flags: str, digests: FileDigests) -> str:
 
 
 def lookup_digest(path: str, flags: str, keyed: Callable[[str], str] = str) -> str:
-    """The digest of what a look-up of a path finds. flags: words of ``link`` (one at the end is not followed) and
-    ``exists`` (no more counts). keyed: the text of the real path of a folder as it counts."""
+    """The digest of what a look-up of a path finds. flags: words of ``link`` (one at the end is not followed),
+    ``exists`` and ``mode`` (no more counts). keyed: the text of the real path of a folder as it counts."""
     follow = "link" not in flags
     if "exists" in flags:
         return exists_digest(there=not found_at(path, follow=follow).startswith(b"-"))
     try:
         status = os.stat(path, follow_symlinks=follow)
+        if "mode" in flags:
+            return mode_digest(status.st_mode)
         if stat.S_ISDIR(status.st_mode):
             return digest_bytes(b"%o %b" % (status.st_mode, os.fsencode(keyed(os.path.realpath(path)))))
         return digest_bytes(described(status, os.readlink(path) if stat.S_ISLNK(status.st_mode) else ""))
@@ -126,6 +128,11 @@ def lookup_digest(path: str, flags: str, keyed: Callable[[str], str] = str) -> s
 def exists_digest(*, there: bool) -> str:
     """The digest of a look-up that asks for no more than whether something is there."""
     return PRESENT if there else ABSENT
+
+
+def mode_digest(mode: int) -> str:
+    """The digest of a look-up that asks for no more than type and mode."""
+    return digest_bytes(b"mode %o" % mode)
 
 
 def names_digest(names: Iterable[str]) -> str:

@@ -115,7 +115,7 @@ class _Record:
         given = {output.path for output in command.outputs}
         named = named | withheld | {os.path.realpath(path) for path in given}
         files: dict[str, str] = {}
-        reads = Reads(self._run, self._where.digests, command.cwd, keyed=places.kept, named=named, is_cache=is_cache)
+        reads = Reads(self._run, self._where.digests, command.cwd, keyed=places.folder, named=named, is_cache=is_cache)
         try:
             for read in reads.all():
                 if read.kind == "content":
@@ -145,7 +145,8 @@ class _Record:
             self._recorder.seen(Read("same", f"{len(group)} paths", kept, places.sameness(kept)))
         if places.base is None:
             return
-        if (is_source and texts.may_hold_folder(command, files, places.base)) or (command.is_plain and not is_source):
+        may_hold = texts.may_hold_folder(command, files, places.base) if is_source else command.is_plain
+        if may_hold and not command.options.relocatable:
             self._recorder.seen(Read("folder", "base_dir", "", places.digest("base_dir")))
 
     def _of_time(self, files: Mapping[str, str]) -> None:

@@ -290,8 +290,8 @@ def _read_in_words(read: Read, keeps_out: str) -> str:
         "same": "are one where they were several, or several where they were one",
         "folder": "is another one, and its path is in the result"
         if is_anchored(read.where)
-        else "is another one, and its path is in what the command wrote: "
-        + (keeps_out or "`cachec audit` says what keeps it out"),
+        else "is another one, and its path is, or may be, in what the command wrote: "
+        + (keeps_out or "--relocatable says that it is not"),
     }[read.kind]
     return f"{read.kind} {read.where} {verb}"
 

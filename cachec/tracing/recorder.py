@@ -66,6 +66,9 @@ class _Claim:
         self.before = self.replaced = before
         self.is_moved_here = False
 
+    def add(self, effect: Effect) -> None:
+        self.effect |= effect
+
 
 class Recorder:
     """The record of one run. Paths are bytes; ``folder`` is empty, or what a relative path starts from."""
@@ -104,8 +107,11 @@ class Recorder:
             mode = status.st_mode & 0o170000
             if mode not in _ORDINARY:
                 return self._look_up_special(full, follow, status, kind, key)
-        if self._claims and self._is_own(full, follow, status):
-            return None
+        if self._claims:
+            if self._is_own(full, follow, status):
+                return None
+            if follow and status is not None and self._is_below_own(full):
+                return self.look_up(b"", _real_path(full, follow=True), True, kind)  # a link of the run leads there
         if known is not None:
             return partial(known.add, kind)
         if status is not None and mode == stat.S_IFDIR:
@@ -180,9 +186,10 @@ class Recorder:
         full, status = _status(folder, path, follow)
         if status is None:
             return self.look_up(folder, path, follow, _STATUS)
-        if self._is_own(full, follow, status):
-            return None
-        return self._claim(full, follow, Effect.ATTRIBUTES, status)
+        if not self._is_own(full, follow, status):
+            return self._claim(full, follow, Effect.ATTRIBUTES, status)
+        claim = self._claims.get(_real_path(full, follow))
+        return None if claim is None else partial(claim.add, Effect.ATTRIBUTES)
 
     def rename(
         self, source: tuple[bytes, bytes], target: tuple[bytes, bytes], *, exchanges: bool = False
@@ -277,6 +284,16 @@ class Recorder:
             claim = self._claims.get(path)
             if claim is not None and claim.effect & Effect.CREATED:
                 return _identity(claim.replaced) != _identity(_status(b"", path, False)[1])
+        return False
+
+    def _is_below_own(self, full: bytes) -> bool:
+        """Whether a path leads through a link that the run made."""
+        path = text = os.path.normpath(full)
+        while len(path) > 1:
+            claim = self._claims.get(path)
+            if claim is not None and claim.effect & Effect.CREATED:
+                return text != _real_path(full, follow=True)
+            path = os.path.dirname(path)
         return False
 
     def _claim(
