@@ -289,7 +289,7 @@ def _read_in_words(read: Read, keeps_out: str) -> str:
         "folder": "is another one, and its path is in the result"
         if is_anchored(read.where)
         else "is another one, and its path is in what the command wrote: "
-        + (keeps_out or "`cachec audit` says what keeps it out"),
+        + (keeps_out or "have the command leave it out"),
     }[read.kind]
     return f"{read.kind} {read.where} {verb}"
 
