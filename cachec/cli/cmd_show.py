@@ -31,10 +31,12 @@ _SHOWN_READS = 3
 
 @click.command("show")
 @click.argument("what", metavar="KEY-or-FILE")
-@click.option("--full", is_flag=True, help="Every part and run, with digests and all that is known of them.")
+@click.option("--full", is_flag=True, help="Every part, run and read, with digests and all that is known of them.")
+@click.option("--reads", is_flag=True, help="What its runs looked up: files, paths, variables; by folder.")
+@click.option("--check", is_flag=True, help="The same, and whether each of them is the same now.")
 @json_option
 @pass_session
-def command(session: Session, what: str, full: bool) -> None:
+def command(session: Session, what: str, full: bool, reads: bool, check: bool) -> None:
     """Show an entry by its key, or which stage and key a file came from, by its content.
 
     An existing file is taken for a file; anything else for a key. What does not fit a screen is left out, and told.
@@ -43,6 +45,7 @@ def command(session: Session, what: str, full: bool) -> None:
     Examples:
       cachec show 3fa9c2
       cachec show 3fa9c2 --full
+      cachec show 3fa9c2 --reads --check
       cachec show build/model.vmfb --json
 
     \b
@@ -51,11 +54,17 @@ def command(session: Session, what: str, full: bool) -> None:
                                "subject", "leaves": [[path, text]]}] or null,
                     "runs": [{"created", "seconds", "reads": [{"kind", "where", "name", "digest"}],
                               "artifacts": [{"digest", "size"}]}], "pinned"}
+    JSON of --reads: {"kind": "reads", "key", "stage", "checked_in": a folder or null,
+                      "runs": [{"created", "seconds", "holds",
+                                "reads": [{"kind", "where", "name", "digest", "folder", "result", "holds"}]}]}
     JSON of a file: {"kind": "file", "path", "digest", "size", "origins": [{"key", "stage"}]}
     Exit code 1: no such entry, or no entry holds this content.
     """
+    reads = reads or check
     if os.path.isdir(what):
         raise CachecError(f"{what!r} is a folder; give one of its files, or a key")
+    if os.path.exists(what) and reads:
+        raise UsageError(f"{what!r} is a file; --reads wants the key that `cachec show` says it came from")
     if os.path.exists(what):
         _show_file(session, what)
     elif os.sep in what or "." in what:
@@ -64,6 +73,10 @@ def command(session: Session, what: str, full: bool) -> None:
         raise UsageError(
             f"{what!r} is neither a file that is there nor a key ({MIN_PREFIX} to 64 hexadecimal characters)"
         )
+    elif reads:
+        from cachec.cli.shown_reads import show_reads
+
+        show_reads(session, session.entry(what), every=full, check=check)
     else:
         _show_entry(session, what, full)
 
