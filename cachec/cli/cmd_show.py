@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -22,7 +22,7 @@ from cachec.cli.session import (
     told_as_json,
 )
 from cachec.errors import CachecError, UsageError
-from cachec.model import PartKind
+from cachec.model import Entry, PartKind
 
 #: Parts and reads that are shown where not all are asked for.
 _SHOWN_PARTS = 10
@@ -45,7 +45,8 @@ def command(session: Session, what: str, full: bool, reads: bool, check: bool) -
     Examples:
       cachec show 3fa9c2
       cachec show 3fa9c2 --full
-      cachec show 3fa9c2 --reads --check
+      cachec show 3fa9c2 --reads
+      cachec show build/model.vmfb --check
       cachec show build/model.vmfb --json
 
     \b
@@ -63,10 +64,10 @@ def command(session: Session, what: str, full: bool, reads: bool, check: bool) -
     reads = reads or check
     if os.path.isdir(what):
         raise CachecError(f"{what!r} is a folder; give one of its files, or a key")
-    if os.path.exists(what) and reads:
-        raise UsageError(f"{what!r} is a file; --reads wants the key that `cachec show` says it came from")
-    if os.path.exists(what):
+    if os.path.exists(what) and not reads:
         _show_file(session, what)
+    elif os.path.exists(what):
+        _show_reads(session, _newest_of_file(session, what), full=full, check=check)
     elif os.sep in what or "." in what:
         session.fail(f"there is no file {what!r}")
     elif not is_key_prefix(what):
@@ -74,21 +75,48 @@ def command(session: Session, what: str, full: bool, reads: bool, check: bool) -
             f"{what!r} is neither a file that is there nor a key ({MIN_PREFIX} to 64 hexadecimal characters)"
         )
     elif reads:
-        from cachec.cli.shown_reads import show_reads
-
-        show_reads(session, session.entry(what), every=full, check=check)
+        _show_reads(session, session.entry(what), full=full, check=check)
     else:
         _show_entry(session, what, full)
 
 
-def _show_file(session: Session, path: str) -> None:
+def _show_reads(session: Session, entry: Entry, *, full: bool, check: bool) -> None:
+    from cachec.cli.shown_reads import show_reads
+
+    show_reads(session, entry, every=full, check=check)
+
+
+def _newest_of_file(session: Session, path: str) -> Entry:
+    """Return the newest entry with the content of a file; the others are named on stderr. Exits with 1 without any."""
+    details = _details_of_file(session, path)
+    found = [session.entry(key) for key in sorted({origin["key"] for origin in details["origins"]})]
+    if not found:
+        _fail_without_origin(session, details)
+    found.sort(key=lambda entry: -max(trace.created for trace in entry.traces))
+    if len(found) > 1:
+        others = ", ".join(entry.key[:SHOWN_KEY] for entry in found[1:])
+        click.echo(f"cachec: the newest of {len(found)} entries with this content; the others: {others}", err=True)
+    return found[0]
+
+
+def _fail_without_origin(session: Session, details: dict[str, Any]) -> NoReturn:
+    session.fail(
+        f"no entry of {session.settings.dir} holds the content of {details['path']!r} (BLAKE3 {details['digest']})"
+    )
+
+
+def _details_of_file(session: Session, path: str) -> dict[str, Any]:
     digest = FileDigests().of_path(path)
-    details = report.file_details(path, digest, os.stat(path).st_size, session.store.find_artifact(digest))
+    return report.file_details(path, digest, os.stat(path).st_size, session.store.find_artifact(digest))
+
+
+def _show_file(session: Session, path: str) -> None:
+    details = _details_of_file(session, path)
     if not told_as_json(details):
         for origin in details["origins"]:
             click.echo(f"{clean(path)} came from stage {clean(origin['stage'])}, key {origin['key']}")
     if not details["origins"]:
-        session.fail(f"no entry of {session.settings.dir} holds the content of {path!r} (BLAKE3 {digest})")
+        _fail_without_origin(session, details)
 
 
 def _show_entry(session: Session, prefix: str, full: bool) -> None:

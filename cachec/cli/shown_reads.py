@@ -50,8 +50,10 @@ def show_reads(session: Session, entry: Entry, *, every: bool, check: bool) -> N
                 "seconds": trace.seconds,
                 "holds": _hold(reads),
                 "reads": [
-                    {"kind": each.read.kind, "where": each.read.where, "name": each.read.name}
-                    | {"digest": each.read.digest, "folder": each.folder, "result": each.result, "holds": each.holds}
+                    {
+                        **{name: getattr(each.read, name) for name in Read.__struct_fields__},
+                        **{"folder": each.folder, "result": each.result, "holds": each.holds},
+                    }
                     for each in reads
                 ],
             }

@@ -10,9 +10,9 @@ import msgspec
 
 from cachec.base.anchors import Anchors, anchors_of, is_anchored
 from cachec.base.distributions import Distributions
-from cachec.base.hashing import digest_bytes
+from cachec.base.hashing import EMPTY, digest_bytes
 from cachec.errors import StoreFault
-from cachec.key.dependencies import ABSENT, EMPTY, Dependencies
+from cachec.key.dependencies import ABSENT, Dependencies
 from cachec.key.tools.tools import ToolKeys
 from cachec.launcher.places import Places
 from cachec.launcher.stage import PlacedDependencies

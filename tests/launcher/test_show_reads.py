@@ -218,7 +218,20 @@ def test_stages(launcher: Launcher) -> None:
     assert "3 lookups can be checked by the stage's process alone" in show("b" * 64, "--check").output
 
 
+def test_by_a_file(launcher: Launcher) -> None:
+    """The entry that wrote a file is found by its content."""
+    key = store_run(launcher)
+    assert show("out.txt", "--reads").output == show(key, "--reads").output
+    store = Store(launcher.store)
+    entry = store.lookup(key)
+    assert entry is not None
+    store.publish("a" * 64, "pkg.build", (), entry.parts, entry.traces[0])
+    result = show("out.txt", "--reads")
+    assert result.exit_code == 0
+    assert "the newest of 2 entries with this content; the others: " in result.stderr
+    assert show("in.txt", "--reads").exit_code == 1
+
+
 def test_wrong_use(launcher: Launcher) -> None:
     store_run(launcher)
-    assert show("in.txt", "--reads").exit_code == 2
     assert show("f" * 64, "--reads").exit_code == 1
