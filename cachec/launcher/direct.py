@@ -22,7 +22,8 @@ Imports no module that takes a millisecond: not even ``typing``.
                   what a look-up finds (path, ``1`` where a link is followed, ``lookups.found_at``);
                   store; index file, identity, trust, row as the file has it, digest of the row;
                   artifacts (digest, size, identity, trust); ``1`` where equal outputs keep their time stamps
-                  (``--restat``), else ``0``; outputs (path, mode, with ``=`` before it where a file that is there
+                  (``--restat``), else ``0``; ``1`` where standard input has to be a device, else ``0``;
+                  outputs (path, mode, with ``=`` before it where a file that is there
                   keeps its own, artifact number or ``-``, the file that is there while a launcher compiles
                   to the same place);
                   lengths of blobs; the record for the log, and the path of its copy where no variable says one
@@ -34,6 +35,7 @@ again, as that saves every later hit the look into the index. A memo of another 
 """
 
 import os
+import stat
 import time
 
 from blake3 import blake3
@@ -266,6 +268,8 @@ class _Memo:
             if int(size) < 0:
                 raise _Stale
         self._restat = self._next() == b"1"
+        if self._next() == b"1" and not stat.S_ISCHR(os.fstat(0).st_mode):
+            raise _Stale
         for _ in range(int(self._next())):
             path, mode, number, lock = self._take(4)
             self._locks.append(lock)

@@ -274,6 +274,7 @@ def describe_change(read: Read, keeps_out: str = "") -> str:
         "content": "has other content, or another mode",
         "lookup": "is not what the command found there",
         "names": "holds other names",
+        "stdin": "brings something else",
         "attributes": "has other extended attributes",
         "absent": "is there now",
         "there": "is gone, or something else",

@@ -23,6 +23,8 @@ _RENAME_EXCHANGE = 2
 _RESOLVE_IN_ROOT = 0x10
 _SA_RESTART = 0x10000000
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+_NO_CONTENT = os.O_PATH | os.O_DIRECTORY  # O_TMPFILE has the latter
+_STATUS, _CONTENT = Kind.STATUS.value, Kind.CONTENT.value
 
 #: Families whose sockets lead to nothing outside of the kernel: AF_UNSPEC (ends a connection), AF_NETLINK, AF_ALG.
 _KERNEL_FAMILIES = frozenset({0, 16, 38})
@@ -90,8 +92,10 @@ _UNSUPPORTED_CALLS = ("open_by_handle_at", "uselib")
 class Calls:
     """The handlers of one run."""
 
-    def __init__(self, recorder: Recorder, memory: Memory, numbers: Mapping[str, int]) -> None:
+    def __init__(self, recorder: Recorder, memory: Memory, numbers: Mapping[str, int], supervisor: int) -> None:
+        """supervisor: the process that started the run."""
         self._recorder = recorder
+        self._locate = partial(locate, supervisor)
         self._memory = memory
         self._abstract_sockets: set[bytes] = set()
         named: dict[str, Handler] = {
@@ -120,7 +124,7 @@ class Calls:
             "rt_sigaction": self._set_handler,
         }
         for name, (descriptor, path, flags, kind) in _LOOKUPS.items():
-            named[name] = self._on_path(descriptor, path, flags, partial(recorder.look_up, kind=int(kind)))
+            named[name] = self._on_path(descriptor, path, flags, partial(recorder.look_up, kind=kind.value))
         for name, (descriptor, path, flags) in _ATTRIBUTES.items():
             named[name] = self._on_path(descriptor, path, flags, recorder.set_attributes)
         for name, (descriptor, path) in _MAKES.items():
@@ -155,6 +159,7 @@ class Calls:
     ) -> Handler:
         """Return the handler of calls that use one path in one way."""
         string = self._memory.string
+        locate = self._locate
 
         def handle(pid: int, arguments: tuple[int, ...]) -> Commit | None:
             path = string(pid, arguments[path_at])
@@ -173,18 +178,18 @@ class Calls:
         """The folder and the path; with AT_EMPTY_PATH in ``flags``, those of the open file where the path is empty."""
         path = self._memory.string(pid, address)
         if path:
-            return locate(pid, descriptor & 0xFFFFFFFF, path)
+            return self._locate(pid, descriptor & 0xFFFFFFFF, path)
         return b"", descriptor_path(pid, descriptor & 0xFFFFFFFF) if flags & _EMPTY_PATH else b""
 
     def _open(self, pid: int, descriptor: int, address: int, flags: int) -> Commit | None:
         folder, path = self._path(pid, descriptor, address)
         if not path:
             return None
-        if flags & (os.O_PATH | os.O_DIRECTORY):  # O_TMPFILE has the latter
-            return self._recorder.look_up(folder, path, not flags & os.O_NOFOLLOW, Kind.STATUS)
+        if flags & _NO_CONTENT:
+            return self._recorder.look_up(folder, path, not flags & os.O_NOFOLLOW, _STATUS)
         if flags & _WRITES:
             return self._recorder.open_to_write(folder, path, flags)
-        return self._recorder.look_up(folder, path, not flags & os.O_NOFOLLOW, Kind.CONTENT)
+        return self._recorder.look_up(folder, path, not flags & os.O_NOFOLLOW, _CONTENT)
 
     def _openat2(self, pid: int, arguments: tuple[int, ...]) -> Commit | None:
         flags, _mode, resolve = struct.unpack("<QQQ", self._memory.read(pid, arguments[2], 24))
@@ -194,12 +199,12 @@ class Calls:
 
     def _execute(self, pid: int, descriptor: int, address: int, flags: int) -> Commit | None:
         folder, path = self._path(pid, descriptor, address, flags)
-        return self._recorder.execute(folder, path, partial(locate, pid, AT_FDCWD)) if path else None
+        return self._recorder.execute(folder, path, partial(self._locate, pid, AT_FDCWD)) if path else None
 
     def _list(self, pid: int, arguments: tuple[int, ...]) -> Commit | None:
         folder = descriptor_path(pid, arguments[0] & 0xFFFFFFFF)
         if folder.startswith(b"/proc/"):
-            _, folder = locate(pid, AT_FDCWD, folder)
+            _, folder = self._locate(pid, AT_FDCWD, folder)
         return self._recorder.list_folder(folder) if folder else None
 
     def _truncate(self, pid: int, arguments: tuple[int, ...]) -> Commit | None:
@@ -252,8 +257,8 @@ class Calls:
             if is_bound:
                 return partial(self._abstract_sockets.add, name)
             known = name in self._abstract_sockets
-            return None if known else self._recorder.problem(Reason.DAEMON, "@" + os.fsdecode(name[1:]))
-        folder, path = locate(pid, AT_FDCWD, name.split(b"\0", 1)[0])
+            return None if known else self._recorder.problem(Reason.DAEMON, name.replace(b"\0", b"@"))
+        folder, path = self._locate(pid, AT_FDCWD, name.split(b"\0", 1)[0])
         if not path:
             return None
         return self._recorder.make_name(folder, path) if is_bound else self._recorder.connect_to(folder, path)

@@ -1,7 +1,7 @@
 """Starts the command in a child that waits until it may go on, with the filter or without.
 
 Between fork(2) and execve(2) the child imports nothing. It has the terminal, the session, the limits and the umask of
-the parent.
+the parent. Where a fork takes long, as this process is large, the child is a fresh interpreter: see ``spawn``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from cachec.tracing.filter import install
-from cachec.tracing.syscalls import Architecture
+from cachec.tracing.spawn import is_large, spawn
+from cachec.tracing.syscalls import Architecture, architecture
 
 #: The terminal sends these to the command too; it decides.
 _TERMINAL_SIGNALS = (signal.SIGINT, signal.SIGQUIT)
@@ -41,7 +42,9 @@ class Command(NamedTuple):
     """What is started, and where; as the kernel takes it, so that the child has nothing to check."""
 
     arguments: list[bytes]
-    #: Paths of the program that are tried in turn, as execvp(3) does.
+    #: The program as the caller named it.
+    name: str
+    #: Its paths, which are tried in turn, as execvp(3) does.
     programs: list[bytes]
     environ: dict[bytes, bytes]
     folder: str | None
@@ -52,14 +55,21 @@ class Command(NamedTuple):
     def of(
         cls,
         arguments: Sequence[str],
+        program: str | None,
         environ: Mapping[str, str],
         folder: str | None,
         streams: tuple[int | None, int | None, int | None],
     ) -> Command:
-        """Find the programs by PATH of ``environ``, where the name has no slash. Raises ValueError, and OSError."""
+        """Find the program, by PATH of ``environ`` where its name has no slash. Raises ValueError, and OSError.
+
+        program: its name; None: the first of the arguments.
+        """
         words = [os.fsencode(word) for word in arguments]
+        if not words or not words[0]:
+            raise ValueError("a command needs a first word that is not empty")
+        name = os.fsencode(words[0] if program is None else program)
         variables = {os.fsencode(name): os.fsencode(value) for name, value in environ.items()}
-        if any(b"\0" in text for text in (*words, *variables, *variables.values())):
+        if any(b"\0" in text for text in (name, *words, *variables, *variables.values())):
             raise ValueError(f"an argument or a variable of {arguments[0]} has a null character in it")
         if any(not name or b"=" in name for name in variables):
             raise ValueError(f"a variable for {arguments[0]} has no name, or one with '=' in it")
@@ -67,8 +77,13 @@ class Command(NamedTuple):
             if fd is not None:
                 os.fstat(fd)
         path = variables.get(b"PATH", os.fsencode(os.defpath))
-        search = [os.path.join(each or b".", words[0]) for each in path.split(b":")]
-        return cls(words, [words[0]] if b"/" in words[0] else search, variables, folder, streams)
+        search = [os.path.join(each or b".", name) for each in path.split(b":")]
+        programs = [name] if b"/" in name or not name else search
+        return cls(words, os.fsdecode(name), programs, variables, folder, streams)
+
+
+#: The filter, its token, and whether each signal is ignored.
+_Arguments = tuple[bytes, int, Mapping[int, bool]]
 
 
 class NoListener(Exception):
@@ -93,16 +108,44 @@ class Child:
         self._command = command
         self._signals = signals
         self._returncode: int | None = None
+        #: Where the child has ``program`` in its memory.
+        self.program_address = 0
+        arguments = program, token, signals.in_child()
+        self.pid = 0
+        if program and is_large():  # without a filter an outer tracer would record what an interpreter looks up
+            self._spawn(arguments)
+        if not self.pid:
+            self._fork(machine, arguments)
+        signals.send_to(self.pid)
+
+    def _fork(self, machine: Architecture | None, arguments: _Arguments) -> None:
         self._socket, theirs = socket.socketpair()
+        self._program = ctypes.create_string_buffer(arguments[0], len(arguments[0]))
+        self.program_address = ctypes.addressof(self._program)
         self.pid = os.fork()
         if self.pid == 0:
             try:
                 self._socket.close()
-                _run_child(command, machine, program, token, signals, theirs)
+                _run_child(self._command, machine, *arguments, theirs)
             finally:
                 os._exit(_NOT_FOUND)
         theirs.close()
-        signals.send_to(self.pid)
+
+    def _spawn(self, arguments: _Arguments) -> None:
+        self._socket, theirs = socket.socketpair()
+        streams = [fd for fd in self._command.streams if fd is not None]
+        closed = [fd for fd in streams if not os.get_inheritable(fd)]
+        task = tuple(self._command), closed, *arguments
+        pid = spawn(__name__, run_spawned.__name__, task, (theirs.fileno(), *dict.fromkeys(streams)))
+        theirs.close()
+        message = self._socket.recv(8) if pid else b""
+        if len(message) == 8:
+            self.pid, self.program_address = pid, int.from_bytes(message, "little")
+            return
+        self._socket.close()
+        if pid:  # an interpreter that does not start: it is no reason not to run the command
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
 
     def go_bare(self) -> None:
         self._order(_BARE)
@@ -152,7 +195,7 @@ class Child:
     def _raise_for(self, message: bytes) -> None:
         if message[:1] in {_NO_PROGRAM, _NO_FOLDER}:
             number = int(message[1:])
-            at = self._command.folder if message[:1] == _NO_FOLDER else os.fsdecode(self._command.arguments[0])
+            at = self._command.folder if message[:1] == _NO_FOLDER else self._command.name
             raise OSError(number, os.strerror(number), at)
 
 
@@ -186,11 +229,10 @@ class Signals:
         elif number == signal.SIGCHLD and before == signal.SIG_IGN:  # then there would be no exit status
             self._saved[number] = signal.signal(number, signal.SIG_DFL)
 
-    def restore_in_child(self) -> None:
-        for number in _PYTHON_SIGNALS:
-            signal.signal(number, signal.SIG_DFL)
-        for number, before in self._saved.items():
-            signal.signal(number, before if before in {signal.SIG_IGN, signal.SIG_DFL} else signal.SIG_DFL)
+    def in_child(self) -> dict[int, bool]:
+        """Return which signals the command ignores (True), and which it does not, of those that are set here."""
+        saved = {int(number): before == signal.SIG_IGN for number, before in self._saved.items()}
+        return {**dict.fromkeys(map(int, _PYTHON_SIGNALS), False), **saved}
 
     def send_to(self, pid: int) -> None:
         """Signals are for this process from now on; 0: for none, as it has ended."""
@@ -254,12 +296,13 @@ def _run_child(
     machine: Architecture | None,
     program: bytes,
     token: int,
-    signals: Signals,
+    signals: Mapping[int, bool],
     parent: socket.socket,
 ) -> None:
-    """The child, up to execve(2)."""
+    """The child, up to execve(2). signals: whether each is ignored."""
     gc.disable()  # nothing of the parent is to be finalized here
-    signals.restore_in_child()
+    for number, is_ignored in signals.items():
+        signal.signal(number, signal.SIG_IGN if is_ignored else signal.SIG_DFL)
     _set_streams(command.streams)
     order = parent.recv(1)
     try:
@@ -280,6 +323,20 @@ def _run_child(
     elif order != _BARE:
         return  # the parent has ended
     parent.send(_NO_PROGRAM + b"%d" % _execute(command))
+
+
+def run_spawned(task: tuple[Any, ...], parent: int, *_: int) -> None:
+    """The child, in an interpreter of its own."""
+    try:
+        command, closed, program, token, signals = task
+        for fd in (parent, *closed):
+            os.set_inheritable(fd, False)
+        held = ctypes.create_string_buffer(program, len(program))
+        ours = socket.socket(fileno=parent)
+        ours.send(ctypes.addressof(held).to_bytes(8, "little"))
+        _run_child(Command(*command), architecture(), program, token, signals, ours)
+    finally:
+        os._exit(_NOT_FOUND)
 
 
 def _execute(command: Command) -> int:
