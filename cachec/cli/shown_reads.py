@@ -123,7 +123,7 @@ def _results(reads: Sequence[_Shown], before: str = "") -> str:
 def _print_check(reads: Sequence[_Shown], *, every: bool) -> None:
     changed = [each.read for each in reads if each.holds is False]
     unknown = sum(each.holds is None for each in reads)
-    limits = f"; {number_of(unknown, 'lookup')} can be checked by the stage's process alone" if unknown else ""
+    limits = f"; {number_of(unknown, 'lookup')} can be checked by a call alone" if unknown else ""
     if not changed:
         print_wrapped(f"nothing has changed{limits}", indent=2)
         return

@@ -27,6 +27,7 @@ _RESULTS = {
     "names": "listed",
     "listing": "listed",
     "attributes": "extended attributes",
+    "stdin": "read",
     "access": "permissions",
     "status": "status",
     "links": "links on its way",
@@ -46,6 +47,7 @@ _RESULTS = {
 #: Kind of a read that is of no path -> what it is of.
 _GROUPS = {
     "env": "environment variables",
+    "stdin": "standard input",
     "processor": "this machine",
     "state": "state of the process",
     "code": "Python code that ran",
@@ -56,8 +58,9 @@ _GROUPS = {
     "same": "paths that may be one file",
 }
 
-#: Kinds that only the process of the stage can look up again.
-_IN_STAGE = frozenset({"weight", "state", "code", "module", "distribution", "cwd", "folder", "same"})
+#: Kinds that only a call can look up again: of a command, of a stage.
+_OF_A_COMMAND = frozenset({"weight", "stdin"})
+_OF_A_STAGE = _OF_A_COMMAND | {"state", "code", "module", "distribution", "cwd", "folder", "same"}
 
 _FAILED_LOOKUPS = {digest_bytes(b"-%d" % number): name for number, name in errno.errorcode.items()}
 
@@ -78,7 +81,7 @@ def place_of(read: Read) -> tuple[str, str]:
         return f"weights of {read.where}", read.name
     if read.kind in _GROUPS:
         name = read.name if read.kind in {"code", "same"} else read.where
-        return _GROUPS[read.kind], name.replace("\0", ", ")
+        return _GROUPS[read.kind], name.replace("\0", ", ") or "."
     if read.kind in {"names", "listing"}:
         return read.where, "."
     anchor, rest = "", read.where
@@ -110,7 +113,7 @@ class ReadChecker:
             self._dependencies = Dependencies(tools, store.digests, environ)
 
     def holds(self, read: Read) -> bool | None:
-        """Return whether a look-up finds the same now; None where only the process of the stage can tell."""
+        """Return whether a look-up finds the same now; None where only a call can tell."""
         place = (read.kind, read.where, read.name)
         if place not in self._present:
             self._present[place] = self._look_up(read)
@@ -120,10 +123,10 @@ class ReadChecker:
     def _look_up(self, read: Read) -> Digest | None:
         if self._anchors is not None:
             where = self._anchors.resolve(read.where)
-            if read.kind in _IN_STAGE or where is None or is_anchored(where):
+            if read.kind in _OF_A_STAGE or where is None or is_anchored(where):
                 return None
             read = msgspec.structs.replace(read, where=where)
-        elif read.kind == "weight":
+        elif read.kind in _OF_A_COMMAND:
             return None
         return self._dependencies.present(read)
 
