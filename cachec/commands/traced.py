@@ -6,6 +6,7 @@ A read of a command is one of these kinds; each is taken again for a later look 
     lookup        a path of which no more was asked than stat(2) or readlink(2) tell, there or not
     names         the names in a folder
     attributes    extended attributes
+    umask         the mask of new files, where it was asked for
     stdin         what was left to read of a file on standard input
 """
 
@@ -20,11 +21,18 @@ from typing import NamedTuple
 from cachec.base.hashing import FileDigests
 from cachec.base.lookups import found_at
 from cachec.commands.process import Ended
-from cachec.key.dependencies import attributes_digest, content_digest, exists_digest, lookup_digest, names_digest
+from cachec.key.dependencies import (
+    attributes_digest,
+    content_digest,
+    exists_digest,
+    lookup_digest,
+    names_digest,
+    umask_digest,
+)
 from cachec.model import Read, Reason
 from cachec.store.locks import forking_to_exec
 from cachec.tracing import accesses as traced
-from cachec.tracing.accesses import Accesses, Change, Effect, Input, Kind
+from cachec.tracing.accesses import Accesses, Change, Effect, Input, Kind, State, state_of
 from cachec.tracing.supervisor import trace
 
 #: Where a kernel keeps what is no file. What is there of the machine is in the key; the rest is its load, like time.
@@ -173,6 +181,8 @@ class Reads:
                 if place not in seen:
                     seen.add(place)
                     yield read
+        if self._run.accesses.uses_umask:
+            yield Read("umask", "", "", umask_digest())
 
     def opened(self) -> set[str]:
         """The real paths of files that the run opened, and did not make."""
@@ -198,11 +208,13 @@ class Reads:
         if each.effect:
             if not self._is_cache(os.path.realpath(full)):
                 yield self._of_changed(each, full, where, flag)
+                if each.names is not None:  # as they were
+                    yield Read("names", where, "", names_digest(each.names))
             return
         self._check(each, full)
         is_file = each.state is not None and stat.S_ISREG(each.state.mode)
         if is_file and each.kinds & (Kind.CONTENT | Kind.EXECUTED):
-            yield self._content(full, where)
+            yield self._content(full, where, flag)
         elif each.kinds & ~(Kind.LISTING | Kind.ATTRIBUTES) or each.state is None:
             yield Read("lookup", where, flag, lookup_digest(full, flag, self._keyed))
         if each.names is not None:
@@ -210,11 +222,11 @@ class Reads:
         if each.kinds & Kind.ATTRIBUTES:
             yield Read("attributes", where, flag, attributes_digest(full, flag))
 
-    def _content(self, full: str, where: str) -> Read:
-        digest = content_digest(full, self._digests)
+    def _content(self, full: str, where: str, flag: str = "") -> Read:
+        digest = content_digest(full, flag, self._digests)
         if os.stat(full).st_ctime > self._run.started - _CLOCK_SECONDS:
             raise Changed(f"{full} was changed just before the command ran, or while it did")
-        return Read("content", where, "", digest)
+        return Read("content", where, flag, digest)
 
     def _names(self, each: Input, full: str, where: str) -> Read:
         assert each.names is not None
@@ -237,7 +249,9 @@ class Reads:
 
     def _of_changed(self, each: Input, full: str, where: str, flag: str) -> Read:
         """A path that the run looked at and then made, replaced or removed counts by existence alone."""
-        if each.state is not None and each.kinds & (Kind.CONTENT | Kind.EXECUTED | Kind.LISTING):
+        if each.state is not None and each.kinds & (Kind.CONTENT | Kind.EXECUTED):
+            if is_empty(each.state) and is_empty(state_of(os.stat(full))):
+                return Read("content", where, flag, content_digest(full, flag, self._digests))
             raise Changed(f"the command read {full} and then changed it")
         return Read("lookup", where, f"{flag} exists".strip(), exists_digest(there=each.state is not None))
 
@@ -262,6 +276,11 @@ class Reads:
             raise Changed(f"{full} changed while the command ran")
 
 
+def is_empty(state: State) -> bool:
+    """Whether that is a file without content, such as a stamp of a build, of which a new time is all that changes."""
+    return stat.S_ISREG(state.mode) and not state.size
+
+
 def unstorable(changes: Iterable[Change], is_output: Callable[[str], bool], is_named: Callable[[str], bool]) -> str:
     """Why what a run did can't be done again from a store; empty where it can. is_output: whether a path is a place for
     outputs. is_named: whether somebody said that it is one."""
@@ -274,7 +293,8 @@ def unstorable(changes: Iterable[Change], is_output: Callable[[str], bool], is_n
         kind = stat.S_IFMT(after.mode)
         if kind not in {stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK}:
             return f"it made {path}, which is no file, folder or link"
-        if before is not None and not change.effect & Effect.CREATED and not is_named(path):
+        is_replaced = bool(change.effect & Effect.CREATED) or is_named(path)
+        if before is not None and not is_replaced and not (is_empty(before) and is_empty(after)):
             return f"it changed {path} in place"
         if kind == stat.S_IFREG and after.nlink > 1:
             return f"{path} has a second name (a hard link)"

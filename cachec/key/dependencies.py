@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Callable, Iterable, Mapping
@@ -99,8 +100,11 @@ def status_digest(status: os.stat_result, fields: str) -> str:
     return hasher.digest()
 
 
-def content_digest(path: str, digests: FileDigests) -> str:
-    """The digest of the mode and the content of a file that a command opened. Raises OSError."""
+def content_digest(path: str, flags: str, digests: FileDigests) -> str:
+    """The digest of the mode and the content of a file that a command opened. flags: ``link`` where one at the end is
+    not followed. Raises OSError."""
+    if flags and os.path.islink(path):
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
     return digest_bytes(b"%o %b" % (os.stat(path).st_mode, digests.of_installed(path).encode()))
 
 
@@ -135,12 +139,14 @@ def attributes_digest(path: str, flags: str) -> str:
 
 
 def stdin_kind() -> str:
-    """What standard input is: ``file``, ``pipe`` or ``device``; ``closed`` where there is none."""
+    """What standard input is: ``file``, ``pipe``, ``nothing`` (/dev/null), ``device``, or ``closed``."""
     try:
-        mode = os.fstat(0).st_mode
+        status = os.fstat(0)
     except OSError:
         return "closed"
-    return "file" if stat.S_ISREG(mode) else "device" if stat.S_ISCHR(mode) else "pipe"
+    if stat.S_ISCHR(status.st_mode):
+        return "nothing" if status.st_rdev == os.makedev(1, 3) else "device"
+    return "file" if stat.S_ISREG(status.st_mode) else "pipe"
 
 
 def stdin_digest(digests: FileDigests) -> str:
@@ -152,6 +158,13 @@ def stdin_digest(digests: FileDigests) -> str:
         return digests.of_extent(0, begin, max(size - begin, 0))
     except (OSError, EOFError):
         return ABSENT
+
+
+def umask_digest() -> str:
+    """The digest of the mask of new files."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return digest_bytes(b"%o" % mask)
 
 
 def search_text(fixed: Mapping[str, str]) -> str:
@@ -202,7 +215,9 @@ class Dependencies:
         if read.kind == "stdin":
             return stdin_digest(self._digests)
         if read.kind == "content":
-            return self.content(read.where)
+            return self.content(read.where, read.name)
+        if read.kind == "umask":
+            return umask_digest()
         if read.kind == "lookup":
             return lookup_digest(read.where, read.name)
         if read.kind == "names":
@@ -222,10 +237,10 @@ class Dependencies:
         except OSError:
             return ABSENT
 
-    def content(self, path: str) -> str:
+    def content(self, path: str, flags: str) -> str:
         """Mode and content of a file; ``ABSENT`` where it is not there or not to be read."""
         try:
-            return content_digest(path, self._digests)
+            return content_digest(path, flags, self._digests)
         except OSError:
             return ABSENT
 

@@ -22,6 +22,7 @@ from cachec.base.lookups import found_at
 from cachec.base.mounts import TRACKED_FILESYSTEMS, WATCHED_FILESYSTEMS, Mounts
 from cachec.errors import ConfigError, StoreFault, UsageError
 from cachec.events import inert
+from cachec.key.dependencies import stdin_kind
 from cachec.key.tools.environment import LOCALE
 from cachec.key.tools.executables import Executable, interpreter_name, which
 from cachec.launcher import adapters, direct
@@ -65,6 +66,7 @@ def begin(opened: Opened, command: Command) -> Draft | None:
         or opened.settings.mode not in _MODES
         or opened.settings.log == "all"
         or command.stdin
+        or (command.is_plain and stdin_kind() in {"file", "pipe"})
         or wants_strip(command)
         or command.options.hardlink
     ):
@@ -177,7 +179,8 @@ class Draft:
                 self._folders.setdefault(os.path.dirname(path), {})[os.path.basename(path)] = None
             elif read.kind == "content":
                 self._files[path] = self._digests.of_installed(path)
-                self._lookups[path, b"1"] = found_at(path)
+                follow = "link" not in read.name
+                self._lookups[path, _flag(follow)] = found_at(path, follow=follow)
                 self._installed.add(path)
             elif read.kind == "lookup":
                 follow = "link" not in read.name
@@ -405,7 +408,7 @@ class Draft:
         if sum(map(len, blobs)) > _MAX_BLOBS:
             raise _Unfit
         self._list(artifacts)
-        self._put(_flag(self._command.options.restat), _flag(self._command.is_plain))
+        self._put(_flag(self._command.options.restat), direct.device_number() if self._command.is_plain else b"-")
         self._list(outputs)
         self._put(*_listed(b"%d" % len(blob) for blob in blobs))
         return blobs

@@ -221,10 +221,15 @@ def restore_tree(source: str, target: str, *, hardlink: bool = False, restat: bo
         os.utime(target)
 
 
-def restore_folder(target: str, mode: int) -> None:
-    """Make a folder, where there is none yet; what is in one that is there stays. Raises OSError."""
-    if not os.path.isdir(target):
+def restore_folder(target: str, mode: int, *, is_new: bool) -> None:
+    """Make a folder, where there is none yet; what is in one that is there stays. Raises OSError.
+
+    is_new: whether the command makes a new one in its place, with a mode of its own.
+    """
+    is_there = os.path.isdir(target)
+    if not is_there:
         os.mkdir(target, 0o700)
+    if is_new or not is_there:
         os.chmod(target, mode)
 
 

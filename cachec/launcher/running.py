@@ -39,8 +39,8 @@ def run_command(where: RunEnvironment, command: Command, argv: Sequence[str], st
     recorder = recording.current()
     assert recorder is not None
     environ = environment(command, where.variables)
-    source = _standard_input(where, command, stdin, recorder)
-    begin = _offset() if source == 0 else 0
+    source = stdin if stdin is not None or not command.is_plain or stdin_kind() == "closed" else 0
+    before, begin = (stdin_digest(where.digests), _offset()) if source == 0 else ("", 0)
     untouched = Untouched(command.outputs, where.digests, restat=command.options.restat)
     flags = texts.time_flags(command)
     run = run_traced([*argv, *flags], environ=environ, cwd=command.cwd, stdin=source)
@@ -55,6 +55,8 @@ def run_command(where: RunEnvironment, command: Command, argv: Sequence[str], st
         run = run._replace(ended=bare)
     if run.ended.returncode:
         raise CommandFailed(run.ended)
+    if source == 0 and run.accesses.uses_stdin:
+        _note_stdin(before, recorder)
     untouched.put_back()
     allowed = OutputPlaces(command, where.variables)
     changes = [change for change in run.accesses.changes if not allowed.is_cache(change.path)]
@@ -63,6 +65,8 @@ def run_command(where: RunEnvironment, command: Command, argv: Sequence[str], st
     why = unstorable(changes, allowed.allows if command.is_plain else allowed.is_named, allowed.is_named)
     if why:
         recorder.keep_out(Reason.UNDESCRIBED, f"{why}; --outputs names outputs")
+    if run.accesses.changes and not changes and not run.ended.stdout:
+        recorder.keep_out(Reason.UNDESCRIBED, "all that it wrote is in caches of programs, which are no outputs")
     if recorder.kept_out() is None:
         named = {change.path for change in changes if allowed.is_named(change.path)}
         _Record(where, command, run, recorder, sees_time=sees_time).record(named, allowed.is_cache)
@@ -75,17 +79,14 @@ def run_command(where: RunEnvironment, command: Command, argv: Sequence[str], st
     return {**_plain_result(where.places, command, run, changes, recorder), "taken": taken}
 
 
-def _standard_input(where: RunEnvironment, command: Command, given: str | None, recorder: Recorder) -> str | int | None:
-    """What a command gets as its standard input: a file, this process's own (0), or nothing."""
-    if given is not None or not command.is_plain:
-        return given
+def _note_stdin(before: str, recorder: Recorder) -> None:
+    """The command read its standard input. before: the digest of what a file had for it."""
     kind = stdin_kind()
-    if kind == "pipe":
-        why = "its standard input is a pipe, of which nobody knows what it read; with --stdin all of that counts"
-        recorder.keep_out(Reason.UNDESCRIBED, why)
-    elif kind == "file":
-        recorder.traced(Read("stdin", "", "", stdin_digest(where.digests)))
-    return None if kind == "closed" else 0
+    if kind == "file":
+        recorder.traced(Read("stdin", "", "", before))
+    elif kind != "nothing":
+        what = "a pipe, of which it took what was there" if kind == "pipe" else "a terminal or another device"
+        recorder.keep_out(Reason.UNDESCRIBED, f"it read its standard input, {what}; with --stdin all of that counts")
 
 
 def _offset() -> int:
@@ -119,7 +120,8 @@ class _Record:
             for read in reads.all():
                 if read.kind == "content":
                     files[os.path.join(command.cwd, read.where)] = read.digest
-                self._recorder.traced(msgspec.structs.replace(read, where=places.kept(read.where)))
+                kept = places.kept(read.where) if read.where else ""
+                self._recorder.traced(msgspec.structs.replace(read, where=kept))
         except (Changed, OSError) as error:
             self._recorder.keep_out(Reason.INPUT_CHANGED, str(error))
             return

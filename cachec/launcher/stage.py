@@ -95,7 +95,7 @@ class PlacedDependencies(Dependencies):
             return self._places.digest(read.where)
         if read.kind == "same":
             return self._places.sameness(read.name)
-        if read.kind in {"env", "stdin"}:
+        if read.kind in {"env", "stdin", "umask"}:
             return super().present(read)
         if read.kind == "lookup":
             return lookup_digest(self._places.present(read.where), read.name, self._places.kept)

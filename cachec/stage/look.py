@@ -275,6 +275,7 @@ def describe_change(read: Read, keeps_out: str = "") -> str:
         "lookup": "is not what the command found there",
         "names": "holds other names",
         "stdin": "brings something else",
+        "umask": "is another one",
         "attributes": "has other extended attributes",
         "absent": "is there now",
         "there": "is gone, or something else",

@@ -139,6 +139,10 @@ class Accesses(NamedTuple):
     may_be_interrupted: bool
     #: Calls that the kernel reported.
     notifications: int
+    #: Whether a process read from the standard input that the run was given, or duplicated it.
+    uses_stdin: bool
+    #: Whether a process asked for the mask of new files, which umask(2) tells by setting another.
+    uses_umask: bool
 
 
 def state_of(status: os.stat_result) -> State:

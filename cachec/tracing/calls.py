@@ -14,6 +14,7 @@ from functools import partial
 from cachec.tracing.accesses import Kind, Reason
 from cachec.tracing.paths import AT_FDCWD, BadAddress, Memory, Unreadable, Unresolvable, descriptor_path, locate
 from cachec.tracing.recorder import Commit, Recorder
+from cachec.tracing.syscalls import READS_DESCRIPTOR
 
 #: Takes the thread and the arguments of a call; returns what is to be recorded once it goes on.
 Handler = Callable[[int, tuple[int, ...]], Commit | None]
@@ -86,15 +87,27 @@ _MAKES = {
 }
 
 _NAMESPACE_CALLS = ["chroot", "unshare", "setns", "mount", "umount2", "pivot_root", "move_mount", "open_tree", "clone"]
+
+#: Descriptors at which shells keep what they redirect (POSIX.1-2024, Shell Command Language, 2.7).
+_SAVED_FROM = 10
+
 _UNSUPPORTED_CALLS = ("open_by_handle_at", "uselib")
 
 
 class Calls:
     """The handlers of one run."""
 
-    def __init__(self, recorder: Recorder, memory: Memory, numbers: Mapping[str, int], supervisor: int) -> None:
-        """supervisor: the process that started the run."""
+    def __init__(
+        self,
+        recorder: Recorder,
+        memory: Memory,
+        numbers: Mapping[str, int],
+        supervisor: int,
+        stdin: os.stat_result | None,
+    ) -> None:
+        """supervisor: the process that started the run. stdin: what the run was given; None where that is not known."""
         self._recorder = recorder
+        self._stdin = stdin
         self._locate = partial(locate, supervisor)
         self._memory = memory
         self._abstract_sockets: set[bytes] = set()
@@ -122,6 +135,7 @@ class Calls:
             "sendmsg": self._send_message,
             "sendmmsg": self._send_message,
             "rt_sigaction": self._set_handler,
+            "umask": lambda _pid, _arguments: partial(setattr, recorder, "uses_umask", True),
         }
         for name, (descriptor, path, flags, kind) in _LOOKUPS.items():
             named[name] = self._on_path(descriptor, path, flags, partial(recorder.look_up, kind=kind.value))
@@ -129,6 +143,9 @@ class Calls:
             named[name] = self._on_path(descriptor, path, flags, recorder.set_attributes)
         for name, (descriptor, path) in _MAKES.items():
             named[name] = self._on_path(descriptor, path, False, lambda f, p, _: recorder.make_name(f, p))
+        for name in READS_DESCRIPTOR:
+            named[name] = self._read_stdin
+        named["fcntl"] = self._save_stdin
         for name in _NAMESPACE_CALLS:
             named[name] = partial(self._refuse, Reason.NAMESPACE, name)
         for name in _UNSUPPORTED_CALLS:
@@ -269,6 +286,23 @@ class Calls:
         if handler > 1 and not flags & _SA_RESTART:
             self._recorder.may_be_interrupted = True
         return None
+
+    def _read_stdin(self, pid: int, _arguments: tuple[int, ...]) -> Commit | None:
+        """Descriptor 0 is used: it is the run's own standard input, unless the process has opened another."""
+        if self._recorder.uses_stdin:
+            return None
+        if self._stdin is not None:
+            try:
+                status = os.stat(f"/proc/{pid}/fd/0")
+            except OSError:
+                return None  # it is closed
+            if (status.st_dev, status.st_ino) != (self._stdin.st_dev, self._stdin.st_ino):
+                return None
+        return partial(setattr, self._recorder, "uses_stdin", True)
+
+    def _save_stdin(self, pid: int, arguments: tuple[int, ...]) -> Commit | None:
+        """A shell that redirects its standard input keeps the old one at 10 or above, and does not read it there."""
+        return None if arguments[2] >= _SAVED_FROM else self._read_stdin(pid, arguments)
 
     def _refuse(self, reason: Reason, name: str, _pid: int, _arguments: tuple[int, ...]) -> Commit | None:
         return self._recorder.problem(reason, name)

@@ -6,6 +6,7 @@ as a function: the supervisor calls it after the kernel has confirmed that the p
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import time
@@ -72,6 +73,10 @@ class Recorder:
     def __init__(self) -> None:
         self.problems: dict[Problem, None] = {}
         self.may_be_interrupted = False
+        #: Whether standard input was read, or duplicated.
+        self.uses_stdin = False
+        #: Whether the mask of new files was asked for.
+        self.uses_umask = False
         #: Whether programs run without the privileges of their owner and group (PR_SET_NO_NEW_PRIVS).
         self.is_unprivileged = False
         self._lookups: dict[tuple[bytes, bytes, bool], _Lookup] = {}
@@ -278,8 +283,8 @@ class Recorder:
         self, full: bytes, follow: bool, effect: Effect, status: os.stat_result | None, is_moved: bool = False
     ) -> Commit | None:
         path = _real_path(full, follow)
-        if not path:
-            return None
+        if not path:  # there is no such folder, and so the call fails
+            return self.look_up(b"", os.path.dirname(full), True, Kind.STATUS)
         is_own = self._is_own(full, follow, status)
         # Links on the way, and one at the end, decide where the file is.
         way = self.look_up(b"", os.path.dirname(full), True, Kind.STATUS)
@@ -312,7 +317,10 @@ class Recorder:
         changes: dict[bytes, Change] = {}
         for path, claim in self._claims.items():
             after = _status(b"", path, False)[1]
-            if _is_same(claim.before, after):
+            is_made_anew = claim.effect & Effect.REMOVED and claim.effect & Effect.CREATED and after is not None
+            if _is_same(claim.before, after) and not is_made_anew:  # a number may be given out again
+                if after is None:  # made and removed: where it is there before, that is gone
+                    self._lookups.setdefault((b"", path, False), _Lookup(Kind.STATUS, None, errno.ENOENT, None))
                 continue
             changes[path] = _change(path, claim.effect, claim.before, after)
             is_moved_here = claim.is_moved_here and _identity(claim.replaced) != _identity(after)

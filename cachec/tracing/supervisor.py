@@ -112,7 +112,7 @@ class _TracedRun(_Run):
         self._machine = machine
         self._recorder = Recorder()
         self._memory = Memory()
-        self._calls = Calls(self._recorder, self._memory, machine.numbers, os.getpid())
+        self._calls = Calls(self._recorder, self._memory, machine.numbers, os.getpid(), _status(command.streams[0]))
         self._notifications = 0
         self._nested = NestedRuns(self._memory, machine.numbers)
 
@@ -147,7 +147,16 @@ class _TracedRun(_Run):
         child.raise_if_not_started()
         inputs, changes = self._recorder.finish()
         problems = tuple(self._recorder.problems)
-        return Accesses(returncode, inputs, changes, problems, self._recorder.may_be_interrupted, self._notifications)
+        return Accesses(
+            returncode,
+            inputs,
+            changes,
+            problems,
+            self._recorder.may_be_interrupted,
+            self._notifications,
+            self._recorder.uses_stdin,
+            self._recorder.uses_umask,
+        )
 
     def _run_nested(self, others: set[int]) -> Accesses:
         """Run the command inside of another traced run: its supervisor records."""
@@ -255,5 +264,15 @@ class _TracedRun(_Run):
                 commit()
 
 
+def _status(descriptor: int | None) -> os.stat_result | None:
+    """What standard input is; None: that of this process, which may be closed."""
+    try:
+        return os.fstat(0 if descriptor is None else descriptor)
+    except OSError:
+        return None
+
+
 def _untraced(returncode: int, problem: Problem) -> Accesses:
-    return Accesses(returncode, (), (), (problem,), may_be_interrupted=False, notifications=0)
+    return Accesses(
+        returncode, (), (), (problem,), may_be_interrupted=False, notifications=0, uses_stdin=True, uses_umask=True
+    )
