@@ -36,6 +36,7 @@ _RESULTS = {
     "processor": "processor",
     "weight": "bytes",
     "state": "state",
+    "umask": "state",
     "code": "code",
     "module": "not found",
     "distribution": "distribution",
@@ -50,6 +51,7 @@ _GROUPS = {
     "stdin": "standard input",
     "processor": "this machine",
     "state": "state of the process",
+    "umask": "state of the process",
     "code": "Python code that ran",
     "module": "Python modules",
     "distribution": "Python distributions",
@@ -80,7 +82,7 @@ def place_of(read: Read) -> tuple[str, str]:
     if read.kind == "weight":
         return f"weights of {read.where}", read.name
     if read.kind in _GROUPS:
-        name = read.name if read.kind in {"code", "same"} else read.where
+        name = "umask" if read.kind == "umask" else read.name if read.kind in {"code", "same"} else read.where
         return _GROUPS[read.kind], name.replace("\0", ", ") or "."
     if read.kind in {"names", "listing"}:
         return read.where, "."
