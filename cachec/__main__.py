@@ -94,18 +94,22 @@ def _uncoerce_locale() -> None:
 
 
 def _execute(args: list[str]) -> int:
+    import os
+
+    from cachec.launcher.descriptors import given
     from cachec.launcher.direct import answer
     from cachec.launcher.helpers import run_helper
 
     _occupy_stdin()
     _uncoerce_locale()
     run_helper(args)  # does not return where it was one
-    if answer(args):
+    descriptors = given(os.environ)
+    if not descriptors and answer(args):
         return 0
     from cachec.launcher.client import ask
     from cachec.launcher.ending import perform
 
-    ending, folder, name = ask(args)
+    ending, folder, name = (None, "", "") if descriptors else ask(args)
     if ending is not None:
         return perform(ending)
     import gc
@@ -132,7 +136,7 @@ def _execute(args: list[str]) -> int:
 
         start(held, name)
         close(held)
-    return execute(args)
+    return execute(args, descriptors=descriptors)
 
 
 def _end(status: int) -> None:

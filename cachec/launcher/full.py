@@ -45,20 +45,25 @@ _NOT_FOUND, _NOT_STARTED = 127, 126
 _WRONG_USE = 2
 
 
-def main(args: Sequence[str], overrides: Mapping[str, object] | None = None) -> int:
-    """Run the command line behind ``--``; returns its exit status. ``args``: what follows ``cachec exec``."""
-    ending = conclude(args, overrides or {})
+def main(args: Sequence[str], overrides: Mapping[str, object] | None = None, descriptors: Sequence[int] = ()) -> int:
+    """Run the command line behind ``--``; returns its exit status. ``args``: what follows ``cachec exec``. descriptors:
+    those above 2 that the command inherits."""
+    ending = conclude(args, overrides or {}, descriptors=descriptors)
     assert ending is not None
     return perform(ending)
 
 
 def conclude(
-    args: Sequence[str], overrides: Mapping[str, object], *, served_with: Known | None = None
+    args: Sequence[str],
+    overrides: Mapping[str, object],
+    *,
+    served_with: Known | None = None,
+    descriptors: Sequence[int] = (),
 ) -> Ending | None:
     """The same, but for what only the process that was called can do. served_with: where this one is another's, the
     digests of files that it knows; None is returned then where that has to do all of it by itself."""
     try:
-        return _execute(args, overrides, served_with)
+        return _execute(args, overrides, served_with, descriptors)
     except CommandFailed as failed:
         return Ending(failed.ended.returncode, failed.ended.stdout, failed.ended.stderr)
     except CachecError as error:
@@ -70,7 +75,9 @@ def conclude(
         return Ending(-signal.SIGPIPE)
 
 
-def _execute(args: Sequence[str], overrides: Mapping[str, object], served_with: Known | None) -> Ending | None:
+def _execute(
+    args: Sequence[str], overrides: Mapping[str, object], served_with: Known | None, descriptors: Sequence[int]
+) -> Ending | None:
     given, argv = options.parse(args)
     program = which(argv[0], os.environ)
     if program is None:
@@ -99,6 +106,10 @@ def _execute(args: Sequence[str], overrides: Mapping[str, object], served_with: 
     try:
         if opened.settings.mode is Mode.OFF:
             raise PassThrough(Reason.MODE_OFF, "")
+        if descriptors:
+            shown = ", ".join(map(str, descriptors))
+            words = f"the command was given open files beside its streams (descriptor {shown}); close them for it"
+            raise PassThrough(Reason.UNDESCRIBED, words, told=True)
         command = describe_here(opened, given, argv, program)
         if no_store is not None:  # in mode ``require``, and no command that is always let pass
             no_store.stage = command.stage
