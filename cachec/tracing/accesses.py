@@ -90,6 +90,11 @@ class Input(NamedTuple):
     """One path that the run looked up before it made it.
 
     The path is literal. ``os.path.join(folder, path)`` leads there; only the kernel resolves it.
+
+    Below /proc, the folder of a process of the run itself is no input, by ``self``, ``thread-self`` or its number. Its
+    links ``cwd``, ``root``, ``exe`` and ``fd/N`` count as what they lead to. All else below /proc and /sys is an input,
+    other processes too, and the caller decides what it is worth. ``state`` does not say there whether the content is
+    the same: size and times are those of no file.
     """
 
     path: str

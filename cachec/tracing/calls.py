@@ -90,8 +90,10 @@ _UNSUPPORTED_CALLS = ("open_by_handle_at", "uselib")
 class Calls:
     """The handlers of one run."""
 
-    def __init__(self, recorder: Recorder, memory: Memory, numbers: Mapping[str, int]) -> None:
+    def __init__(self, recorder: Recorder, memory: Memory, numbers: Mapping[str, int], supervisor: int) -> None:
+        """supervisor: the process that started the run."""
         self._recorder = recorder
+        self._locate = partial(locate, supervisor)
         self._memory = memory
         self._abstract_sockets: set[bytes] = set()
         named: dict[str, Handler] = {
@@ -155,6 +157,7 @@ class Calls:
     ) -> Handler:
         """Return the handler of calls that use one path in one way."""
         string = self._memory.string
+        locate = self._locate
 
         def handle(pid: int, arguments: tuple[int, ...]) -> Commit | None:
             path = string(pid, arguments[path_at])
@@ -173,7 +176,7 @@ class Calls:
         """The folder and the path; with AT_EMPTY_PATH in ``flags``, those of the open file where the path is empty."""
         path = self._memory.string(pid, address)
         if path:
-            return locate(pid, descriptor & 0xFFFFFFFF, path)
+            return self._locate(pid, descriptor & 0xFFFFFFFF, path)
         return b"", descriptor_path(pid, descriptor & 0xFFFFFFFF) if flags & _EMPTY_PATH else b""
 
     def _open(self, pid: int, descriptor: int, address: int, flags: int) -> Commit | None:
@@ -194,12 +197,12 @@ class Calls:
 
     def _execute(self, pid: int, descriptor: int, address: int, flags: int) -> Commit | None:
         folder, path = self._path(pid, descriptor, address, flags)
-        return self._recorder.execute(folder, path, partial(locate, pid, AT_FDCWD)) if path else None
+        return self._recorder.execute(folder, path, partial(self._locate, pid, AT_FDCWD)) if path else None
 
     def _list(self, pid: int, arguments: tuple[int, ...]) -> Commit | None:
         folder = descriptor_path(pid, arguments[0] & 0xFFFFFFFF)
         if folder.startswith(b"/proc/"):
-            _, folder = locate(pid, AT_FDCWD, folder)
+            _, folder = self._locate(pid, AT_FDCWD, folder)
         return self._recorder.list_folder(folder) if folder else None
 
     def _truncate(self, pid: int, arguments: tuple[int, ...]) -> Commit | None:
@@ -252,8 +255,8 @@ class Calls:
             if is_bound:
                 return partial(self._abstract_sockets.add, name)
             known = name in self._abstract_sockets
-            return None if known else self._recorder.problem(Reason.DAEMON, "@" + os.fsdecode(name[1:]))
-        folder, path = locate(pid, AT_FDCWD, name.split(b"\0", 1)[0])
+            return None if known else self._recorder.problem(Reason.DAEMON, name.replace(b"\0", b"@"))
+        folder, path = self._locate(pid, AT_FDCWD, name.split(b"\0", 1)[0])
         if not path:
             return None
         return self._recorder.make_name(folder, path) if is_bound else self._recorder.connect_to(folder, path)

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pickle
-import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from cachec.tracing.accesses import Accesses, Problem, Reason
 from cachec.tracing.calls import Calls
 from cachec.tracing.listener import Listener
-from cachec.tracing.paths import REQUESTS, Memory, Request
+from cachec.tracing.paths import REQUESTS, Memory, Request, is_below, parent_of
 from cachec.tracing.recorder import Commit, Recorder
 
 
@@ -28,14 +26,13 @@ class NestedRun:
         self._path = os.path.join(os.fsdecode(REQUESTS), os.urandom(8).hex())
         self._fd = os.open(f"{self._path}/begin", os.O_RDONLY | os.O_CLOEXEC)
 
-    def end(self) -> Accesses:
-        """Return what was recorded; its exit status is not known there."""
+    def end(self) -> bytes:
+        """Return the record of the run, as ``codec`` encodes it, without the exit status."""
         with os.fdopen(self._fd, "rb") as file:
             with contextlib.suppress(FileNotFoundError):  # so it is answered
                 os.open(f"{self._path}/end", os.O_RDONLY | os.O_CLOEXEC)
             file.seek(0)
-            accesses: Accesses = pickle.load(file)  # noqa: S301 - it comes from the tracer of this very process
-            return accesses
+            return file.read()
 
 
 class _Run(NamedTuple):
@@ -64,20 +61,26 @@ class NestedRuns:
         if request.verb == b"begin":
             recorder = Recorder()
             recorder.is_unprivileged = is_unprivileged
-            calls = Calls(recorder, self._memory, self._numbers)
+            try:
+                process, _ = parent_of(thread)
+            except OSError:  # it was killed
+                listener.answer(report)
+                return
+            calls = Calls(recorder, self._memory, self._numbers, process)
             file = os.memfd_create("cachec-tracing")
-            process, _ = _parent(thread)
             self._runs[request.token] = _Run(process, recorder, calls, file, {}, [0])
             listener.answer_with(report, file)
             return
         run = self._runs.pop(request.token, None)
         if run is not None:
+            from cachec.tracing.codec import encode  # only nested runs need JSON
+
             inputs, changes = run.recorder.finish()
             problems = tuple(run.recorder.problems)
             may_be_interrupted = run.recorder.may_be_interrupted
             accesses = Accesses(0, inputs, changes, problems, may_be_interrupted, run.notifications[0])
             with os.fdopen(run.file, "wb") as result:
-                pickle.dump(accesses, result)
+                result.write(encode(accesses))
         listener.answer(report)
 
     def handle(self, number: int, thread: int, arguments: tuple[int, ...], foreign: int | None) -> list[Commit]:
@@ -109,11 +112,7 @@ class NestedRuns:
             known = run.members.get(thread)
             if known is not None and known[0] == inode:
                 return known[1]
-            process, parent = _parent(thread)
-            is_member = False
-            while process != run.supervisor and parent and not is_member:
-                is_member = parent == run.supervisor
-                process, parent = _parent(parent)
+            is_member = is_below(thread, run.supervisor)
         except OSError:
             return False  # it has ended: its call has no effect
         run.members[thread] = inode, is_member
@@ -127,10 +126,3 @@ def find_left_behind(others: set[int], children: set[int]) -> list[Problem]:
             if file.read().rpartition(b")")[2].split()[0] not in {b"Z", b"X"}:
                 return [Problem(Reason.LEFT_BEHIND, str(pid))]
     return []
-
-
-def _parent(thread: int) -> tuple[int, int]:
-    """The process of a thread, and the parent of that. Raises OSError where it has ended."""
-    with open(b"/proc/%d/status" % thread, "rb") as file:
-        found = re.search(rb"^Tgid:\s*(\d+)$.*^PPid:\s*(\d+)$", file.read(), re.MULTILINE | re.DOTALL)
-    return (int(found[1]), int(found[2])) if found else (0, 0)

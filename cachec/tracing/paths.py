@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import re
 
 #: A path relative to this starts from the current folder: ``AT_FDCWD`` of fcntl.h, as an unsigned int.
 AT_FDCWD = 0xFFFFFF9C
@@ -116,11 +117,11 @@ class Memory:
         ctypes.memmove(self._buffer, data, size)
 
 
-def locate(pid: int, descriptor: int, path: bytes) -> tuple[bytes, bytes]:
+def locate(supervisor: int, pid: int, descriptor: int, path: bytes) -> tuple[bytes, bytes]:
     """Return the folder that ``path`` starts from (empty where it is absolute) and ``path``, as the process means both.
 
-    descriptor: of the folder, or AT_FDCWD. Links of /proc to a folder or an open file count as what they lead to; both
-    are empty where that is not in the file system any more, or a pipe. Raises Unreadable, Unresolvable, BadAddress.
+    supervisor: the process that started the run. descriptor: of the folder, or AT_FDCWD. Both are empty where the path
+    is no input: see ``_through_proc``. Raises Unreadable, Unresolvable, BadAddress.
     """
     if path[:1] != b"/":
         folder = current_folder(pid) if descriptor == AT_FDCWD else descriptor_path(pid, descriptor)
@@ -134,7 +135,7 @@ def locate(pid: int, descriptor: int, path: bytes) -> tuple[bytes, bytes]:
     elif path[1:2] == b"/":
         path = b"/" + path.lstrip(b"/")
     if path.startswith((b"/proc/", b"/dev/")):
-        return b"", _through_proc(pid, path)
+        return b"", _through_proc(supervisor, pid, path)
     return b"", path
 
 
@@ -162,11 +163,40 @@ def _read_link(link: bytes) -> bytes:
     return target
 
 
-def _through_proc(pid: int, path: bytes) -> bytes:
-    """Follow a link of /proc to a folder or an open file, at the start of an absolute path.
+def is_below(pid: int, ancestor: int) -> bool:
+    """Whether a process, named by one of its threads, descends from ``ancestor``. Raises OSError where it has ended."""
+    process, parent = parent_of(pid)
+    while process != ancestor and parent:
+        if parent == ancestor:
+            return True
+        process, parent = parent_of(parent)
+    return False
 
-    Return the path as it is where there is none, and an empty one for all else in the folder of a process: that
-    differs in each run, as times do.
+
+def parent_of(pid: int) -> tuple[int, int]:
+    """Return the process of a thread, and the parent of that. Raises OSError where it has ended."""
+    with open(b"/proc/%d/status" % pid, "rb") as file:
+        found = re.search(rb"^Tgid:\s*(\d+)$.*^PPid:\s*(\d+)$", file.read(), re.MULTILINE | re.DOTALL)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+def _is_of_run(supervisor: int, pid: int, name: bytes) -> bool:
+    """Whether a name in /proc is that of a process of the run, seen by its process ``pid``.
+
+    The keeper counts as one, and so do processes of another run that the same supervisor has at the same time.
+    """
+    try:
+        return not name.isdigit() or int(name) == pid or is_below(int(name), supervisor)
+    except OSError:
+        return False  # nothing is there
+
+
+def _through_proc(supervisor: int, pid: int, path: bytes) -> bytes:
+    """Follow a link of /proc from a process of the run to a folder or an open file, at the start of an absolute path.
+
+    Return the path as it is where it leads elsewhere, also to a process that is not of the run. Return an empty one
+    for a pipe, for what is not in the file system any more, and for all else in the folder of a process of the run:
+    that differs in each run, as times do.
     """
     names = [name for name in path.split(b"/") if name not in {b"", b"."}]
     if names[0] == b"dev":
@@ -179,6 +209,8 @@ def _through_proc(pid: int, path: bytes) -> bytes:
     if path.startswith(REQUESTS) and len(names) == 4:
         raise Request(*names[2:])
     if len(names) < 2 or not (names[1].isdigit() or names[1] in {b"self", b"thread-self"}):
+        return path
+    if not _is_of_run(supervisor, pid, names[1]):
         return path
     if not names[1].isdigit():
         names[1] = b"%d" % pid

@@ -41,7 +41,9 @@ class Command(NamedTuple):
     """What is started, and where; as the kernel takes it, so that the child has nothing to check."""
 
     arguments: list[bytes]
-    #: Paths of the program that are tried in turn, as execvp(3) does.
+    #: The program as the caller named it.
+    name: str
+    #: Its paths, which are tried in turn, as execvp(3) does.
     programs: list[bytes]
     environ: dict[bytes, bytes]
     folder: str | None
@@ -52,14 +54,21 @@ class Command(NamedTuple):
     def of(
         cls,
         arguments: Sequence[str],
+        program: str | None,
         environ: Mapping[str, str],
         folder: str | None,
         streams: tuple[int | None, int | None, int | None],
     ) -> Command:
-        """Find the programs by PATH of ``environ``, where the name has no slash. Raises ValueError, and OSError."""
+        """Find the program, by PATH of ``environ`` where its name has no slash. Raises ValueError, and OSError.
+
+        program: its name; None: the first of the arguments.
+        """
         words = [os.fsencode(word) for word in arguments]
+        if not words or not words[0]:
+            raise ValueError("a command needs a first word that is not empty")
+        name = os.fsencode(words[0] if program is None else program)
         variables = {os.fsencode(name): os.fsencode(value) for name, value in environ.items()}
-        if any(b"\0" in text for text in (*words, *variables, *variables.values())):
+        if any(b"\0" in text for text in (name, *words, *variables, *variables.values())):
             raise ValueError(f"an argument or a variable of {arguments[0]} has a null character in it")
         if any(not name or b"=" in name for name in variables):
             raise ValueError(f"a variable for {arguments[0]} has no name, or one with '=' in it")
@@ -67,8 +76,9 @@ class Command(NamedTuple):
             if fd is not None:
                 os.fstat(fd)
         path = variables.get(b"PATH", os.fsencode(os.defpath))
-        search = [os.path.join(each or b".", words[0]) for each in path.split(b":")]
-        return cls(words, [words[0]] if b"/" in words[0] else search, variables, folder, streams)
+        search = [os.path.join(each or b".", name) for each in path.split(b":")]
+        programs = [name] if b"/" in name or not name else search
+        return cls(words, os.fsdecode(name), programs, variables, folder, streams)
 
 
 class NoListener(Exception):
@@ -152,7 +162,7 @@ class Child:
     def _raise_for(self, message: bytes) -> None:
         if message[:1] in {_NO_PROGRAM, _NO_FOLDER}:
             number = int(message[1:])
-            at = self._command.folder if message[:1] == _NO_FOLDER else os.fsdecode(self._command.arguments[0])
+            at = self._command.folder if message[:1] == _NO_FOLDER else self._command.name
             raise OSError(number, os.strerror(number), at)
 
 

@@ -37,6 +37,7 @@ Reader = Callable[[], bool]
 def trace(
     command: Sequence[str],
     *,
+    program: str | None = None,
     env: Mapping[str, str] | None = None,
     cwd: str | None = None,
     stdin: int | None = None,
@@ -46,12 +47,14 @@ def trace(
 ) -> Accesses:
     """Run ``command`` once, and return how it ended and what it looked up and changed.
 
-    Where it can't be traced it runs all the same, and ``problems`` say why. stdin, stdout, stderr: descriptors; None:
-    those of this process. readers: what takes data from descriptors while the command runs. Only the main thread can
-    ignore the signals of the terminal. Raises OSError where the program, the folder or a descriptor can't be used.
+    Where it can't be traced it runs all the same, and ``problems`` say why. program: what is started, as ``executable``
+    of ``subprocess``; None: the first word of the command. stdin, stdout, stderr: descriptors; None: those of this
+    process. readers: what takes data from descriptors while the command runs. Only the main thread can ignore the
+    signals of the terminal. Raises OSError where the program, the folder or a descriptor can't be used, and ValueError
+    for words that the kernel does not take.
     """
     environ = os.environ if env is None else env
-    command_ = Command.of(command, environ, cwd, (stdin, stdout, stderr))
+    command_ = Command.of(command, program, environ, cwd, (stdin, stdout, stderr))
     with Signals().set() as signals, subreaper():
         machine = architecture()
         if machine is None:
@@ -110,7 +113,7 @@ class _TracedRun(_Run):
         self._machine = machine
         self._recorder = Recorder()
         self._memory = Memory()
-        self._calls = Calls(self._recorder, self._memory, machine.numbers)
+        self._calls = Calls(self._recorder, self._memory, machine.numbers, os.getpid())
         self._notifications = 0
         self._nested = NestedRuns(self._memory, machine.numbers)
 
@@ -148,6 +151,8 @@ class _TracedRun(_Run):
 
     def _run_nested(self, others: set[int]) -> Accesses:
         """Run the command inside of another traced run: its supervisor records."""
+        from cachec.tracing.codec import DamagedRecord, decode  # only nested runs need JSON
+
         refused = Problem(Reason.NESTED, "another tracer has the listener, and does not serve others")
         try:
             nested = NestedRun()
@@ -159,7 +164,11 @@ class _TracedRun(_Run):
             while (left := find_left_behind(others, children())) and time.monotonic() < deadline:
                 time.sleep(_GRACE_STEP_MS / 1000)
         finally:
-            accesses = nested.end()
+            record = nested.end()
+        try:
+            accesses = decode(record)
+        except DamagedRecord as error:
+            return _untraced(returncode, Problem(Reason.NESTED, f"the outer tracer's record is damaged: {error}"))
         return accesses._replace(returncode=returncode, problems=(*accesses.problems, *left))
 
     def _probe(self, pid: int, program: ctypes.Array[ctypes.c_char]) -> str:
@@ -190,7 +199,7 @@ class _TracedRun(_Run):
             else:
                 keeper.take_over(partial(reap_orphans, others, all_end=True))
         if not has_ended:
-            self._recorder.problem(Reason.LEFT_BEHIND, self._command.arguments[0])()
+            self._recorder.problem(Reason.LEFT_BEHIND, self._command.name)()
         return returncode
 
     def _serve(self, listener: Listener, child: Child) -> None:

@@ -176,6 +176,41 @@ def test_links_of_proc_count_as_what_they_lead_to(work: Path) -> None:
     assert (text, accesses.problems) == ("text\n", ())
 
 
+def of_system(accesses: Accesses) -> set[str]:
+    return {each.path for each in accesses.inputs if each.path.startswith(("/proc", "/sys"))}
+
+
+#: A script of shell, and its inputs below /proc and /sys. OTHER is the number of a process that is not of the run.
+SYSTEM: dict[str, tuple[str, set[str]]] = {
+    "of itself": ("read x < /proc/self/status; read x < /proc/$$/stat; read x < /proc/thread-self/comm", set()),
+    "its folder": ("cd /proc/self; read x < status; for f in /proc/$$/task/*; do :; done", set()),
+    "of its parent, child and ended child": ("(read x < /proc/$$/stat) & read x < /proc/$!/stat; wait", set()),
+    "of another": (
+        "read x < /proc/OTHER/stat; [ -e /proc/OTHER/exe ]; cd /proc/OTHER; read x < comm",
+        {"/proc/OTHER/stat", "/proc/OTHER/exe", "/proc/OTHER", "/proc/OTHER/comm"},
+    ),
+    "another by its folder": ("cd /proc; read x < OTHER/stat", {"/proc", "/proc/OTHER/stat"}),
+    "of none": ("read x < /proc/4194305/stat", {"/proc/4194305/stat"}),
+    "of the machine": (
+        "read x < /proc/cpuinfo; read x < /proc/sys/kernel/osrelease; [ -d /sys/devices/system/cpu ]",
+        {"/proc/cpuinfo", "/proc/sys/kernel/osrelease", "/sys/devices/system/cpu"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SYSTEM)
+def test_processes_of_the_run_are_no_inputs(work: Path, name: str) -> None:
+    text, expected = SYSTEM[name]
+    other = str(os.getppid())  # os.getpid() is the supervisor: see below
+    accesses = run("/bin/sh", "-c", text.replace("OTHER", other))
+    assert {path.replace(other, "OTHER") for path in of_system(accesses)} == expected
+    assert not accesses.problems
+
+
+def test_the_supervisor_is_another_process(work: Path) -> None:
+    assert of_system(run("/bin/sh", "-c", "read x < /proc/$PPID/stat")) == {f"/proc/{os.getpid()}/stat"}
+
+
 def test_interpreters_are_inputs(work: Path, compiled: Callable[..., str]) -> None:
     shutil.copy("/bin/cat", work / "itp")
     (work / "script").write_text("#!./itp\n")

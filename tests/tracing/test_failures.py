@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 import signal
 import struct
 import subprocess
@@ -16,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from cachec.tracing import paths, supervisor
+from cachec.tracing import codec, paths, supervisor
 from cachec.tracing.accesses import Kind, Reason
 from cachec.tracing.calls import Calls
 from cachec.tracing.paths import Memory, Unreadable
@@ -77,6 +78,25 @@ def test_what_can_not_be_started_raises(work: Path) -> None:
         run("true", env={"A=": "x"})
     with pytest.raises(OSError, match="descriptor"):
         run("true", stdin=9999)
+    with pytest.raises(FileNotFoundError, match="no-such-program"):
+        run("true", program="no-such-program")
+    with pytest.raises(FileNotFoundError, match="''"):
+        run("true", program="")
+    for words in ([], [""]):
+        with pytest.raises(ValueError, match="first word"):
+            run(*words, program="true")
+
+
+@pytest.mark.parametrize("program", ["sh", "{work}/shell", "./shell", "down/../shell"])
+def test_a_program_by_another_name(work: Path, program: str) -> None:
+    (work / "down").mkdir()
+    (work / "shell").symlink_to(str(shutil.which("sh")))
+    program = program.format(work=work)
+    accesses, text = output("other word", "-c", 'echo "$0"; cat /proc/$$/cmdline', program=program)
+    words = subprocess.run(["other word", "-c", 'echo "$0"; cat /proc/$$/cmdline'], executable=program, stdout=-1)
+    assert text == words.stdout.decode() != ""
+    assert kinds(accesses, os.path.normpath(program) if "/" in program else shutil.which("sh")) & Kind.EXECUTED
+    assert not kinds(accesses, "other word")
 
 
 def test_streams_and_readers(work: Path) -> None:
@@ -298,6 +318,23 @@ def test_an_outer_tracer_of_another_kind(work: Path, monkeypatch: pytest.MonkeyP
     assert text.startswith(f"0 [] [] Problem(reason=<Reason.NESTED: '{Reason.NESTED}'>")
     assert (work / "out").read_text() == "x\n"
     assert {change.path for change in accesses.changes} == {str(work / "out")}
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut", "other-encoding"])
+def test_a_damaged_record_of_a_nested_run(work: Path, monkeypatch: pytest.MonkeyPatch, damage: str) -> None:
+    """The run is untraced; its exit status is known all the same."""
+    damages: dict[str, Callable[[bytes], bytes]] = {
+        "empty": lambda _: b"",
+        "cut": lambda data: data[:-1],
+        "other-encoding": lambda data: data.replace(b'"utf-8"', b'"latin-1"', 1),
+    }
+    encode = codec.encode
+    monkeypatch.setattr(codec, "encode", lambda accesses: damages[damage](encode(accesses)))
+    (work / "of-outer").write_text("")
+    accesses, text = output(sys.executable, "-B", "-c", NESTED, "sh", "-c", "echo x >> out; exit 3")
+    assert text.startswith(f"3 [] [] Problem(reason=<Reason.NESTED: '{Reason.NESTED}'>")
+    assert (work / "out").read_text() == "x\n"
+    assert not accesses.problems
 
 
 def test_an_unknown_machine(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,7 +92,7 @@ def test_arguments(machine: Architecture, name: str, arguments: tuple[int, ...],
 
 
 def test_each_call_has_a_handler(machine: Architecture) -> None:
-    calls = Calls(Recorder(), Memory(), machine.numbers)
+    calls = Calls(Recorder(), Memory(), machine.numbers, 1)
     for name in machine.numbers.keys() - {"io_uring_setup"}:
         calls.handle(machine.numbers[name], 2**22 + 1, (0,) * 6)  # of a process that is not there: nothing is recorded
 

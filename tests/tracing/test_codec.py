@@ -1,0 +1,101 @@
+"""The record of a run as bytes: what is written is read again, and a wrong message is refused, not repaired."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from cachec.tracing.accesses import Accesses, Change, Effect, Input, Kind, Problem, Reason, State
+from cachec.tracing.codec import DamagedRecord, decode, encode
+from tests.effort import WHOLE
+from tests.tracing.conftest import run
+
+FULL = Accesses(
+    returncode=-9,
+    inputs=(
+        Input("in", "/w", True, Kind.CONTENT | Kind.STATUS, State(1, 2, 3, 4, 5, 6, 2**63), 0, None, None, Effect(0)),
+        Input("/d", "", False, Kind.LISTING, None, 2, "/real", ("a", "b"), Effect.CREATED | Effect.REMOVED),
+        Input("", "", False, Kind(31), None, 2, "", (), Effect(15)),
+    ),
+    changes=(Change("/w/out", Effect.CREATED, None, State(1, 2, 3, 4, 5, 6, 7)),),
+    problems=(Problem(Reason.NETWORK, "127.0.0.1 port 1"),),
+    may_be_interrupted=True,
+    notifications=12,
+)
+
+
+def anything(random_: random.Random, like: Any) -> Any:
+    """A value of the type of ``like``."""
+    if isinstance(like, tuple) and hasattr(like, "_fields"):
+        return type(like)(*(anything(random_, each) for each in like))
+    if isinstance(like, tuple):
+        return tuple(anything(random_, random_.choice(like)) for _ in range(random_.randrange(4))) if like else ()
+    if isinstance(like, str) and type(like) is str:
+        return os.fsdecode(bytes(random_.randrange(1, 256) for _ in range(random_.randrange(12))))
+    if isinstance(like, bool) or like is None or isinstance(like, Reason):
+        return like
+    if isinstance(like, Kind | Effect):
+        return type(like)(random_.randrange(int(max(type(like))) * 2))
+    return random_.choice((random_.randrange(256), -random_.randrange(256), random_.getrandbits(64)))
+
+
+@pytest.mark.parametrize("seed", range(300 if WHOLE else 30))
+def test_round_trip(seed: int) -> None:
+    accesses = anything(random.Random(seed), FULL) if seed else FULL
+    again = decode(encode(accesses))
+    assert again == accesses
+    assert repr(again) == repr(accesses)  # the types too
+
+
+def test_round_trip_of_a_run(work: object) -> None:
+    accesses = run("sh", "-c", "ls; echo x > \udcff; cat none")
+    assert any("\udcff" in change.path for change in accesses.changes)
+    assert repr(decode(encode(accesses))) == repr(accesses)
+
+
+def places(value: Any, at: tuple[int, ...] = ()) -> Iterator[tuple[int, ...]]:
+    yield at
+    if isinstance(value, list):
+        for index, each in enumerate(value):
+            yield from places(each, (*at, index))
+
+
+def replaced(message: Any, place: tuple[int, ...], value: object) -> Any:
+    if not place:
+        return value
+    changed = copy.deepcopy(message)
+    at = changed
+    for index in place[:-1]:
+        at = at[index]
+    at[place[-1]] = value
+    return changed
+
+
+@pytest.mark.parametrize("value", [None, True, 0, 1.5, 1 << 40, -1, "x", "a\0", "\ud800", [], [0], ["x", "x"], {}])
+def test_a_value_of_another_type_is_refused(value: object) -> None:
+    """What is read all the same has the right type: written again, it is the same message."""
+    message = json.loads(encode(FULL))
+    refused = 0
+    for place in places(message):
+        changed = replaced(message, place, value)
+        try:
+            assert json.dumps(json.loads(encode(decode(json.dumps(changed).encode())))) == json.dumps(changed)
+        except DamagedRecord:
+            refused += 1
+    assert refused > 30
+
+
+def test_a_cut_message_is_refused() -> None:
+    data = encode(FULL)
+    for size in range(len(data)):
+        with pytest.raises(DamagedRecord):
+            decode(data[:size])
+    for wrong in (b"\xff", b"[" * 100_000, b"1", b"null", b"{}", b"[1, 2]", data + b" 1"):
+        with pytest.raises(DamagedRecord):
+            decode(wrong)
