@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -148,6 +149,8 @@ class FolderWatch:
         self._queue, before = _idle_or_new()
         self._names: dict[str, _Name] = {}
         self.overflowed = False
+        self._lock = threading.Lock()
+        self._pauses = 0
         if self._queue is None:
             return
         for folder in folders:
@@ -159,18 +162,35 @@ class FolderWatch:
             for _ in self._queue.events():  # of before
                 pass
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Until the body ends, openings don't count: they are known, or are of others. Changes count."""
+        self._drain(by=1)
+        try:
+            yield
+        finally:
+            self._drain(by=-1)
+
+    def _drain(self, *, by: int = 0) -> None:
+        """Note what happened, and add to the count of pauses then."""
+        with self._lock:
+            for event in self._queue.events() if self._queue is not None else ():
+                self.overflowed = self.overflowed or bool(event.mask & IN_Q_OVERFLOW)
+                if event.name and not event.mask & IN_ISDIR and not _NAMELESS.fullmatch(event.name):
+                    mask = event.mask & _CHANGED if self._pauses else event.mask
+                    for folder in self._folders.get(event.watch, ()) if mask else ():
+                        self._note(os.path.join(folder, os.fsdecode(event.name)), mask)
+            self._pauses += by
+
+    def _note(self, path: str, mask: int) -> None:
+        if path not in self._names:
+            is_new = mask & IN_CREATE or (mask & IN_MOVED_TO and self._was_there(path) is False)
+            self._names[path] = _Name(mask, bool(is_new))
+        self._names[path].add(mask)
+
     def drained(self) -> Opens:
         """What was opened so far."""
-        for event in self._queue.events() if self._queue is not None else ():
-            self.overflowed = self.overflowed or bool(event.mask & IN_Q_OVERFLOW)
-            if not event.name or event.mask & IN_ISDIR or _NAMELESS.fullmatch(event.name):
-                continue
-            for folder in self._folders.get(event.watch, ()):
-                path = os.path.join(folder, os.fsdecode(event.name))
-                if path not in self._names:
-                    is_new = event.mask & IN_CREATE or (event.mask & IN_MOVED_TO and self._was_there(path) is False)
-                    self._names[path] = _Name(event.mask, bool(is_new))
-                self._names[path].add(event.mask)
+        self._drain()
         names = self._names.items()
         return Opens(
             frozenset(path for path, name in names if name.is_read and not name.is_torn),

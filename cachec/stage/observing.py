@@ -52,9 +52,12 @@ if TYPE_CHECKING:  # on a miss only, or for a read that few traces have
     from cachec.stage.watching import Below
 
 #: Reads whose ``where`` is a path.
-_PATHS = frozenset({"file", "absent", "there", "listing", "links", "access", "status", "tool", "code", "cwd", "folder"})
+_PATHS = frozenset(
+    {"file", "absent", "there", "listing", "links", "access", "status", "tool", "code", "cwd", "folder"}
+    | {"content", "lookup", "names", "attributes"}
+)
 #: Those of them that tell what is there whole.
-_WHOLE = frozenset({"file", "absent", "listing", "tool", "code"})
+_WHOLE = frozenset({"file", "absent", "listing", "tool", "code", "content"})
 
 _WRITTEN = "was written to meanwhile"
 

@@ -111,7 +111,7 @@ class Input(NamedTuple):
     target: str | None
     #: Of a listed folder: the names that were in it before the run, sorted.
     names: tuple[str, ...] | None
-    #: What the run itself did later to what it had looked up.
+    #: What the run itself did later to what it had looked up. Both CREATED and REMOVED: it is gone again.
     effect: Effect
 
 
