@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from cachec import recording
 from cachec.base import audited
@@ -31,6 +31,10 @@ from cachec.key.tools.platform import accelerators_digest, processor_digest
 
 AnyPath = str | os.PathLike[str]
 WeightRule = Literal["content", "opened", "withheld"]
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+_COMMANDS_ALONE = "__cachec_commands_alone__"
 
 #: Bytes of a failing command's standard error that its exception shows.
 _TOLD = 4000
@@ -64,6 +68,18 @@ def scratch() -> Iterator[Path]:
     finally:
         if recorder is None:
             shutil.rmtree(folder)
+
+
+def commands_alone(function: _Function) -> _Function:
+    """Say of a stage's function that it looks at files by Python and by ``run`` alone. No folder is watched then for
+    what native code opens in this process, so nothing that other processes open counts."""
+    function.__dict__[_COMMANDS_ALONE] = True
+    return function
+
+
+def are_commands_alone(function: Callable[..., Any]) -> bool:
+    """Whether ``commands_alone`` was said of a function."""
+    return _COMMANDS_ALONE in getattr(function, "__dict__", ())
 
 
 def host_processor() -> None:
