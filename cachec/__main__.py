@@ -73,10 +73,21 @@ def _import_click() -> None:
             del modules[name]
 
 
+def _uncoerce_locale() -> None:
+    """Take out the variable that Python itself sets where the locale is C (PEP 538): a command is not to get it."""
+    import os
+
+    if os.environ.get("LC_CTYPE") in {"C.UTF-8", "C.utf8", "UTF-8"}:
+        with open("/proc/self/environ", "rb", 0) as file:
+            if b"\0LC_CTYPE=" not in b"\0" + file.read(1 << 22):
+                del os.environ["LC_CTYPE"]
+
+
 def _execute(args: list[str]) -> int:
     from cachec.launcher.direct import answer
     from cachec.launcher.helpers import run_helper
 
+    _uncoerce_locale()
     run_helper(args)  # does not return where it was one
     if answer(args):
         return 0

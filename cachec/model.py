@@ -288,7 +288,7 @@ def part_label(kind: PartKind, name: str) -> str:
 READ_KINDS = frozenset(
     {"weight", "file", "absent", "there", "listing", "links", "access", "status", "tool", "env", "processor", "state"}
     | {"cwd", "folder", "same", "code", "module", "distribution"}
-    | {"content", "lookup", "names", "attributes"}
+    | {"content", "lookup", "names", "attributes", "stdin"}
 )
 
 
@@ -301,10 +301,10 @@ class Read(msgspec.Struct, frozen=True):
     variable), ``processor`` (where = ``host`` or ``accelerators``), ``state`` (where = a state of the process,
     ``key.tools.process``), ``folder`` (where = an anchor, of a command ``cwd`` or ``base_dir``, whose path is in the
     result: the digest is of its path), of a command ``same`` (name = paths, of which some are one file), of Python
-    ``code`` (see ``key.code.ran``), of a traced command ``content``, ``lookup``, ``names`` and ``attributes`` (see
-    ``commands.traced``), ``module`` (where = one that was looked for in vain) and ``distribution`` (where =
-    its name, ``*`` for all). Paths of a stage's reads are kept from an anchor (``base.anchors``). digest: of the
-    content seen; of nothing (``EMPTY``) where a file was absent.
+    ``code`` (see ``key.code.ran``), of a traced command ``content``, ``lookup``, ``names``, ``attributes`` and
+    ``stdin`` (see ``commands.traced``), ``module`` (where = one that was looked for in vain) and ``distribution``
+    (where = its name, ``*`` for all). Paths of a stage's reads are kept from an anchor (``base.anchors``). digest: of
+    the content seen; of nothing (``EMPTY``) where a file was absent.
     """
 
     kind: str

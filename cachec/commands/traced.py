@@ -9,6 +9,7 @@ A read of a command is one of these kinds; each is taken again for a later look 
     lookup        a path of which no more was asked than stat(2) or readlink(2) tell, there or not
     names         the names in a folder
     attributes    extended attributes
+    stdin         what was left to read of a file on standard input
 """
 
 from __future__ import annotations
@@ -87,13 +88,16 @@ class Traced(NamedTuple):
                 yield _REASONS.get(reason, Reason.UNTRACED), f"{_WORDS[reason]} ({detail})"
 
 
-def run_traced(argv: Sequence[str], *, environ: Mapping[str, str], cwd: str, stdin: str | None) -> Traced:
-    """Run a command to its end. stdin: a file; None: nothing. Raises OSError where it can't be started."""
+def run_traced(argv: Sequence[str], *, environ: Mapping[str, str], cwd: str, stdin: str | int | None) -> Traced:
+    """Run a command to its end. stdin: a file, or a descriptor; None: nothing.
+
+    Raises OSError where it can't be started.
+    """
     from cachec.tracing.supervisor import trace
 
     started = time.time()
     streams = [_Stream(), _Stream()]
-    source = os.open(stdin or os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    source = os.dup(stdin) if isinstance(stdin, int) else os.open(stdin or os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     try:
         with forking_to_exec():
             accesses = trace(
@@ -157,7 +161,7 @@ def run_traced_apart(
 
 def _untraced(ended: Ended, detail: str) -> Accesses:
     problem = Problem(traced.Reason.NO_LISTENER, detail)
-    return Accesses(ended.returncode, (), (), (problem,), may_be_interrupted=False, notifications=0)
+    return Accesses(ended.returncode, (), (), (problem,), may_be_interrupted=False, notifications=0, uses_stdin=True)
 
 
 class _Stream:
@@ -200,17 +204,20 @@ class Reads:
         *,
         keyed: Callable[[str], str] | None = None,
         named: Container[str] = (),
+        is_cache: Callable[[str], bool] = lambda _: False,
         passes: Callable[[str, Input], bool] = lambda _path, _input: False,
         made_before: Callable[[str], bool] = lambda _path: False,
     ) -> None:
         """keyed: the text of a real path as it counts; see ``lookup_digest``. named: real paths that are outputs,
-        whatever the run looks at there. passes: whether what was looked up at a path is no input. made_before: whether
-        a path in a listed folder does not count, since it was made just before."""
+        whatever the run looks at there. is_cache: whether what the run changes at a real path is there to save time
+        alone. passes: whether what was looked up at a path is no input. made_before: whether a path in a listed folder
+        does not count, since it was made just before."""
         self._run = run
         self._digests = digests
         self._cwd = os.path.realpath(cwd)
         self._keyed = keyed
         self._named = named
+        self._is_cache = is_cache
         self._passes = passes
         self._made_before = made_before
         self._made: dict[str, set[str]] = {}
@@ -229,6 +236,15 @@ class Reads:
                     seen.add(place)
                     yield read
 
+    def opened(self) -> set[str]:
+        """The real paths of files that the run opened, and did not make."""
+        inputs = self._run.accesses.inputs
+        return {os.path.realpath(os.path.join(each.folder, each.path)) for each in inputs if each.kinds & Kind.CONTENT}
+
+    def started(self) -> set[str]:
+        """The paths of programs that the run started, as it named them."""
+        return {each.path for each in self._run.accesses.inputs if each.kinds & Kind.EXECUTED}
+
     def _of_input(self, each: Input) -> Iterator[Read]:
         full = os.path.join(each.folder, each.path)
         where = each.path if each.folder == self._cwd and each.folder else full
@@ -244,7 +260,8 @@ class Reads:
             return
         flag = "" if each.follow else "link"
         if each.effect:
-            yield self._of_changed(each, full, where, flag)
+            if not self._is_cache(os.path.realpath(full)):
+                yield self._of_changed(each, full, where, flag)
             return
         self._check(each, full)
         is_file = each.state is not None and stat.S_ISREG(each.state.mode)
@@ -326,4 +343,10 @@ def unstorable(changes: Iterable[Change], is_output: Callable[[str], bool], is_n
             return f"it changed {path} in place"
         if kind == stat.S_IFREG and after.nlink > 1:
             return f"{path} has a second name (a hard link)"
+        if kind != stat.S_IFLNK and after.mode & 0o7000 & ~(stat.S_ISGID if kind == stat.S_IFDIR else 0):
+            return f"{path} has the mode {after.mode & 0o7777:o}, which is given to no file from a store"
+        if os.lstat(path).st_uid != os.geteuid():
+            return f"{path} belongs to another user"
+        if set(os.listxattr(path, follow_symlinks=False)) - {"security.selinux"}:
+            return f"{path} has extended attributes"
     return ""

@@ -146,6 +146,28 @@ def attributes_digest(path: str, flags: str) -> str:
     return digest_bytes(attributes_of(path, follow="link" not in flags))
 
 
+def stdin_kind() -> str:
+    """What standard input is: ``file``, ``pipe``, ``nothing`` (/dev/null) or ``device``; ``closed`` where there is none."""
+    try:
+        status = os.fstat(0)
+    except OSError:
+        return "closed"
+    if stat.S_ISCHR(status.st_mode):
+        return "nothing" if status.st_rdev == os.makedev(1, 3) else "device"
+    return "file" if stat.S_ISREG(status.st_mode) else "pipe"
+
+
+def stdin_digest(digests: FileDigests) -> str:
+    """The digest of what is left to read of a file on standard input; ``ABSENT`` where that is no file."""
+    if stdin_kind() != "file":
+        return ABSENT
+    begin, size = os.lseek(0, 0, os.SEEK_CUR), os.fstat(0).st_size
+    try:
+        return digests.of_extent(0, begin, max(size - begin, 0))
+    except (OSError, EOFError):
+        return ABSENT
+
+
 def search_text(fixed: Mapping[str, str]) -> str:
     """What a tool read keeps of the variables that the stage itself fixed, to be looked up in the same way later."""
     return "\n".join(f"{name}={fixed[name]}" for name in SEARCH_VARIABLES if name in fixed)
@@ -191,6 +213,8 @@ class Dependencies:
             return allowed_digest(allowed(read.where))
         if read.kind == "status":
             return self.status(read.where, read.name)
+        if read.kind == "stdin":
+            return stdin_digest(self._digests)
         if read.kind == "content":
             return self.content(read.where)
         if read.kind == "lookup":

@@ -30,6 +30,12 @@ from cachec.base.hashing import Hasher
 from cachec.base.texts import nearest
 from cachec.errors import ConfigError
 
+#: How names of what an adapter is for begin, where not as its file is called.
+_BEGINNINGS = {"gcc.toml": ("gcc", "g++", "cc", "c++")}
+
+#: What stands before the name of a compiler for another machine: ``x86_64-linux-gnu-gcc-12``.
+_TRIPLE = re.compile(r"^(?:[a-z0-9_]+-){2,3}(?=(?:gcc|g\+\+|clang)(?:$|[-+]))")
+
 #: What a flag means.
 #:
 #: value: keyed by its text; no file is looked for. pipeline: keyed by its text, and by the files that options in braces
@@ -122,18 +128,17 @@ class Adapter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
     dashes: ``either`` where ``-x`` and ``--x`` are one flag. response_files: ``@FILE`` holds arguments.
 
-    volatile: words in an input, or in what it includes, that make the result depend on more than the files that are
-    named, and what they mean. spelling: how else they may be written. unless_set: word -> the variable that makes it
-    harmless; SOURCE_DATE_EPOCH does where the command is seen to heed it. includes: inputs (by suffix)
-    that include other files. Such a command has to be able to write a depfile with ``-MD -MF FILE``. builtin_search:
-    folders of the system whose names count then. configured_by: patterns of files with options that it reads by
-    itself; relative ones are beside its executable. With one of them there the command is not understood, unless a flag
-    of unconfigured is on the line. shadows: endings of files that are taken instead of one that a flag
-    names, if they are there.
+    includes: inputs (by suffix) that include other files. configured_by: patterns of files with options that it reads
+    by itself; relative ones are beside its executable. With one of them there the command is not understood, unless a
+    flag of unconfigured is on the line. shadows: endings of files that are taken instead of one that a flag names, if
+    they are there.
 
     relative: the name of an input comes into the result. With a base folder, what is below it is named from the current
     folder, so that it is the same in each checkout; no other result follows from that.
-    normalises: flag that keeps paths out of the result -> what leaks without it; for ``cachec audit``.
+    plain: its arguments are not read any further than for outputs; time: flags by which the compiler warns where the
+    time came into its result (``-Wdate-time``).
+
+    normalises: flag that keeps paths out of the result -> what leaks without it.
     origin: the file that the adapter was read from.
     """
 
@@ -154,16 +159,14 @@ class Adapter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     replaces: bool = False
     dashes: Literal["exact", "either"] = "exact"
     response_files: bool = False
-    volatile: dict[str, str] = {}
-    unless_set: dict[str, str] = {}
-    spelling: Literal["", "c", "llvm"] = ""
-    builtin_search: tuple[str, ...] = ()
     configured_by: tuple[str, ...] = ()
     unconfigured: tuple[str, ...] = ()
     suffixes: tuple[str, ...] = ()
     includes: tuple[str, ...] = ()
     shadows: tuple[str, ...] = ()
     relative: bool = False
+    plain: bool = False
+    time: tuple[str, ...] = ()
     languages: dict[str, str] = {}
     normalises: dict[str, str] = {}
     environment: AdapterEnvironment = AdapterEnvironment()
@@ -191,7 +194,8 @@ def find(program: str, asked: str) -> Adapter | None:
 
     program: path of the executable. Raises ConfigError where an adapter is malformed.
     """
-    names = dict.fromkeys((os.path.basename(asked), os.path.basename(os.path.realpath(program))))
+    found = (os.path.basename(asked), os.path.basename(os.path.realpath(program)))
+    names = dict.fromkeys(each for name in found for each in (name, _TRIPLE.sub("", name)))
     configured = tuple(_configured())
     for name in names:
         for adapter in configured:
@@ -199,7 +203,7 @@ def find(program: str, asked: str) -> Adapter | None:
                 return adapter
         # What one that is shipped matches begins as its file is called: to parse all takes as long as Python's start.
         for file in sorted(os.listdir(SHIPPED)):
-            if file.endswith(".toml") and name.startswith(file.removesuffix(".toml")):
+            if file.endswith(".toml") and name.startswith(_BEGINNINGS.get(file, (file.removesuffix(".toml"),))):
                 adapter = read(SHIPPED / file)
                 if adapter.matches(name):
                     return adapter

@@ -14,8 +14,8 @@ from cachec.launcher.adapters import Adapter, Flag, WeightKey
 from cachec.launcher.command import Command, Input, Options, Output, OutputKind, PassThrough, Piece
 from cachec.launcher.helpers import DETAIL, is_helper
 from cachec.launcher.restore import check_place
+from cachec.launcher.stripping import wants_strip
 from cachec.launcher.variables import UNKNOWN, matches
-from cachec.launcher.wrappers import NotSeen, followed
 from cachec.model import Reason
 
 #: Response files may name others; the tools themselves stop somewhere too.
@@ -23,6 +23,9 @@ _MAX_RESPONSE_DEPTH = 8
 
 #: Longer arguments are no paths (PATH_MAX).
 _MAX_NAME = 4096
+
+#: What flags mean that name what is written.
+_OUTPUTS = frozenset({"output", "output-folder", "extra-output", "depfile"})
 
 _OWN = re.compile(r"/(dev/(std(in|out|err)$|fd/)|proc/)")
 _PIECES = re.compile(r"[=,]")
@@ -41,61 +44,70 @@ _OPTIONS = re.compile(r"\{[^{}]*\}|<[^<>]*>")
 def describe(
     argv: Sequence[str], program: str, cwd: str, adapter: Adapter | None, options: Options, environ: dict[str, str]
 ) -> Command:
-    """What the command line means. Raises PassThrough where it is not to be cached, UsageError for bad options."""
-    command = Command(tuple(argv), program, cwd, adapter, options)
-    _check_variables(adapter, environ)
-    for text in (*argv, cwd):
+    """What the command line means. What its adapter does not describe is taken as it is: the tracer sees what it does.
+
+    Raises PassThrough where it is not to be cached, UsageError for bad options.
+    """
+    if adapter is None and is_helper(argv[0]) and options == Options(restat=options.restat):
+        raise PassThrough(Reason.BUILD_HELPER, DETAIL)
+    for text in (*argv, cwd, *environ):
         if not is_text(text):
             raise PassThrough(Reason.NOT_UNDERSTOOD, f"{text!a} is not UTF-8")
-    if adapter is None:
-        if is_helper(argv[0]) and options == Options(restat=options.restat):
-            raise PassThrough(Reason.BUILD_HELPER, DETAIL)
-        for number, arg in enumerate(argv[1:]):
-            command.pieces.append(Piece(f"argument {number + 1}", arg, "value", number, number + 1))
-        command.sees_cwd = True
-    else:
-        _ArgumentReader(command, adapter).read()
-        _check_configuration(command, adapter)
-        for name in adapter.environment.search:
-            command.search += environ[name].split(":") if environ.get(name) else []
-    _add_options(command, options)
+    command = Command(tuple(argv), program, cwd, adapter, options)
+    if adapter is not None and not adapter.plain and (adapter.distribution or _is_itself(program, adapter)):
+        try:
+            return _described(command, adapter, environ)
+        except PassThrough:
+            if wants_strip(command):
+                raise
+            command = Command(tuple(argv), program, cwd, adapter, options)
+    return _plain(command)
+
+
+def _described(command: Command, adapter: Adapter, environ: dict[str, str]) -> Command:
+    """What its adapter says of a command. Raises PassThrough where it does not say all."""
+    _check_variables(adapter, environ)
+    _ArgumentReader(command, adapter).read()
+    _check_configuration(command, adapter)
+    _add_options(command)
     _check_outputs(command)
-    if adapter is not None:
-        command.runs = what_it_runs(command, adapter, environ)
     return command
 
 
-def _check_variables(adapter: Adapter | None, environ: Mapping[str, str]) -> None:
+def _is_itself(program: str, adapter: Adapter) -> bool:
+    """Whether an executable is the program that an adapter is for, and no script that may obey any variable."""
+    real = os.path.realpath(program)
+    try:
+        with open(real, "rb") as file:
+            is_script = file.read(2) == b"#!"
+    except OSError:
+        return False
+    return (not is_script and adapter.matches(os.path.basename(real))) or not adapter.is_shipped
+
+
+def names_stdin(command: Command) -> bool:
+    """Whether a command without a full description is to get all of standard input, which counts then."""
+    return command.is_plain and (command.options.stdin or not {"-", "/dev/stdin"}.isdisjoint(command.argv[1:]))
+
+
+def _plain(command: Command) -> Command:
+    """A command of whose arguments only the text is known, and which of them name outputs."""
+    command.is_plain = command.sees_cwd = True
+    for number, arg in enumerate(command.argv[1:]):
+        command.pieces.append(Piece(f"argument {number + 1}", arg, "value", number, number + 1))
+    if command.adapter is not None:
+        command.outputs += _ArgumentReader(command, command.adapter).outputs()
+    _add_options(command)
+    return command
+
+
+def _check_variables(adapter: Adapter, environ: Mapping[str, str]) -> None:
     """Raise PassThrough where a variable is set that an adapter leaves to the compiler."""
-    if (adapter is None or not adapter.environment.complete) and not all(map(is_text, environ)):
-        raise PassThrough(Reason.NOT_UNDERSTOOD, "a variable of the environment has a name that is not UTF-8")
-    unknown = (*UNKNOWN, *(() if adapter is None else adapter.environment.unknown))
+    unknown = (*UNKNOWN, *adapter.environment.unknown)
     name = next((name for name, value in sorted(environ.items()) if value and matches(name, unknown)), "")
     if name:
         words = f"{name} is set, and chooses what its adapter does not describe"
         raise PassThrough(Reason.NOT_UNDERSTOOD, f"{words}; unset it for the command (env -u {name})", told=True)
-
-
-def what_it_runs(command: Command, adapter: Adapter, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The executables that a compiler starts which is a script. Raises PassThrough where that can't be seen, and nobody
-    says it: an adapter that is not ours, one with a distribution or helpers, or ``--tool``."""
-    is_described = adapter.distribution or adapter.helpers or command.options.tools or not adapter.is_shipped
-    try:
-        runs, path = followed(command.program, environ, command.cwd)
-        last = os.path.realpath(path)
-        if not is_described and not adapter.matches(os.path.basename(last)):
-            raise NotSeen(f"{command.program} leads to {last}, which is another program")
-    except FileNotFoundError:
-        return ()  # who starts it says so
-    except NotSeen as error:
-        if is_described:
-            return ()
-        raise PassThrough(
-            Reason.NOT_UNDERSTOOD,
-            f"{error} (adapter {adapter.name}); say what it starts with --tool and what it reads with --input "
-            "(cachec audit finds both), or describe it in an adapter of your own",
-        ) from error
-    return runs
 
 
 def configuration_places(program: str, adapter: Adapter | None) -> Iterator[tuple[str, str]]:
@@ -142,7 +154,8 @@ def _options_in(pipeline: str) -> str:
     return "".join(kept)
 
 
-def _add_options(command: Command, options: Options) -> None:
+def _add_options(command: Command) -> None:
+    options = command.options
     for text in options.inputs:
         path = os.path.join(command.cwd, text)
         if not os.path.exists(path):
@@ -214,6 +227,34 @@ class _ArgumentReader:
         while at < len(self._args):
             at = self._one(at)
         self._finish()
+
+    def outputs(self) -> list[Output]:
+        """The outputs that arguments name, whatever the others mean."""
+        self._args = [(arg, number) for number, arg in enumerate(self._command.argv[1:])]
+        self._present = {self._dashed(arg.partition("=")[0]) for arg, _ in self._args}
+        named: list[str] = []
+        others: list[str] = []
+        is_named = False
+        at = 0
+        while at < len(self._args):
+            arg, _ = self._args[at]
+            at += 1
+            flag, _, value = self._match(arg) if arg.startswith("-") else (None, "", None)
+            if flag is None:
+                others.append(arg)
+                continue
+            if value is None and "next" in flag.takes and at < len(self._args):
+                value = self._args[at][0]
+                at += 1
+            if value and flag.means in _OUTPUTS:
+                named.append(value)
+                is_named |= flag.means == "output"
+        endings = [
+            ending for flag, ending in self._adapter.default_output.items() if self._dashed(flag) in self._present
+        ]
+        if endings and not is_named:
+            named += [os.path.splitext(os.path.basename(each))[0] + endings[0] for each in others if "." in each]
+        return [Output(os.path.join(self._command.cwd, each), "any", each) for each in dict.fromkeys(named)]
 
     def _expand(self, args: Sequence[str], depth: int, response: str) -> None:
         for number, arg in enumerate(args):

@@ -27,7 +27,8 @@ class PassThrough(Exception):
 class Options(msgspec.Struct, frozen=True):
     """What ``cachec exec`` was told beside the command. weights: path -> key; paths as they were given.
 
-    patterns: of paths that are outputs. ignore_env: variables that don't count. network: whether it may be used.
+    patterns: of paths that are outputs. ignore_env: variables that don't count. network: whether it may be used. stdin:
+    whether all of standard input is read first.
     """
 
     inputs: tuple[str, ...] = ()
@@ -42,6 +43,7 @@ class Options(msgspec.Struct, frozen=True):
     patterns: tuple[str, ...] = ()
     ignore_env: tuple[str, ...] = ()
     network: Literal["", "trust"] = ""
+    stdin: bool = False
 
 
 class Piece(NamedTuple):
@@ -70,8 +72,9 @@ class Input(NamedTuple):
     main: bool = True
 
 
-#: What an output is. file, folder: the result. extra: a file beside it. any: a file or a folder, whichever is there.
-OutputKind = Literal["file", "folder", "extra", "depfile", "any"]
+#: What an output is. file, folder: the result. new: a file that replaces another. extra: a file beside it. any: a file
+#: or a folder, whichever is there.
+OutputKind = Literal["file", "folder", "new", "extra", "depfile", "any"]
 
 
 class Output(NamedTuple):
@@ -88,8 +91,9 @@ class Command(msgspec.Struct):
 
     argv: with the command's name as it was given. program: the executable that this leads to. search: folders where
     files are looked for, in order. responses: files that arguments were read from. absent: files that are looked for
-    and not there. undescribed: paths that flags name, of which nothing is known. runs: executables that it starts, as
-    far as that is seen. sees_line: the command line comes into the result. includes: an input includes other files.
+    and not there. undescribed: paths that flags name, of which nothing is known. is_plain: its arguments say no
+    more than their text, and the trace tells all. sees_line: the command line comes into the result. includes: an input
+    includes other files.
     depfile: what is written of these: ``short`` leaves system headers out, empty where nothing is.
     """
 
@@ -106,8 +110,8 @@ class Command(msgspec.Struct):
     responses: list[str] = []
     absent: list[str] = []
     undescribed: list[str] = []
-    runs: tuple[str, ...] = ()
     stdin: bool = False
+    is_plain: bool = False
     sees_cwd: bool = False
     sees_line: bool = False
     includes: bool = False
@@ -120,11 +124,14 @@ class Command(msgspec.Struct):
 
     def starts(self) -> tuple[str, ...]:
         """The executables that count with it: those of its adapter, of ``--tool``, and what it is seen to run."""
-        return (*(() if self.adapter is None else self.adapter.helpers), *self.options.tools, *self.runs)
+        helpers = () if self.adapter is None or self.is_plain else self.adapter.helpers
+        return (*helpers, *self.options.tools)
 
     def keeps_file(self, output: Output) -> bool:
         """Whether the command writes to a file that is in the place of an output, or may do so. Else it makes a new
         one. Compilers write depfiles to what is there."""
+        if self.is_plain and output.kind != "any":
+            return output.kind != "new"
         return self.adapter is None or not self.adapter.replaces or output.kind == "depfile"
 
     def is_input(self, piece: Piece, paths: Container[str]) -> bool:

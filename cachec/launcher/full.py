@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import stat
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from cachec.base.hashing import Known
 from cachec.errors import CachecError, CacheMissError, StoreFault, UnstorableResult
 from cachec.key.tools.executables import which
 from cachec.launcher import options
+from cachec.launcher.arguments import names_stdin
 from cachec.launcher.command import Command, PassThrough
 from cachec.launcher.depth import is_too_deep, too_deep_message
 from cachec.launcher.describing import describe_here
@@ -103,7 +103,7 @@ def _execute(args: Sequence[str], overrides: Mapping[str, object], served_with: 
         if no_store is not None:  # in mode ``require``, and no command that is always let pass
             no_store.stage = command.stage
             _bypass(opened, no_store, argv)
-        command.stdin = command.stdin or (command.adapter is None and _has_input())
+        command.stdin = command.stdin or names_stdin(command)
         if command.stdin:
             if served_with is not None:
                 return None  # what was read of it here would be gone for the other
@@ -160,12 +160,7 @@ def _through_engine(args: list[str], opened: Opened, command: Command, stdin: in
         recorder = recording.current()
         if unheld is not None and recorder is not None:
             recorder.keep_out(*unheld)
-        if command.adapter is None:
-            from cachec.launcher.traced import run_command_traced  # on a miss only
-
-            made.append(run_command_traced(opened.environment, command, stdin))
-            return made[-1]
-        from cachec.launcher.running import run_command
+        from cachec.launcher.running import run_command  # on a miss only
 
         line = stripped_command_line(command, stripped)
         source = f"/proc/self/fd/{stripped[0].fd}" if stripped else stdin
@@ -234,6 +229,8 @@ def _hand_out(opened: Opened, command: Command, value: Any) -> None:
     except OSError as error:
         words = f"output {error.filename!r} can't be written: {error.strerror}"
         raise PassThrough(Reason.UNDESCRIBED, words, told=True) from error
+    if value.get("taken"):
+        os.lseek(0, value["taken"], os.SEEK_CUR)  # as the command would have left it
     for output, stored, word in zip(outputs, value["outputs"], value["modes"], strict=True):
         hardlink, restat = command.options.hardlink, command.options.restat
         try:
@@ -258,14 +255,6 @@ def _hand_out(opened: Opened, command: Command, value: Any) -> None:
                 f"output {output.path!r} ({output.where}) can't be written: {error.strerror}",
                 told=True,
             ) from error
-
-
-def _has_input() -> bool:
-    """Whether standard input is a file or a pipe. A terminal, or another device, is none for a command."""
-    try:
-        return not stat.S_ISCHR(os.fstat(0).st_mode)
-    except OSError:
-        return False
 
 
 def _spool() -> int:

@@ -11,7 +11,10 @@ from cachec.base import foreign, xdg
 from cachec.base.appending import Appender
 
 #: By the base name of the command.
-NAMES = frozenset({"cmake", "cmake3", "ctest", "cpack", "ccmake"})
+NAMES = frozenset({"cmake", "cmake3", "ctest", "cpack", "ccmake", "make", "gmake", "ninja", "samu", "rsync", "latexmk"})
+
+#: Of these, those that decide by the times of files, which are in no trace: what they start can be cached, they can't.
+BY_TIME = NAMES - {"cmake", "cmake3", "cpack", "ccmake"}
 
 #: As ``config.MAX_FILE``.
 _MAX_FILE = 1 << 24

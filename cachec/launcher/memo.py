@@ -22,6 +22,7 @@ from cachec.base.lookups import found_at
 from cachec.base.mounts import TRACKED_FILESYSTEMS, WATCHED_FILESYSTEMS, Mounts
 from cachec.errors import ConfigError, StoreFault, UsageError
 from cachec.events import inert
+from cachec.key.dependencies import stdin_kind
 from cachec.key.tools.environment import LOCALE
 from cachec.key.tools.executables import Executable, interpreter_name, which
 from cachec.launcher import adapters, direct
@@ -29,7 +30,7 @@ from cachec.launcher.arguments import configuration_places
 from cachec.launcher.command import Command
 from cachec.launcher.output_places import outputs_of
 from cachec.launcher.outputs import lock_of
-from cachec.launcher.request import environment, helper_path, variable_rule
+from cachec.launcher.request import environment, helper_path, variable_rule, variables_of_run
 from cachec.launcher.stage import Opened
 from cachec.launcher.stripping import wants_strip
 from cachec.launcher.variables import UNKNOWN, Rule, overlap
@@ -65,6 +66,7 @@ def begin(opened: Opened, command: Command) -> Draft | None:
         or opened.settings.mode not in _MODES
         or opened.settings.log == "all"
         or command.stdin
+        or (command.is_plain and stdin_kind() in {"file", "pipe"})
         or wants_strip(command)
         or command.options.hardlink
     ):
@@ -189,7 +191,7 @@ class Draft:
             elif read.kind == "same":
                 for each in map(self._opened.places.present, read.name.split("\0")):
                     self._numbers[each] = direct.file_number(each)
-            elif read.kind != "folder":
+            elif read.kind not in {"folder", "env"}:  # such a variable is compared by itself
                 raise _Unfit
 
     def _settings(self) -> None:
@@ -216,7 +218,7 @@ class Draft:
         distributions = self._opened.requests.distributions(command)
         tools = self._opened.requests.tool_keys(command)
         self._looked_up(command.argv[0], environ)
-        if command.adapter is None:
+        if command.is_plain:
             if command.options.tools:
                 raise _Unfit
             return  # the trace tells all that starting it loads
@@ -334,10 +336,9 @@ class Draft:
         cachec = [name for name in environ if name.startswith("CACHEC_") and name not in direct.UNKEYED]
         adapter = self._command.adapter
         rule = variable_rule(self._command)
-        names = dict.fromkeys([*_VARIABLES, *LOCALE, *rule.names, *cachec])
+        names = dict.fromkeys([*_VARIABLES, *LOCALE, *rule.names, *variables_of_run(self._command), *cachec])
         unknown: tuple[str, ...] = UNKNOWN
         if adapter is not None:
-            names.update(dict.fromkeys(adapter.unless_set.values()))
             unknown += adapter.environment.unknown
         names.update(dict.fromkeys(name for name in unknown if not name.endswith("*")))
         self._list(
@@ -406,7 +407,7 @@ class Draft:
         if sum(map(len, blobs)) > _MAX_BLOBS:
             raise _Unfit
         self._list(artifacts)
-        self._put(_flag(self._command.options.restat))
+        self._put(_flag(self._command.options.restat), direct.device_number() if self._command.is_plain else b"-")
         self._list(outputs)
         self._put(*_listed(b"%d" % len(blob) for blob in blobs))
         return blobs

@@ -59,7 +59,7 @@ class OutputPlaces:
 
     def is_named(self, path: str) -> bool:
         """Whether somebody said that a real path is an output."""
-        return path in self._named or any(fnmatch.fnmatchcase(path, each) for each in self._patterns)
+        return _is_below(path, self._named) or any(fnmatch.fnmatchcase(path, each) for each in self._patterns)
 
     def allows(self, path: str) -> bool:
         """Whether a real path is a place for outputs."""
@@ -72,17 +72,18 @@ def _is_below(path: str, folders: Iterable[str]) -> bool:
 
 def outputs_of(command: Command, environ: Mapping[str, str], places: Places, value: Mapping[str, Any]) -> list[Output]:
     """The outputs of a stored result, by their paths here. Raises OSError for one that is in no place for outputs."""
-    if command.adapter is not None:
+    if not command.is_plain:
         return command.outputs
     allowed = OutputPlaces(command, environ)
     found = []
-    for kept, stored in zip(value["paths"], value["outputs"], strict=True):
-        path = places.present(kept)
+    replaces = command.adapter is not None and command.adapter.replaces
+    for where, stored, keeps in zip(value["paths"], value["outputs"], value["kept"], strict=True):
+        path = places.present(where)
         folder, name = os.path.split(path)
         real = os.path.join(os.path.realpath(folder), name)
         if name in {"", ".", ".."} or not allowed.allows(real) or allowed.is_cache(real):
             raise PermissionError(1, "the stored result has an output there, where the command may write none", path)
         if isinstance(stored, File):
-            check_place(path, replaces=command.options.hardlink, keeps=command.keeps_file(Output(path, "file", path)))
-        found.append(Output(path, "folder" if stored is None else "file", path))
+            check_place(path, replaces=command.options.hardlink, keeps=keeps and not replaces)
+        found.append(Output(path, "file" if keeps and not replaces else "new", path))
     return found

@@ -9,11 +9,10 @@ from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
 from cachec.base import fsio
-from cachec.base.fsio import Identity
 from cachec.base.hashing import FileDigests, digest_bytes
 from cachec.commands.watched import states
 from cachec.errors import StoreFault
-from cachec.launcher.command import Command, Output
+from cachec.launcher.command import Output
 from cachec.model import Reason
 from cachec.recording import Recorder
 from cachec.store.locks import KeyLock, is_ancestor
@@ -61,56 +60,6 @@ def check_stored(recorder: Recorder, outputs: Sequence[Output]) -> None:
                 recorder.keep_out(Reason.UNDESCRIBED, f"{path} was written to after the command had ended")
 
     recorder.check_before_storing(check)
-
-
-class UnnamedFiles:
-    """Files that a command may write although no argument names them, as they are before it runs.
-
-    Compilers name such a file after an input or an output, with another suffix: ``a.o`` of ``a.c`` in the current
-    folder, ``a.dwo`` beside ``a.o``. A file of any other name may be that of another command of the build, which runs
-    at the same time. A shipped adapter without default names knows each file that its command writes.
-    """
-
-    def __init__(self, command: Command) -> None:
-        self._before: dict[str, Identity | None] = {}
-        self._folders: dict[str, set[str]] = {}
-        adapter = command.adapter
-        if adapter is not None and adapter.is_shipped and not adapter.default_output:
-            return
-        for output in command.outputs:
-            folder, name = os.path.split(output.path)
-            self._folders.setdefault(folder, set()).update((name, _stem(name)))
-        for each in command.inputs:
-            if each.main and adapter is not None:  # of a command that options describe, they name all that it writes
-                folder, name = os.path.split(each.path)
-                for place in (command.cwd, folder):
-                    self._folders.setdefault(place, set()).add(_stem(name))
-        named = {*command.weights, *command.undescribed, *(each.path for each in command.inputs)}
-        self._named = {os.path.realpath(path) for path in (*named, *(output.path for output in command.outputs))}
-        self._before = self._states()
-
-    def changed(self) -> list[str]:
-        """Return the files that were made or changed since."""
-        now = self._states()
-        return sorted(path for path, state in now.items() if self._before.get(path) != state)
-
-    def _states(self) -> dict[str, Identity | None]:
-        found: dict[str, Identity | None] = {}
-        for folder, stems in self._folders.items():
-            try:
-                names = os.listdir(folder)
-            except OSError:
-                continue  # it is not there: what can't be written there the command tells
-            for name in names:
-                path = os.path.join(folder, name)
-                if "." in name[1:] and _stem(name) in stems and os.path.realpath(path) not in self._named:
-                    found[path] = fsio.identity_if_there(path)
-        return found
-
-
-def _stem(name: str) -> str:
-    """A file's name without its suffix."""
-    return os.path.splitext(name)[0]
 
 
 class _Before(NamedTuple):

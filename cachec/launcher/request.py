@@ -5,13 +5,14 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from cachec.base.distributions import Distributions
 from cachec.base.hashing import FileDigests, Hasher, digest_bytes, frame
 from cachec.errors import UsageError
+from cachec.key.dependencies import stdin_kind
 from cachec.key.folders import path_digest
 from cachec.key.inventory import Inventory
 from cachec.key.tools.environment import LOCALE, environment_parts
@@ -22,13 +23,12 @@ from cachec.launcher.adapters import AdapterEnvironment
 from cachec.launcher.command import Command, PassThrough
 from cachec.launcher.depth import deepened
 from cachec.launcher.places import Places
+from cachec.launcher.texts import EPOCH, tells_time
 from cachec.launcher.variables import Rule, matches
-from cachec.launcher.volatile import VolatileWords
 from cachec.model import Part, PartKind, Reason
 
 if TYPE_CHECKING:
     from cachec.key.compare import PartDifference
-    from cachec.launcher.stripping import StrippedInput
     from cachec.programs.program import Program
 
 #: Bump it when the meaning of a command's key changes: every older entry is then a miss.
@@ -119,8 +119,6 @@ class CommandRequests:
         command: Command = arguments["command"]
         del stage  # what it is called follows from the command
         programs = {each.path: each.program for each in arguments["stripped"]}
-        if not fresh and command.adapter is not None:
-            self._refuse_volatile(command, arguments["stripped"], arguments["stdin"])
         parts = (
             self._stage_part(command),
             *self._tool_parts(command, fresh=fresh),
@@ -177,7 +175,7 @@ class CommandRequests:
         return environment_parts(names, values, sealed=sealed_variables(command, names))
 
     def _tool_parts(self, command: Command, *, fresh: bool) -> Iterator[Part]:
-        if command.adapter is None:  # the trace tells what is started
+        if command.is_plain:  # the trace tells what is started
             yield _argument("program", digest_bytes(os.fsencode(self._places.keyed(command.program))), command.program)
             for name in command.options.tools:
                 yield self.tool_keys(command).executable(name, environment(command, self._environ), fresh=fresh)
@@ -265,38 +263,34 @@ class CommandRequests:
         if stdin is not None:
             digest = self._digests.of_path(stdin)
             yield Part(PartKind.FILE, "standard input", digest, digest[:12])
+        elif command.is_plain:
+            yield _argument("standard input", digest_bytes(stdin_kind().encode()), stdin_kind())
 
-    def _refuse_volatile(self, command: Command, stripped: Sequence[StrippedInput], stdin: str | None) -> None:
-        """A definition may hold what an input may not (``-DNOW=__TIME__``)."""
-        words = VolatileWords(command, environment(command, self._environ))
-        for piece in command.pieces:
-            why = words.in_text(piece.text) if piece.means == "value" and piece.text else ""
-            if why:
-                raise PassThrough(Reason.VOLATILE_INPUT, f"{piece.label} {piece.text} {why}")
-        read = {each.path: each.text for each in command.inputs if not os.path.isdir(each.path)}
-        for model in stripped:  # as the command gets it
-            read[f"/proc/self/fd/{model.fd}"] = read.pop(model.path)
-        if stdin is not None:
-            read[stdin] = "standard input"
-        for path, shown in read.items():
-            why = words.in_file(path)
-            if why:
-                raise PassThrough(Reason.VOLATILE_INPUT, f"{shown} {why}")
+
+def _described_environment(command: Command) -> AdapterEnvironment:
+    return AdapterEnvironment() if command.adapter is None or command.is_plain else command.adapter.environment
 
 
 def variable_rule(command: Command) -> Rule:
     """Return which variables are in the key of a command, beside the locale."""
-    described = AdapterEnvironment() if command.adapter is None else command.adapter.environment
-    found = _SEARCHED if command.adapter is None else ()
+    described = _described_environment(command)
+    found = _SEARCHED if command.is_plain else ()
     keyed = (*described.keyed, *described.search, *command.options.env, *_ALWAYS, *found)
-    keyed = tuple(name for name in keyed if name not in command.options.ignore_env)
-    return Rule(keyed, (*described.passed, *LOCALE, *command.options.ignore_env), others=not described.complete)
+    left = (*command.options.ignore_env, *variables_of_run(command))
+    keyed = tuple(name for name in keyed if name not in left)
+    return Rule(keyed, (*described.passed, *LOCALE, *left), others=not described.complete)
+
+
+def variables_of_run(command: Command) -> tuple[str, ...]:
+    """The variables that count only where a run shows that it used them: of a compiler that tells of the time."""
+    return (EPOCH, *LOCALE) if tells_time(command) else ()
 
 
 def keyed_variables(command: Command, environ: Mapping[str, str]) -> tuple[str, ...]:
     """The variables that are in the key: those that are named, set or not, and of the others those that are set."""
     rule = variable_rule(command)
-    return tuple(sorted({*rule.names, *rule.matching(environ), *(name for name in LOCALE if name in environ)}))
+    locale = {name for name in LOCALE if name in environ} - {*variables_of_run(command), *command.options.ignore_env}
+    return tuple(sorted({*rule.names, *rule.matching(environ), *locale}))
 
 
 def sealed_variables(command: Command, names: Iterable[str]) -> frozenset[str]:
@@ -304,15 +298,15 @@ def sealed_variables(command: Command, names: Iterable[str]) -> frozenset[str]:
 
     Such a variable may hold a secret, whatever it is called.
     """
-    adapter = command.adapter
-    described = AdapterEnvironment() if adapter is None else adapter.environment
+    described = _described_environment(command)
     shown = (*described.keyed, *described.search, *_ALWAYS, *LOCALE)
     return frozenset(name for name in names if not matches(name, shown))
 
 
 def environment(command: Command, environ: Mapping[str, str]) -> dict[str, str]:
     """What the command gets: the whole environment."""
-    return {**environ, "PWD": command.cwd, **deepened(dict(environ))}
+    del command
+    return {**environ, **deepened(dict(environ))}
 
 
 def _distributions_of(program: str) -> Distributions:

@@ -1,38 +1,33 @@
-"""One run of a command on a miss: what it gets, what it is seen to read, and what it wrote: the result of a stage."""
+"""One run of a command on a miss, under the tracer: its look-ups become the trace, and what it wrote the result."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-import shutil
-import tempfile
-import time
-from collections.abc import Iterator, Mapping, Sequence
+import stat
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from cachec import recording
-from cachec.base.texts import is_text
-from cachec.commands.process import Ended, run_process
-from cachec.commands.watched import Reads, Watched
-from cachec.launcher import headers
-from cachec.launcher.command import Command
-from cachec.launcher.direct import file_number
-from cachec.launcher.outputs import UnnamedFiles, Untouched, check_stored
+from cachec.commands.process import run_process
+from cachec.commands.traced import Changed, Reads, Traced, run_traced, unstorable
+from cachec.key.dependencies import stdin_digest, stdin_kind
+from cachec.key.tools.environment import LOCALE_NAME, variable_digest
+from cachec.launcher import texts
+from cachec.launcher.command import Command, Output
+from cachec.launcher.direct import default_folder
+from cachec.launcher.helpers import BY_TIME
+from cachec.launcher.output_places import OutputPlaces
+from cachec.launcher.outputs import Untouched, check_stored
 from cachec.launcher.places import Places, leaked
 from cachec.launcher.request import environment
 from cachec.launcher.restore import EXECUTABLE, PLAIN
 from cachec.launcher.stage import CommandFailed, RunEnvironment
-from cachec.launcher.volatile import VolatileWords, spliced
-from cachec.model import BELOW_BASE, Read, Reason
+from cachec.model import Read, Reason
 from cachec.programs.artifact import Dir, File
 from cachec.recording import Recorder
-
-#: What stands for the name of a file, and flags that keep folders out of it.
-_FILE_WORDS = (b"__FILE__", b"__BASE_FILE__", b"__builtin_FILE", b"source_location")
-_MAPS = ("-ffile-prefix-map", "-fmacro-prefix-map")
-
-#: Kernels stamp ctime with a coarse clock, which is at most this much behind (CONFIG_HZ=100).
-_CLOCK_SECONDS = 0.02
+from cachec.tracing.accesses import Change, Effect
 
 
 def run_command(where: RunEnvironment, command: Command, argv: Sequence[str], stdin: str | None) -> dict[str, Any]:
@@ -43,190 +38,185 @@ def run_command(where: RunEnvironment, command: Command, argv: Sequence[str], st
     """
     recorder = recording.current()
     assert recorder is not None
-    with _scratch(needed=command.includes) as folder:
-        depfile = os.path.join(folder, "depfile")
-        apart = command.depfile == "short" or (command.sees_line and not command.depfile)
-        started = time.time()  # what changes between the two runs counts as changed
-        if command.includes and apart:
-            _name_dependencies(where, command, argv, depfile)
-        own = ["-MD", "-MF", depfile] if command.includes and not command.depfile and not apart else []
-        seen = _CommandReads(where, command, recorder)
-        watched = Watched(
-            seen,
-            given=[*(each.path for each in command.inputs if not os.path.isdir(each.path)), *command.responses],
-            outputs=[output.path for output in command.outputs],
-            weights={path: "withheld" if key == "name" else key for path, key in command.weights.items()},
-            undescribed=command.undescribed,
-        )
-        untouched = Untouched(command.outputs, where.digests, restat=command.options.restat)
-        unnamed = UnnamedFiles(command)
-        ended = watched.run(
-            [*argv, *own],
-            command.program,
-            environ=environment(command, where.variables),
-            cwd=command.cwd,
-            stdin=stdin,
-            ends_with_us=not where.is_served,
-            in_session=where.is_served,
-        )
-        if ended.returncode:
-            raise CommandFailed(ended)
-        untouched.put_back()
-        for path in unnamed.changed():
-            words = f"{path} was written, which no argument names; to have it stored too, say --output {path}"
-            recorder.keep_out(Reason.UNDESCRIBED, words)
-        for path in command.absent:
-            if os.path.lexists(path):
-                recorder.keep_out(Reason.INPUT_CHANGED, f"{path} appeared meanwhile")
-            seen.absent(path)
-        if command.includes:
-            named = next((each.path for each in command.outputs if each.kind == "depfile"), depfile)
-            seen.headers(named if command.depfile == "full" else depfile, started)
-        check_stored(recorder, command.outputs)
-        return _result(where.places, command, ended, recorder, untouched)
-
-
-@contextlib.contextmanager
-def _scratch(*, needed: bool) -> Iterator[str]:
-    """A folder for what only the run itself reads: a child of the server ends without running what was left for the
-    end of a process, so it goes with the run. Its path where it is needed, else empty."""
-    folder = os.path.realpath(tempfile.mkdtemp(prefix="cachec-")) if needed else ""
-    try:
-        yield folder
-    finally:
-        if folder:
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _name_dependencies(where: RunEnvironment, command: Command, argv: Sequence[str], depfile: str) -> None:
-    """Have the compiler name all that it includes, where the depfile that was asked for leaves system headers out, or
-    asking for one would come into the result.
-
-    A run of its own, before the compiler's.
-    """
-    dropped = {
-        number
-        for piece in command.pieces
-        if piece.means in {"output", "extra-output", "depfile", "depfile-on", "depfile-short"} and piece.begin >= 0
-        for number in range(piece.begin, piece.end)
-    }
-    kept = [arg for number, arg in enumerate(argv[1:]) if number not in dropped and arg not in {"-c", "-S", "-MP"}]
-    line = [argv[0], *kept, "-M", "-MF", depfile]  # what fails here fails again, and is told
     environ = environment(command, where.variables)
-    run_process(
-        line,
-        command.program,
-        environ=environ,
-        cwd=command.cwd,
-        ends_with_us=not where.is_served,
-        in_session=where.is_served,
-    )
+    source = stdin if stdin is not None or not command.is_plain or stdin_kind() == "closed" else 0
+    before, begin = (stdin_digest(where.digests), _offset()) if source == 0 else ("", 0)
+    untouched = Untouched(command.outputs, where.digests, restat=command.options.restat)
+    flags = texts.time_flags(command)
+    run = run_traced([*argv, *flags], environ=environ, cwd=command.cwd, stdin=source)
+    sees_time = bool(flags) and texts.has_seen_time(run.ended.stderr)
+    if sees_time:
+        if texts.EPOCH not in environ:
+            recorder.keep_out(Reason.VOLATILE_INPUT, "the time or the date is in its result")
+        run = run_traced(argv, environ=environ, cwd=command.cwd, stdin=source)  # for what it says without the flags
+    elif run.ended.returncode and run.accesses.may_be_interrupted and not run.accesses.changes and source != 0:
+        recorder.keep_out(Reason.UNTRACED, "a signal interrupted one of its look-ups, which a tracer makes possible")
+        bare = run_process(argv, command.program, environ=environ, cwd=command.cwd, stdin=stdin, in_session=True)
+        run = run._replace(ended=bare)
+    if run.ended.returncode:
+        raise CommandFailed(run.ended)
+    if source == 0 and run.accesses.uses_stdin:
+        _note_stdin(before, recorder)
+    untouched.put_back()
+    allowed = OutputPlaces(command, where.variables)
+    changes = [change for change in run.accesses.changes if not allowed.is_cache(change.path)]
+    for reason, detail in run.problems(network=command.options.network == "trust"):
+        recorder.keep_out(reason, detail)
+    why = unstorable(changes, allowed.allows if command.is_plain else allowed.is_named, allowed.is_named)
+    if why:
+        recorder.keep_out(Reason.UNDESCRIBED, f"{why}; --outputs names outputs")
+    if recorder.kept_out() is None:
+        named = {change.path for change in changes if allowed.is_named(change.path)}
+        _Record(where, command, run, recorder, sees_time=sees_time).record(named, allowed.is_cache)
+    if not command.is_plain:
+        return _described_result(where.places, command, run, recorder, untouched)
+    if recorder.kept_out() is not None:  # what it wrote may be what no store holds
+        nothing: dict[str, Any] = {"outputs": [], "modes": [], "paths": [], "kept": []}
+        return {"stdout": run.ended.stdout, "stderr": run.ended.stderr, **nothing}
+    taken = _offset() - begin if source == 0 else 0
+    return {**_plain_result(where.places, command, run, changes, recorder), "taken": taken}
 
 
-class _CommandReads(Reads):
-    """Puts what the command was seen to read into the trace."""
+def _note_stdin(before: str, recorder: Recorder) -> None:
+    """The command read its standard input. before: the digest of what a file had for it."""
+    kind = stdin_kind()
+    if kind == "file":
+        recorder.traced(Read("stdin", "", "", before))
+    elif kind != "nothing":
+        what = "a pipe, of which it took what was there" if kind == "pipe" else "a terminal or another device"
+        recorder.keep_out(Reason.UNDESCRIBED, f"it read its standard input, {what}; with --stdin all of that counts")
 
-    def __init__(self, where: RunEnvironment, command: Command, recorder: Recorder) -> None:
-        super().__init__(recorder, where.places.kept)
+
+def _offset() -> int:
+    """Where standard input is read next; 0 for what is no file."""
+    return os.lseek(0, 0, os.SEEK_CUR) if stdin_kind() == "file" else 0
+
+
+class _Record:
+    """Puts what a run looked up into the trace."""
+
+    def __init__(
+        self, where: RunEnvironment, command: Command, run: Traced, recorder: Recorder, *, sees_time: bool
+    ) -> None:
+        """sees_time: whether the run used the time that a variable says."""
+        self._sees_time = sees_time
         self._where = where
         self._command = command
-        self._outputs = {output.path: output.where for output in command.outputs}
-        self._folders = {folder: file_number(folder) for folder in command.search}
+        self._run = run
+        self._recorder = recorder
 
-    def output(self, path: str) -> str:
-        return f"{path}, its output by {self._outputs[path]}"
-
-    def absent(self, path: str) -> None:
-        """Looked for, and not there; an output is made by the command itself."""
-        if os.path.normpath(os.path.join(self._command.cwd, path)) not in self._outputs:
-            super().absent(path)
-
-    def headers(self, depfile: str, started: float) -> None:
-        """What the depfile names: by content, and the places where each would be found first, as absent. By the names
-        that the compiler has for them: a relative one is another file in another folder. (The current folder is that
-        of this process.)"""
-        command, recorder = self._command, self.recorder
-        adapter = command.adapter
-        assert adapter is not None
+    def record(self, named: set[str], is_cache: Callable[[str], bool]) -> None:
+        """named: real paths that are outputs. is_cache: of others, whether they are a program's to save time."""
+        places, command = self._where.places, self._command
+        store = os.path.realpath(default_folder(dict(self._where.variables), command.cwd) or "/nonexistent")
+        withheld = {os.path.realpath(path) for path, key in command.weights.items() if key == "name"}
+        given = {output.path for output in command.outputs}
+        named = named | withheld | {os.path.realpath(path) for path in given}
+        files: dict[str, str] = {}
+        reads = Reads(self._run, self._where.digests, command.cwd, keyed=places.kept, named=named, is_cache=is_cache)
         try:
-            with open(depfile, "rb") as file:
-                included = [headers.plain(path) for path in headers.read_depfile(file.read())]
-        except (OSError, headers.DepfileError) as error:
-            recorder.keep_out(Reason.UNDESCRIBED, f"the compiler did not name what it included: {error}")
+            for read in reads.all():
+                if read.kind == "content":
+                    files[os.path.join(command.cwd, read.where)] = read.digest
+                self._recorder.traced(msgspec.structs.replace(read, where=places.kept(read.where)))
+        except (Changed, OSError) as error:
+            self._recorder.keep_out(Reason.INPUT_CHANGED, str(error))
             return
-        strange = next((path for path in included if not is_text(path)), None)
-        if strange is not None:
-            recorder.keep_out(Reason.NOT_UNDERSTOOD, f"{strange!a} is not UTF-8")
+        opened = reads.opened()
+        for name in sorted(BY_TIME & set(map(os.path.basename, reads.started()))):
+            self._recorder.keep_out(Reason.UNDESCRIBED, f"it starts {name}, which goes by the times of files")
+        for path in sorted(withheld & opened):
+            self._recorder.keep_out(Reason.UNDESCRIBED, f"weight {path}, which counts by its name, was read")
+        if any(path.startswith(f"{store}/") for path in opened):
+            self._recorder.keep_out(Reason.UNDESCRIBED, "a cachec inside of it took something from its store")
+        self._of_texts(files)
+
+    def _of_texts(self, files: Mapping[str, str]) -> None:
+        """What the texts of a program say of what else its result may hold."""
+        command, places = self._command, self._where.places
+        is_source = command.adapter is not None and bool(command.adapter.time)
+        if is_source:
+            self._of_time(files)
+        for group in texts.alike(files):  # #pragma once: one file by two paths, or two files
+            kept = "\0".join(map(places.kept, group))
+            self._recorder.seen(Read("same", f"{len(group)} paths", kept, places.sameness(kept)))
+        if places.base is None:
             return
-        given = {each.path for each in command.inputs}
-        words = VolatileWords(command, environment(command, self._where.variables))
-        folders = [headers.plain(folder) for folder in command.search]
-        found = headers.Included(included, folders, headers.system_folders(command.program))
-        ways = headers.Ways(started - _CLOCK_SECONDS)
-        for path in included:
-            if ways.changed(path):
-                recorder.keep_out(Reason.INPUT_CHANGED, f"{path} was changed, or came to be, while it was compiled")
-            if os.path.join(command.cwd, path) not in given:
-                why = words.in_file(path, is_system=found.is_systems(path))
-                if why:
-                    recorder.keep_out(Reason.VOLATILE_INPUT, f"{path} {why}")
-                self.file(path)
-        texts = {path: spliced(_content(path)) for path in included}
-        argv = [os.fsencode(arg) for arg in command.argv]
-        own = [text for path, text in texts.items() if not found.is_systems(path)]
-        why = words.pasted([*texts.values(), *argv], [*own, *argv])
+        if (is_source and texts.may_hold_folder(command, files, places.base)) or (command.is_plain and not is_source):
+            self._recorder.seen(Read("folder", "base_dir", "", places.digest("base_dir")))
+
+    def _of_time(self, files: Mapping[str, str]) -> None:
+        environ = self._where.variables
+        why = "it used the time" if self._sees_time else texts.why_volatile(self._command, files)
+        if why and texts.EPOCH in environ:  # which no compiler takes for the time of a file
+            self._recorder.environment(texts.EPOCH, variable_digest(texts.EPOCH, environ))
+            why = texts.why_volatile(self._command, files, texts.TIMES[2:])
         if why:
-            recorder.keep_out(Reason.VOLATILE_INPUT, f"{included[0]} {why}")
-        if self._may_hold_base(texts, own):
-            recorder.seen(Read("folder", "base_dir", "", self._where.places.digest("base_dir")))
-        looked_for, untold = found.looked_for(texts)
-        if untold:
-            recorder.keep_out(Reason.VOLATILE_INPUT, f"{untold} has __has_include of what can't be told")
-        rivals: list[str] = []
-        for path in (*found.candidates(adapter.builtin_search, rivals), *looked_for):
-            self.candidate(path)  # a folder counts as what is no file: one may come to be there
-        rivals += filter(os.path.isfile, looked_for)
-        new = next((path for path in rivals if ways.changed(path)), None)
-        if new is not None:
-            recorder.keep_out(
-                Reason.INPUT_CHANGED, f"{new} came to be, or was changed, while the compiler looked there"
-            )
-        for folder, number in self._folders.items():
-            if number not in {b"-", file_number(folder)}:
-                recorder.keep_out(Reason.INPUT_CHANGED, f"{folder} was another folder when the compiler began")
-        for paths in found.of_which_some_may_be_one(texts):
-            kept = "\0".join(map(self._where.places.kept, paths))
-            recorder.seen(Read("same", f"{len(paths)} paths", kept, self._where.places.sameness(kept)))
-        for path in adapter.builtin_search:
-            if os.path.isdir(path):
-                self.listing(path)
-            else:
-                self.absent(path)
-
-    def _may_hold_base(self, texts: Mapping[str, bytes], own: Sequence[bytes]) -> bool:
-        """Whether a value may follow from the path of the base folder that does not show it: of ``sizeof(__FILE__)``,
-        of ``u"" __FILE__``, or of a definition with the path in it. own: texts that are not the system's."""
-        places = self._where.places
-        flags = [(piece.label, piece.text) for piece in self._command.pieces if piece.means == "value" and piece.text]
-        defined = [text.partition("=")[0] for label, text in flags if label == "-D" and places.keyed(text) != text]
-        if any(os.fsencode(name) in text for name in defined for text in texts.values()):
-            return True
-        mapped = [text.partition("=")[0] for label, text in flags if label in _MAPS]
-        if places.base is None or any(f"{places.base}/".startswith(folder) for folder in mapped):
-            return False
-        is_named = any(places.kept(path).startswith(BELOW_BASE) for path in texts)
-        return is_named and any(word in text for word in _FILE_WORDS for text in own)
+            self._recorder.keep_out(Reason.VOLATILE_INPUT, why)
+        if self._run.ended.stdout or self._run.ended.stderr:  # messages are in a language
+            self._recorder.environment(LOCALE_NAME, variable_digest(LOCALE_NAME, environ))
 
 
-def _result(places: Places, command: Command, ended: Ended, recorder: Recorder, untouched: Untouched) -> dict[str, Any]:
+def _plain_result(
+    places: Places, command: Command, run: Traced, changes: Sequence[Change], recorder: Recorder
+) -> dict[str, Any]:
+    """What a run wrote, with the paths from an anchor. kept: whether a file that is there would keep its mode."""
+    templates = [places.template(run.ended.stdout), places.template(run.ended.stderr)]
+    outputs: list[Any] = []
+    modes: list[str] = []
+    paths: list[str] = []
+    kept: list[bool] = []
+    files: list[str] = []
+    here = os.path.realpath(command.cwd)
+    for change in sorted(changes, key=lambda each: each.path):
+        path, after, before = change.path, change.after, change.before
+        assert after is not None
+        # A number of a file that was removed may be given out again.
+        is_same_file = before is not None and before.ino == after.ino and not change.effect & Effect.REMOVED
+        if stat.S_ISDIR(after.mode) and is_same_file:
+            continue  # what is in it tells
+        paths.append(os.path.relpath(path, here) if path.startswith(f"{here}/") else places.kept(path))
+        # One that was not there, and was not looked for, was opened in a way that takes a file that is there.
+        kept.append(before is None or is_same_file)
+        modes.append(mode_word(after.mode))
+        if stat.S_ISLNK(after.mode):
+            outputs.append(os.readlink(path))
+            modes[-1] = PLAIN
+        elif stat.S_ISDIR(after.mode):
+            outputs.append(None)
+        else:
+            if modes[-1] not in {PLAIN, EXECUTABLE} and is_same_file:
+                why = f"output {path} had the mode {modes[-1]} before, which the command may not have chosen"
+                recorder.keep_out(Reason.UNDESCRIBED, why)
+            outputs.append(File(path, name=f"output-{len(outputs)}"))
+            files.append(path)
+    check_stored(recorder, [Output(path, "file", "") for path in files])
+    linked = [os.fsencode(each) for each in outputs if isinstance(each, str)]
+    _note_folders(places, {"cwd"}, files, [*templates, *linked], recorder)
+    streams = {"stdout": templates[0], "stderr": templates[1]}
+    return {**streams, "outputs": outputs, "modes": modes, "paths": paths, "kept": kept}
+
+
+def _described_result(
+    places: Places, command: Command, run: Traced, recorder: Recorder, untouched: Untouched
+) -> dict[str, Any]:
     """What the stage returns: streams and depfiles as templates, the other outputs as files and folders."""
     outputs: list[Any] = []
     modes: list[str] = []
     files: list[str] = []
+    ended = run.ended
+    check_stored(recorder, command.outputs)
+    made = {change.path for change in run.accesses.changes}
     templates = [places.template(ended.stdout), places.template(ended.stderr)]
     for output in command.outputs:
         if not os.path.lexists(output.path):
-            continue  # that was told
+            recorder.keep_out(Reason.UNDESCRIBED, f"{output.path} ({output.where}) was not written")
+            continue
+        real = os.path.realpath(output.path)
+        if real not in made and not os.path.isdir(real):
+            recorder.keep_out(
+                Reason.UNDESCRIBED, f"{output.path} ({output.where}) was there before, and was not written"
+            )
         status = os.stat(output.path)
         modes.append(mode_word(status.st_mode))
         has_old_mode = untouched.has_old_mode(output.path, status)
@@ -239,6 +229,8 @@ def _result(places: Places, command: Command, ended: Ended, recorder: Recorder, 
         if os.path.isdir(output.path):
             outputs.append(Dir(output.path, name=name))
             files += _files_below(output.path)
+            if any(os.path.realpath(path) not in made for path in _files_below(output.path)):
+                recorder.keep_out(Reason.UNDESCRIBED, f"{output.path} holds files that were there before")
         elif output.kind == "depfile":
             with open(output.path, "rb") as file:
                 templates.append(places.template(file.read()))
@@ -246,14 +238,20 @@ def _result(places: Places, command: Command, ended: Ended, recorder: Recorder, 
         else:
             outputs.append(File(output.path, name=name))
             files.append(output.path)
-    folders = places.folders()
-    if command.sees_cwd:
-        del folders["cwd"]
-    bound = leaked({name: path for name, path in folders.items() if name == "cwd"}, [], [ended.stdout, ended.stderr])
-    bound |= leaked(folders, files, templates)
-    for name in bound:
+    cwd = {} if command.sees_cwd else {"cwd": places.cwd}
+    for name in leaked(cwd, [], [ended.stdout, ended.stderr]):
         recorder.seen(Read("folder", name, "", places.digest(name)))
+    _note_folders(places, {"cwd"} if command.sees_cwd else set(), files, templates, recorder)
     return {"stdout": templates[0], "stderr": templates[1], "outputs": outputs, "modes": modes}
+
+
+def _note_folders(
+    places: Places, but: set[str], files: Sequence[str], texts: Sequence[bytes], recorder: Recorder
+) -> None:
+    """Have the result count for this folder alone, where its path is in what was written."""
+    folders = {name: path for name, path in places.folders().items() if name not in but}
+    for name in leaked(folders, files, texts):
+        recorder.seen(Read("folder", name, "", places.digest(name)))
 
 
 def _files_below(folder: str) -> Iterator[str]:
@@ -267,8 +265,3 @@ def mode_word(mode: int) -> str:
     os.umask(umask)
     bits = mode & 0o7777
     return PLAIN if bits == 0o666 & ~umask else EXECUTABLE if bits == 0o777 & ~umask else f"{bits:o}"
-
-
-def _content(path: str) -> bytes:
-    with open(path, "rb") as file:
-        return file.read()

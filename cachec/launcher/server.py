@@ -259,8 +259,8 @@ def _import_all() -> None:
     import cachec.store.recent
     import cachec.store.summaries
     import cachec.store.table
-    from cachec import launcher, model
-    from cachec.launcher import adapters, headers, volatile
+    from cachec import model
+    from cachec.launcher import adapters
     from cachec.store import usage
 
     if remotes := config.load().remote:
@@ -271,8 +271,6 @@ def _import_all() -> None:
         adapter = adapters.read(path)
         for pattern in (*adapter.match, *map(os.path.basename, adapter.configured_by)):
             fnmatch.fnmatchcase("", pattern)
-        volatile.volatile_word(launcher.__file__, adapter.volatile, adapter.spelling)  # which says none of them
-    headers.Included([], [], []).looked_for({"": b"__has_include"})
     for kind in (model.Entry, model.KeyDescription, cachec.store.recent.Recent, usage.Usage):
         msgspec.json.Decoder(kind)  # msgspec looks at the annotations of a type once a process
     Distributions().owner(sys.executable)

@@ -95,6 +95,8 @@ class PlacedDependencies(Dependencies):
             return self._places.digest(read.where)
         if read.kind == "same":
             return self._places.sameness(read.name)
+        if read.kind in {"env", "stdin"}:
+            return super().present(read)
         if read.kind == "lookup":
             return lookup_digest(self._places.present(read.where), read.name, self._places.kept)
         return super().present(msgspec.structs.replace(read, where=self._places.present(read.where)))

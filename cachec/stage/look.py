@@ -273,6 +273,7 @@ def _read_in_words(read: Read, keeps_out: str) -> str:
         "content": "has other content, or another mode",
         "lookup": "is not what the command found there",
         "names": "holds other names",
+        "stdin": "brings something else",
         "attributes": "has other extended attributes",
         "absent": "is there now",
         "there": "is gone, or something else",

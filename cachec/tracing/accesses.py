@@ -139,6 +139,8 @@ class Accesses(NamedTuple):
     may_be_interrupted: bool
     #: Calls that the kernel reported.
     notifications: int
+    #: Whether a process read from the standard input that the run was given, or duplicated it.
+    uses_stdin: bool
 
 
 def state_of(status: os.stat_result) -> State:

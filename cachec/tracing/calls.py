@@ -14,6 +14,7 @@ from functools import partial
 from cachec.tracing.accesses import Kind, Reason
 from cachec.tracing.paths import AT_FDCWD, BadAddress, Memory, Unreadable, Unresolvable, descriptor_path, locate
 from cachec.tracing.recorder import Commit, Recorder
+from cachec.tracing.syscalls import READS_DESCRIPTOR
 
 #: Takes the thread and the arguments of a call; returns what is to be recorded once it goes on.
 Handler = Callable[[int, tuple[int, ...]], Commit | None]
@@ -23,6 +24,8 @@ _RENAME_EXCHANGE = 2
 _RESOLVE_IN_ROOT = 0x10
 _SA_RESTART = 0x10000000
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+_NO_CONTENT = os.O_PATH | os.O_DIRECTORY  # O_TMPFILE has the latter
+_STATUS, _CONTENT = Kind.STATUS.value, Kind.CONTENT.value
 
 #: Families whose sockets lead to nothing outside of the kernel: AF_UNSPEC (ends a connection), AF_NETLINK, AF_ALG.
 _KERNEL_FAMILIES = frozenset({0, 16, 38})
@@ -90,9 +93,17 @@ _UNSUPPORTED_CALLS = ("open_by_handle_at", "uselib")
 class Calls:
     """The handlers of one run."""
 
-    def __init__(self, recorder: Recorder, memory: Memory, numbers: Mapping[str, int], supervisor: int) -> None:
-        """supervisor: the process that started the run."""
+    def __init__(
+        self,
+        recorder: Recorder,
+        memory: Memory,
+        numbers: Mapping[str, int],
+        supervisor: int,
+        stdin: os.stat_result | None,
+    ) -> None:
+        """supervisor: the process that started the run. stdin: what the run was given; None where that is not known."""
         self._recorder = recorder
+        self._stdin = stdin
         self._locate = partial(locate, supervisor)
         self._memory = memory
         self._abstract_sockets: set[bytes] = set()
@@ -122,11 +133,13 @@ class Calls:
             "rt_sigaction": self._set_handler,
         }
         for name, (descriptor, path, flags, kind) in _LOOKUPS.items():
-            named[name] = self._on_path(descriptor, path, flags, partial(recorder.look_up, kind=int(kind)))
+            named[name] = self._on_path(descriptor, path, flags, partial(recorder.look_up, kind=kind.value))
         for name, (descriptor, path, flags) in _ATTRIBUTES.items():
             named[name] = self._on_path(descriptor, path, flags, recorder.set_attributes)
         for name, (descriptor, path) in _MAKES.items():
             named[name] = self._on_path(descriptor, path, False, lambda f, p, _: recorder.make_name(f, p))
+        for name in READS_DESCRIPTOR:
+            named[name] = self._read_stdin
         for name in _NAMESPACE_CALLS:
             named[name] = partial(self._refuse, Reason.NAMESPACE, name)
         for name in _UNSUPPORTED_CALLS:
@@ -183,11 +196,11 @@ class Calls:
         folder, path = self._path(pid, descriptor, address)
         if not path:
             return None
-        if flags & (os.O_PATH | os.O_DIRECTORY):  # O_TMPFILE has the latter
-            return self._recorder.look_up(folder, path, not flags & os.O_NOFOLLOW, Kind.STATUS)
+        if flags & _NO_CONTENT:
+            return self._recorder.look_up(folder, path, not flags & os.O_NOFOLLOW, _STATUS)
         if flags & _WRITES:
             return self._recorder.open_to_write(folder, path, flags)
-        return self._recorder.look_up(folder, path, not flags & os.O_NOFOLLOW, Kind.CONTENT)
+        return self._recorder.look_up(folder, path, not flags & os.O_NOFOLLOW, _CONTENT)
 
     def _openat2(self, pid: int, arguments: tuple[int, ...]) -> Commit | None:
         flags, _mode, resolve = struct.unpack("<QQQ", self._memory.read(pid, arguments[2], 24))
@@ -267,6 +280,19 @@ class Calls:
         if handler > 1 and not flags & _SA_RESTART:
             self._recorder.may_be_interrupted = True
         return None
+
+    def _read_stdin(self, pid: int, _arguments: tuple[int, ...]) -> Commit | None:
+        """Descriptor 0 is used: it is the run's own standard input, unless the process has opened another."""
+        if self._recorder.uses_stdin:
+            return None
+        if self._stdin is not None:
+            try:
+                status = os.stat(f"/proc/{pid}/fd/0")
+            except OSError:
+                return None  # it is closed
+            if (status.st_dev, status.st_ino) != (self._stdin.st_dev, self._stdin.st_ino):
+                return None
+        return partial(setattr, self._recorder, "uses_stdin", True)
 
     def _refuse(self, reason: Reason, name: str, _pid: int, _arguments: tuple[int, ...]) -> Commit | None:
         return self._recorder.problem(reason, name)

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import itertools
 import os
 import signal
 import struct
 
-from cachec.tracing.syscalls import Architecture
+from cachec.tracing.syscalls import READS_DESCRIPTOR, Architecture
 
 #: CLONE_NEW*: a process that has one of these may see other files under the same path.
 NEW_NAMESPACE = 0x7E020000
@@ -48,12 +49,14 @@ def assemble(machine: Architecture, token: int) -> bytes:
         "clone": _allow_without(0, NEW_NAMESPACE),
         "unshare": _allow_without(0, NEW_NAMESPACE | _NEW_TIME_NAMESPACE),
         "rt_sigaction": _for_signals() + _allow_null(1),
+        **{name: _notify_if_null(index) for name, index in READS_DESCRIPTOR.items()},
+        "fcntl": _notify_if_duplicating(),
     }
     for name, number in machine.numbers.items():
         block = conditions.get(name, [_return(_NOTIFY)])
         code += [(_EQUAL, 0, len(block), number), *block]
     code.append(_return(_ALLOW))
-    return b"".join(struct.pack("<HBBI", *instruction) for instruction in code)
+    return struct.pack("<" + "HBBI" * len(code), *itertools.chain.from_iterable(code))
 
 
 def install(machine: Architecture, program: bytes) -> tuple[int, bool]:
@@ -104,6 +107,17 @@ def _allow_null(index: int) -> list[_Instruction]:
     """Allow the call where an argument, a pointer, is NULL."""
     lower, upper = _argument(index), _argument(index, upper=True)
     return [lower, (_EQUAL, 0, 3, 0), upper, (_EQUAL, 0, 1, 0), _return(_ALLOW), _return(_NOTIFY)]
+
+
+def _notify_if_null(index: int) -> list[_Instruction]:
+    """Report the call where an argument, a descriptor, is 0."""
+    return [_argument(index), (_EQUAL, 0, 1, 0), _return(_NOTIFY), _return(_ALLOW)]
+
+
+def _notify_if_duplicating() -> list[_Instruction]:
+    """Report fcntl(2) where it duplicates descriptor 0: F_DUPFD, F_DUPFD_CLOEXEC."""
+    commands = [_argument(1), (_EQUAL, 1, 0, 0), (_EQUAL, 0, 1, 1030), _return(_NOTIFY), _return(_ALLOW)]
+    return [_argument(0), (_EQUAL, 0, len(commands) - 1, 0), *commands]
 
 
 def _allow_without(index: int, bits: int) -> list[_Instruction]:

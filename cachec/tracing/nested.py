@@ -66,7 +66,7 @@ class NestedRuns:
             except OSError:  # it was killed
                 listener.answer(report)
                 return
-            calls = Calls(recorder, self._memory, self._numbers, process)
+            calls = Calls(recorder, self._memory, self._numbers, process, None)
             file = os.memfd_create("cachec-tracing")
             self._runs[request.token] = _Run(process, recorder, calls, file, {}, [0])
             listener.answer_with(report, file)
@@ -77,8 +77,8 @@ class NestedRuns:
 
             inputs, changes = run.recorder.finish()
             problems = tuple(run.recorder.problems)
-            may_be_interrupted = run.recorder.may_be_interrupted
-            accesses = Accesses(0, inputs, changes, problems, may_be_interrupted, run.notifications[0])
+            flags = (run.recorder.may_be_interrupted, run.notifications[0], run.recorder.uses_stdin)
+            accesses = Accesses(0, inputs, changes, problems, *flags)
             with os.fdopen(run.file, "wb") as result:
                 result.write(encode(accesses))
         listener.answer(report)

@@ -1,7 +1,7 @@
 """Starts the command in a child that waits until it may go on, with the filter or without.
 
 Between fork(2) and execve(2) the child imports nothing. It has the terminal, the session, the limits and the umask of
-the parent.
+the parent. Where a fork takes long, as this process is large, the child is a fresh interpreter: see ``spawn``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from cachec.tracing.filter import install
-from cachec.tracing.syscalls import Architecture
+from cachec.tracing.spawn import is_large, spawn
+from cachec.tracing.syscalls import Architecture, architecture
 
 #: The terminal sends these to the command too; it decides.
 _TERMINAL_SIGNALS = (signal.SIGINT, signal.SIGQUIT)
@@ -81,6 +82,10 @@ class Command(NamedTuple):
         return cls(words, os.fsdecode(name), programs, variables, folder, streams)
 
 
+#: The filter, its token, and whether each signal is ignored.
+_Arguments = tuple[bytes, int, Mapping[int, bool]]
+
+
 class NoListener(Exception):
     """The kernel gives no listener. number: errno."""
 
@@ -103,16 +108,44 @@ class Child:
         self._command = command
         self._signals = signals
         self._returncode: int | None = None
+        #: Where the child has ``program`` in its memory.
+        self.program_address = 0
+        arguments = program, token, signals.in_child()
+        self.pid = 0
+        if program and is_large():  # without a filter an outer tracer would record what an interpreter looks up
+            self._spawn(arguments)
+        if not self.pid:
+            self._fork(machine, arguments)
+        signals.send_to(self.pid)
+
+    def _fork(self, machine: Architecture | None, arguments: _Arguments) -> None:
         self._socket, theirs = socket.socketpair()
+        self._program = ctypes.create_string_buffer(arguments[0], len(arguments[0]))
+        self.program_address = ctypes.addressof(self._program)
         self.pid = os.fork()
         if self.pid == 0:
             try:
                 self._socket.close()
-                _run_child(command, machine, program, token, signals, theirs)
+                _run_child(self._command, machine, *arguments, theirs)
             finally:
                 os._exit(_NOT_FOUND)
         theirs.close()
-        signals.send_to(self.pid)
+
+    def _spawn(self, arguments: _Arguments) -> None:
+        self._socket, theirs = socket.socketpair()
+        streams = [fd for fd in self._command.streams if fd is not None]
+        closed = [fd for fd in streams if not os.get_inheritable(fd)]
+        task = tuple(self._command), closed, *arguments
+        pid = spawn(__name__, run_spawned.__name__, task, (theirs.fileno(), *dict.fromkeys(streams)))
+        theirs.close()
+        message = self._socket.recv(8) if pid else b""
+        if len(message) == 8:
+            self.pid, self.program_address = pid, int.from_bytes(message, "little")
+            return
+        self._socket.close()
+        if pid:  # an interpreter that does not start: it is no reason not to run the command
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
 
     def go_bare(self) -> None:
         self._order(_BARE)
@@ -196,11 +229,10 @@ class Signals:
         elif number == signal.SIGCHLD and before == signal.SIG_IGN:  # then there would be no exit status
             self._saved[number] = signal.signal(number, signal.SIG_DFL)
 
-    def restore_in_child(self) -> None:
-        for number in _PYTHON_SIGNALS:
-            signal.signal(number, signal.SIG_DFL)
-        for number, before in self._saved.items():
-            signal.signal(number, before if before in {signal.SIG_IGN, signal.SIG_DFL} else signal.SIG_DFL)
+    def in_child(self) -> dict[int, bool]:
+        """Return which signals the command ignores (True), and which it does not, of those that are set here."""
+        saved = {int(number): before == signal.SIG_IGN for number, before in self._saved.items()}
+        return {**dict.fromkeys(map(int, _PYTHON_SIGNALS), False), **saved}
 
     def send_to(self, pid: int) -> None:
         """Signals are for this process from now on; 0: for none, as it has ended."""
@@ -264,12 +296,13 @@ def _run_child(
     machine: Architecture | None,
     program: bytes,
     token: int,
-    signals: Signals,
+    signals: Mapping[int, bool],
     parent: socket.socket,
 ) -> None:
-    """The child, up to execve(2)."""
+    """The child, up to execve(2). signals: whether each is ignored."""
     gc.disable()  # nothing of the parent is to be finalized here
-    signals.restore_in_child()
+    for number, is_ignored in signals.items():
+        signal.signal(number, signal.SIG_IGN if is_ignored else signal.SIG_DFL)
     _set_streams(command.streams)
     order = parent.recv(1)
     try:
@@ -290,6 +323,20 @@ def _run_child(
     elif order != _BARE:
         return  # the parent has ended
     parent.send(_NO_PROGRAM + b"%d" % _execute(command))
+
+
+def run_spawned(task: tuple[Any, ...], parent: int, *_: int) -> None:
+    """The child, in an interpreter of its own."""
+    try:
+        command, closed, program, token, signals = task
+        for fd in (parent, *closed):
+            os.set_inheritable(fd, False)
+        held = ctypes.create_string_buffer(program, len(program))
+        ours = socket.socket(fileno=parent)
+        ours.send(ctypes.addressof(held).to_bytes(8, "little"))
+        _run_child(Command(*command), architecture(), program, token, signals, ours)
+    finally:
+        os._exit(_NOT_FOUND)
 
 
 def _execute(command: Command) -> int:

@@ -16,6 +16,12 @@ from cachec.tracing.accesses import Change, Effect, Input, Kind, Problem, Reason
 
 Commit = Callable[[], object]
 
+#: Kinds as plain numbers: an operation on members of an enumeration takes ten times as long, at each call.
+_STATUS, _CONTENT, _LISTING = Kind.STATUS.value, Kind.CONTENT.value, Kind.LISTING.value
+_PROGRAM = _CONTENT | Kind.EXECUTED.value
+_KINDS = [Kind(value) for value in range(2 * max(Kind))]
+_NO_EFFECT = Effect(0)
+
 _ORDINARY = frozenset({stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK})
 
 #: Devices without state: null, zero, full, random, urandom (``Documentation/admin-guide/devices.txt``). And the
@@ -66,6 +72,8 @@ class Recorder:
     def __init__(self) -> None:
         self.problems: dict[Problem, None] = {}
         self.may_be_interrupted = False
+        #: Whether standard input was read, or duplicated.
+        self.uses_stdin = False
         #: Whether programs run without the privileges of their owner and group (PR_SET_NO_NEW_PRIVS).
         self.is_unprivileged = False
         self._lookups: dict[tuple[bytes, bytes, bool], _Lookup] = {}
@@ -127,15 +135,15 @@ class Recorder:
         full, status = _status(folder, path, follow)
         if status is None:
             if not flags & os.O_CREAT:
-                return self.look_up(folder, path, follow, Kind.STATUS)
+                return self.look_up(folder, path, follow, _STATUS)
             claim = self._claim(full, follow, Effect.CREATED, None)
             if flags & os.O_TRUNC and not flags & os.O_EXCL:
                 return claim  # it makes no difference whether it was there
-            return _both(self.look_up(folder, path, follow, Kind.STATUS), claim)
+            return _both(self.look_up(folder, path, follow, _STATUS), claim)
         if not stat.S_ISREG(status.st_mode):
-            return self.look_up(folder, path, follow, Kind.CONTENT)
+            return self.look_up(folder, path, follow, _CONTENT)
         if flags & os.O_CREAT and flags & os.O_EXCL:
-            return self.look_up(folder, path, follow, Kind.STATUS)
+            return self.look_up(folder, path, follow, _STATUS)
         if flags & os.O_TRUNC:
             return self._claim(full, follow, Effect.CREATED, status)
         return self.write_in_place(folder, path, follow)
@@ -143,7 +151,7 @@ class Recorder:
     def write_in_place(self, folder: bytes, path: bytes, follow: bool = True) -> Commit | None:
         """The run changes part of a file, so that the result depends on the rest of it."""
         full, status = _status(folder, path, follow)
-        look = self.look_up(folder, path, follow, Kind.CONTENT)
+        look = self.look_up(folder, path, follow, _CONTENT)
         if status is None or self._is_own(full, follow, status):
             return look
         return _both(look, self._claim(full, follow, Effect.WRITTEN, status))
@@ -151,22 +159,24 @@ class Recorder:
     def make_name(self, folder: bytes, path: bytes) -> Commit | None:
         """The run makes a folder, a link, a node or a socket; that fails where something is there."""
         full, status = _status(folder, path, False)
-        look = self.look_up(folder, path, False, Kind.STATUS)
+        look = self.look_up(folder, path, False, _STATUS)
         return look if status is not None else _both(look, self._claim(full, False, Effect.CREATED, None))
 
     def remove(self, folder: bytes, path: bytes, *, is_folder: bool) -> Commit | None:
         """The run removes a folder, or what is none."""
         full, status = _status(folder, path, False)
-        look = self.look_up(folder, path, False, Kind.STATUS)
+        look = self.look_up(folder, path, False, _STATUS)
         if status is None or stat.S_ISDIR(status.st_mode) != is_folder:
             return look
+        if is_folder:  # one that is not empty stays
+            look = _both(look, self.list_folder(_real_path(full, True)))
         return _both(look, self._claim(full, False, Effect.REMOVED, status))
 
     def set_attributes(self, folder: bytes, path: bytes, follow: bool) -> Commit | None:
         """The run sets owner, mode, times or extended attributes."""
         full, status = _status(folder, path, follow)
         if status is None:
-            return self.look_up(folder, path, follow, Kind.STATUS)
+            return self.look_up(folder, path, follow, _STATUS)
         if self._is_own(full, follow, status):
             return None
         return self._claim(full, follow, Effect.ATTRIBUTES, status)
@@ -178,10 +188,12 @@ class Recorder:
         taken = self._take(source)
         from_path, from_status = _status(*source, False)
         to_path, to_status = _status(*target, False)
-        look = self.look_up(*target, False, Kind.STATUS)
+        look = self.look_up(*target, False, _STATUS)
         if from_status is None:
             return _both(taken, look)
         is_folder = stat.S_ISDIR(from_status.st_mode)
+        if to_status is not None and stat.S_ISDIR(to_status.st_mode):
+            look = _both(look, self.list_folder(_real_path(to_path, True)))
         claims = _both(
             self._claim(from_path, False, Effect.CREATED if exchanges else Effect.REMOVED, from_status, is_folder),
             self._claim(to_path, False, Effect.CREATED, to_status, is_folder),
@@ -198,11 +210,11 @@ class Recorder:
         full, status = _status(folder, path, follow)
         if status is not None and stat.S_ISDIR(status.st_mode) and not self._is_own(full, follow, status):
             return self.problem(Reason.MOVED_FOLDER, full)
-        return self.look_up(folder, path, follow, Kind.CONTENT)
+        return self.look_up(folder, path, follow, _CONTENT)
 
     def execute(self, folder: bytes, path: bytes, interpreter: Callable[[bytes], tuple[bytes, bytes]]) -> Commit | None:
         """The run starts a program, and so what the kernel starts for it. interpreter: locates one by its path."""
-        commit = self.look_up(folder, path, True, Kind.CONTENT | Kind.EXECUTED)
+        commit = self.look_up(folder, path, True, _PROGRAM)
         if commit is None and not self._claims:
             return None
         full, status = _status(folder, path, True)
@@ -215,7 +227,7 @@ class Recorder:
             if not name:
                 return _both(commit, self.problem(Reason.FOREIGN_CALLS, full))
             folder, path = interpreter(name)
-            commit = _both(commit, self.look_up(folder, path, True, Kind.CONTENT | Kind.EXECUTED))
+            commit = _both(commit, self.look_up(folder, path, True, _PROGRAM))
             full = _join(folder, path)
         return commit
 
@@ -223,7 +235,7 @@ class Recorder:
         """The run speaks to a Unix socket. An absent one is an absent file; one of its own is no input."""
         full, status = _status(folder, path, True)
         if status is None:
-            return self.look_up(folder, path, True, Kind.STATUS)
+            return self.look_up(folder, path, True, _STATUS)
         return None if self._is_own(full, True, status) else self.problem(Reason.DAEMON, full)
 
     def problem(self, reason: Reason, detail: bytes | str) -> Commit:
@@ -241,9 +253,9 @@ class Recorder:
             return None
         if self._is_own(full, follow, status):
             return None
-        if kind & (Kind.CONTENT | Kind.EXECUTED) and not stat.S_ISSOCK(mode):
+        if kind & _PROGRAM and not stat.S_ISSOCK(mode):
             return self.problem(Reason.PIPE if stat.S_ISFIFO(mode) else Reason.DEVICE, full)
-        return partial(self._lookups.setdefault, key, _Lookup(Kind.STATUS, status, 0, None))
+        return partial(self._lookups.setdefault, key, _Lookup(_STATUS, status, 0, None))
 
     def _is_own(self, full: bytes, follow: bool, status: os.stat_result | None) -> bool:
         """Whether the run made what is at a path, or took it away. It is decided by the real path."""
@@ -268,8 +280,14 @@ class Recorder:
         self, full: bytes, follow: bool, effect: Effect, status: os.stat_result | None, is_moved: bool = False
     ) -> Commit | None:
         path = _real_path(full, follow)
+        if not path:
+            return None
         is_own = self._is_own(full, follow, status)
-        return partial(self._add_claim, path, effect, status, is_own, is_moved) if path else None
+        # Links on the way, and one at the end, decide where the file is.
+        way = self.look_up(b"", os.path.dirname(full), True, Kind.STATUS)
+        if follow and os.path.islink(full):
+            way = _both(way, self.look_up(b"", full, False, Kind.STATUS))
+        return _both(way, partial(self._add_claim, path, effect, status, is_own, is_moved))
 
     def _add_claim(
         self, path: bytes, effect: Effect, status: os.stat_result | None, is_own: bool, is_moved: bool
@@ -285,8 +303,8 @@ class Recorder:
         claim.is_moved_here |= is_moved and bool(effect & Effect.CREATED)
 
     def _add_listing(self, folder: bytes, status: os.stat_result, names: tuple[bytes, ...]) -> None:
-        look = self._lookups.setdefault((b"", folder, True), _Lookup(Kind.LISTING, status, 0, folder))
-        look.kinds |= Kind.LISTING
+        look = self._lookups.setdefault((b"", folder, True), _Lookup(_LISTING, status, 0, folder))
+        look.kinds |= _LISTING
         look.names = names
 
     # --- at the end
@@ -310,10 +328,10 @@ class Recorder:
         names = set(map(os.path.basename, created))
         inputs = []
         for (folder, path, follow), look in self._lookups.items():
-            effect = Effect(0)
+            effect = _NO_EFFECT
             if look.status is not None:
                 effect = by_file.get((look.status.st_dev, look.status.st_ino), effect)
-            elif os.path.basename(path) in names:
+            elif names and os.path.basename(path) in names:
                 effect = created.get(_real_path(_join(folder, path), follow), effect)
             inputs.append(_input(folder, path, follow, look, effect))
         return tuple(inputs), tuple(changes.values())
@@ -439,14 +457,14 @@ def _state(status: os.stat_result | None) -> State | None:
 
 
 def _input(folder: bytes, path: bytes, follow: bool, look: _Lookup, effect: Effect) -> Input:
-    kinds = Kind(look.kinds)
-    if kinds & Kind.CONTENT and look.status is not None and stat.S_ISDIR(look.status.st_mode):
-        kinds = kinds & ~Kind.CONTENT | Kind.STATUS  # a folder has no content but its names
+    kinds = look.kinds
+    if kinds & _CONTENT and look.status is not None and stat.S_ISDIR(look.status.st_mode):
+        kinds = kinds & ~_CONTENT | _STATUS  # a folder has no content but its names
     return Input(
         path=os.fsdecode(path),
         folder=os.fsdecode(folder),
         follow=follow,
-        kinds=kinds,
+        kinds=_KINDS[kinds],
         state=_state(look.status),
         error=look.error,
         target=None if look.target is None else os.fsdecode(look.target),

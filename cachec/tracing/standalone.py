@@ -17,9 +17,14 @@ from typing import NamedTuple
 from cachec.tracing.accesses import Accesses
 from cachec.tracing.codec import decode, encode
 
-_PACKAGES = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-
-_MAIN = "import sys; sys.path.append(sys.argv.pop(1)); from cachec.tracing.standalone import main; main()"
+#: The package itself is not imported: see ``spawn``.
+_MAIN = """
+import sys, types
+package = sys.modules["cachec"] = types.ModuleType("cachec")
+package.__path__ = [sys.argv.pop(1)]
+from cachec.tracing.standalone import main
+main()
+"""
 
 
 class Report(NamedTuple):
@@ -31,8 +36,8 @@ class Report(NamedTuple):
 
 def command_line(request: int, report: int) -> list[str]:
     """Return what starts the supervisor: by this interpreter, which takes paths for the same bytes as this process."""
-    encoding = f"utf8={sys.flags.utf8_mode}"
-    return [sys.executable, "-I", "-S", "-X", encoding, "-c", _MAIN, _PACKAGES, str(request), str(report)]
+    encoding, folder = f"utf8={sys.flags.utf8_mode}", os.path.dirname(os.path.dirname(__file__))
+    return [sys.executable, "-I", "-S", "-X", encoding, "-c", _MAIN, folder, str(request), str(report)]
 
 
 def encode_request(args: Sequence[str], program: str, environ: Mapping[str, str], cwd: str) -> bytes:

@@ -6,7 +6,6 @@ where this process is killed, and where a process outlives the command.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import select
@@ -113,18 +112,18 @@ class _TracedRun(_Run):
         self._machine = machine
         self._recorder = Recorder()
         self._memory = Memory()
-        self._calls = Calls(self._recorder, self._memory, machine.numbers, os.getpid())
+        self._calls = Calls(self._recorder, self._memory, machine.numbers, os.getpid(), _status(command.streams[0]))
         self._notifications = 0
         self._nested = NestedRuns(self._memory, machine.numbers)
 
     def run(self) -> Accesses:
         """Run the command to its end."""
         token = int.from_bytes(os.urandom(4), "little") | 1
-        program = ctypes.create_string_buffer(assemble(self._machine, token))
+        program = assemble(self._machine, token)
         others = children()
-        child = Child(self._command, self._signals, self._machine, program.raw[:-1], token)
+        child = Child(self._command, self._signals, self._machine, program, token)
         try:
-            refused = self._probe(child.pid, program)
+            refused = self._probe(child, program)
             if refused:
                 return self.run_bare(Problem(Reason.NO_ACCESS, refused), child)
             try:
@@ -137,17 +136,26 @@ class _TracedRun(_Run):
                 problem = Problem(Reason.NO_LISTENER, "a signal ended the command before it started")
                 return _untraced(child.reap(), problem)
             fd, self._recorder.is_unprivileged = started
+            listener = Listener(fd)
             try:
-                returncode = self._supervise(Listener(fd), child, others)
+                returncode = self._supervise(listener, child, others)
             finally:
-                os.close(fd)
+                listener.close()
                 self._nested.close()
         finally:
             child.kill()  # where it has not ended, this has failed
         child.raise_if_not_started()
         inputs, changes = self._recorder.finish()
         problems = tuple(self._recorder.problems)
-        return Accesses(returncode, inputs, changes, problems, self._recorder.may_be_interrupted, self._notifications)
+        return Accesses(
+            returncode,
+            inputs,
+            changes,
+            problems,
+            self._recorder.may_be_interrupted,
+            self._notifications,
+            self._recorder.uses_stdin,
+        )
 
     def _run_nested(self, others: set[int]) -> Accesses:
         """Run the command inside of another traced run: its supervisor records."""
@@ -171,12 +179,12 @@ class _TracedRun(_Run):
             return _untraced(returncode, Problem(Reason.NESTED, f"the outer tracer's record is damaged: {error}"))
         return accesses._replace(returncode=returncode, problems=(*accesses.problems, *left))
 
-    def _probe(self, pid: int, program: ctypes.Array[ctypes.c_char]) -> str:
+    def _probe(self, child: Child, program: bytes) -> str:
         """Return why the child can't be watched, its memory or its entry in /proc read; empty where it can."""
         try:
-            os.close(os.pidfd_open(pid))
-            current_folder(pid)
-            if self._memory.read(pid, ctypes.addressof(program), 8) == program.raw[:8]:
+            os.close(os.pidfd_open(child.pid))
+            current_folder(child.pid)
+            if self._memory.read(child.pid, child.program_address, 8) == program[:8]:
                 return ""
         except (OSError, Unreadable) as error:
             return str(error)
@@ -208,7 +216,7 @@ class _TracedRun(_Run):
         try:
             poller = self._poller(pidfd, listener.fd)
             while True:
-                for fd, event in self._poll(poller):
+                for fd, event in self._poll(poller) if self._readers else poller.poll():
                     if fd == listener.fd and event & select.POLLIN:
                         self._answer(listener)
                     else:
@@ -255,5 +263,13 @@ class _TracedRun(_Run):
                 commit()
 
 
+def _status(descriptor: int | None) -> os.stat_result | None:
+    """What standard input is; None: that of this process, which may be closed."""
+    try:
+        return os.fstat(0 if descriptor is None else descriptor)
+    except OSError:
+        return None
+
+
 def _untraced(returncode: int, problem: Problem) -> Accesses:
-    return Accesses(returncode, (), (), (problem,), may_be_interrupted=False, notifications=0)
+    return Accesses(returncode, (), (), (problem,), may_be_interrupted=False, notifications=0, uses_stdin=True)

@@ -90,7 +90,32 @@ open_tree 428 428
 clone 56 220
 rt_sigaction 13 134
 io_uring_setup 425 425
+read 0 63
+readv 19 65
+pread64 17 67
+preadv 295 69
+preadv2 327 286
+recvfrom 45 207
+recvmsg 47 212
+dup 32 23
+dup2 33 -
+dup3 292 24
+fcntl 72 25
+sendfile 40 71
+splice 275 76
+tee 276 77
+copy_file_range 326 285
+mmap 9 222
 """
+
+#: Calls that take something from a descriptor, or duplicate it, by the position of the descriptor. They are reported
+#: where that is 0. sendfile(2), mmap(2) and the others have it where their manual pages say.
+READS_DESCRIPTOR = {
+    **dict.fromkeys(("read", "readv", "pread64", "preadv", "preadv2", "recvfrom", "recvmsg"), 0),
+    **dict.fromkeys(("dup", "dup2", "dup3", "fcntl", "splice", "tee", "copy_file_range"), 0),
+    "sendfile": 1,
+    "mmap": 4,
+}
 
 
 class Architecture(NamedTuple):

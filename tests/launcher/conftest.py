@@ -76,7 +76,7 @@ class Launcher:
     def __init__(self, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
         self.folder = folder
         self.store = folder.parent / "store"
-        self.runs = folder.parent / "runs"
+        self.runs = folder.parent / ".cache" / "runs"
         self._capfd = capfd
 
     def run(self, *line: object, options: Sequence[str] = ()) -> Ran:
@@ -115,6 +115,7 @@ def launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capt
     """An empty folder with `fakecc` in PATH, whose adapter is in the configuration file above."""
     folder = tmp_path / "work"
     (tmp_path / "bin").mkdir()
+    (tmp_path / ".cache").mkdir()  # what is written below it is no side effect
     folder.mkdir()
     tool = tmp_path / "bin" / "fakecc"
     tool.write_text(FAKECC)
@@ -128,7 +129,7 @@ def launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capt
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("CACHEC_DIR", str(tmp_path / "store"))
     monkeypatch.setenv("CACHEC_LOG", "off")
-    monkeypatch.setenv("RUNS", str(tmp_path / "runs"))
+    monkeypatch.setenv("RUNS", str(tmp_path / ".cache" / "runs"))
 
     def refuse(program: str, argv: Sequence[str], stdin: int | None) -> int:
         ending.say(f"error: {' '.join(argv)}")  # the command is passed through: what would be executed

@@ -85,7 +85,8 @@ class _Reader:
     def take(self, call: SystemCall) -> None:
         if call.name in {"clone", "clone3", "fork", "vfork"}:
             if match := re.match(r"\d+", call.result):
-                self._folders[int(match[0])] = self._folder(call.pid)
+                # A child of vfork(2) has already changed its folder when that call ends for the parent.
+                self._folders.setdefault(int(match[0]), self._folder(call.pid))
         elif call.name == "fchdir":
             if not call.failed:
                 self._folders[call.pid] = descriptor_path(call.arguments[0]) or ""
@@ -127,7 +128,9 @@ class _Reader:
             path = os.path.join(self._folder(call.pid), path.removeprefix("/proc/self/cwd/").lstrip("/"))
         elif path.startswith(("/proc/self/", "/dev/fd/")):
             opened = descriptor_path(call.result) if "/fd/" in path else None
-            if opened is None:
+            if call.name.startswith("readlink") and call.result != call.arguments[position + 2]:  # the text is whole
+                opened = string(call.arguments[position + 1])
+            if opened is None or not opened.startswith("/"):
                 return None
             path = opened
         return normal(path)
@@ -159,7 +162,10 @@ class _Reader:
     def _change(self, call: SystemCall, path: str | None, makes: bool) -> None:
         if path is None:
             return
-        self._allow(path, Kind.STATUS, Kind.CONTENT)
+        self._allow(path, Kind.STATUS, Kind.CONTENT, Kind.LISTING)
+        for place in (path, self._resolve(path, follow=True)):  # the folder decides where that is
+            self._allow(os.path.dirname(place), Kind.STATUS)
+            self._allow(place, Kind.LISTING)
         if not call.failed and (makes or call.name.startswith(("unlink", "rename", "rmdir"))):
             self.account.made |= {path, self._resolve(path, follow=False)}
 

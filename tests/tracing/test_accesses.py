@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from cachec.tracing.accesses import Accesses, Effect, Input, Kind, Reason
+from cachec.tracing.supervisor import trace
 from tests.needs import need
 from tests.tracing.conftest import kinds, output, reasons, run
 
@@ -255,3 +257,47 @@ def test_a_compiler_twice(work: Path, compiler: str) -> None:
 
     assert content(first) == content(second)
     assert "a.c" in content(first)
+
+
+def test_the_way_to_what_is_made_counts(work: Path) -> None:
+    (work / "real").mkdir()
+    (work / "link").symlink_to("real")
+    (work / "out").symlink_to("target")
+    inputs = {each.path: each for each in run("sh", "-c", "echo x > link/o; echo x > out").inputs}
+    assert inputs[f"{work}/link"].target == str(work / "real")
+    assert (inputs[f"{work}/out"].follow, inputs[f"{work}/out"].target) == (False, "target")
+
+
+def test_a_folder_that_is_not_removed_counts_by_its_names(work: Path) -> None:
+    (work / "full").mkdir()
+    (work / "full" / "x").touch()
+    accesses = run("rmdir", "full")
+    assert accesses.returncode == 1
+    assert [each.names for each in accesses.inputs if each.kinds & Kind.LISTING] == [("x",)]
+
+
+@pytest.mark.parametrize(
+    ("line", "uses"),
+    [
+        ("true", False),
+        ("cat", True),
+        ("cat < other", False),
+        ("echo x | cat", False),
+        ("sh -c 'cat'", True),
+        ("read x", True),
+        ("exec 3<&0; true", True),
+        (f"{sys.executable} -c 'import sys'", False),
+        (f"{sys.executable} -c 'import sys; sys.stdin.read()'", True),
+        (f"{sys.executable} -c 'import os; os.pread(0, 1, 0)'", True),
+        (f"{sys.executable} -c 'import mmap; mmap.mmap(0, 0, access=mmap.ACCESS_READ)'", True),
+        (f"{sys.executable} -c 'import os; os.sendfile(1, 0, 0, 1)'", True),
+        (f"{sys.executable} -c 'import os; os.dup(0)'", True),
+        (f"{sys.executable} -c 'import os; os.fstat(0); os.isatty(0)'", False),
+    ],
+)
+def test_whether_standard_input_is_used(work: Path, line: str, uses: bool) -> None:
+    (work / "in").write_text("text")
+    (work / "other").write_text("text")
+    with open(work / "in", "rb") as given, open(os.devnull, "wb") as null:
+        accesses = trace(["sh", "-c", line], stdin=given.fileno(), stdout=null.fileno(), stderr=null.fileno())
+    assert accesses.uses_stdin is uses

@@ -27,6 +27,7 @@ FULL = Accesses(
     problems=(Problem(Reason.NETWORK, "127.0.0.1 port 1"),),
     may_be_interrupted=True,
     notifications=12,
+    uses_stdin=True,
 )
 
 

@@ -13,7 +13,7 @@ from cachec.tracing.calls import Calls
 from cachec.tracing.filter import assemble
 from cachec.tracing.paths import Memory
 from cachec.tracing.recorder import Recorder
-from cachec.tracing.syscalls import Architecture, architecture
+from cachec.tracing.syscalls import READS_DESCRIPTOR, Architecture, architecture
 
 ALLOW, NOTIFY, ENOSYS = 0x7FFF0000, 0x7FC00000, 0x00050000 + 38
 TOKEN = 0x12345678
@@ -50,7 +50,11 @@ def test_each_call_of_the_table_is_reported_and_no_other(machine: Architecture) 
     program = assemble(machine, TOKEN)
     ones = [2**64 - 1] * 6
     for name, number in machine.numbers.items():
-        arguments = [int(signal.SIGCHLD), *ones[1:]] if name == "rt_sigaction" else ones
+        arguments = [int(signal.SIGCHLD), *ones[1:]] if name == "rt_sigaction" else [*ones]
+        if name in READS_DESCRIPTOR:
+            assert answer(program, machine.audit, number, *arguments) == ALLOW, name
+            arguments[READS_DESCRIPTOR[name]] = 0
+            arguments[1] = 0 if name == "fcntl" else arguments[1]
         assert answer(program, machine.audit, number, *arguments) == (ENOSYS if name == "io_uring_setup" else NOTIFY), (
             name
         )
@@ -85,6 +89,13 @@ def test_another_architecture_is_reported(machine: Architecture) -> None:
         ("rt_sigaction", (17, 1 << 33), NOTIFY),
         ("rt_sigaction", (2, 1 << 33), ALLOW),
         ("rt_sigaction", (14, 1), NOTIFY),
+        ("read", (0, 1, 1), NOTIFY),
+        ("read", (3, 1, 1), ALLOW),
+        ("fcntl", (0, 1030, 10), NOTIFY),  # F_DUPFD_CLOEXEC
+        ("fcntl", (0, 3), ALLOW),  # F_GETFL
+        ("fcntl", (3, 0, 10), ALLOW),
+        ("mmap", (0, 1, 1, 0x22, 0xFFFFFFFF, 0), ALLOW),
+        ("mmap", (0, 1, 1, 2, 0, 0), NOTIFY),
     ],
 )
 def test_arguments(machine: Architecture, name: str, arguments: tuple[int, ...], expected: int) -> None:
@@ -92,7 +103,7 @@ def test_arguments(machine: Architecture, name: str, arguments: tuple[int, ...],
 
 
 def test_each_call_has_a_handler(machine: Architecture) -> None:
-    calls = Calls(Recorder(), Memory(), machine.numbers, 1)
+    calls = Calls(Recorder(), Memory(), machine.numbers, 1, None)
     for name in machine.numbers.keys() - {"io_uring_setup"}:
         calls.handle(machine.numbers[name], 2**22 + 1, (0,) * 6)  # of a process that is not there: nothing is recorded
 

@@ -120,7 +120,7 @@ SHELL = (
     *("cat {p}", "[ -e {p} ]", "[ -x {p} ] && [ -d {p} ]", "ls {p}", "ls -l {p}", "cd {p} && cat c; cd {work}"),
     *("echo x > {p}", "echo x >> {p}", "cp {p} {q}", "mv {p} {q}", "rm -f {p}", "mkdir -p {p}", "ln -s {p} {q}"),
     *("for f in sub/*; do :; done", "read x < {p}", "(cd sub && cat c) | cat", "find sub", "./script"),
-    *("touch {p}", ". {p}", "head -c 1 {p}"),
+    *("touch {p}", ". {p}", "head -c 1 {p}", "readlink /proc/self/cwd"),
 )
 
 PYTHON = (
@@ -129,7 +129,8 @@ PYTHON = (
     *("open({p!r}, 'w').write('x')", "open({p!r}, 'a').write('x')", "os.replace({p!r}, {q!r})", "os.remove({p!r})"),
     *("os.makedirs({p!r}, exist_ok=True)", "os.symlink({p!r}, {q!r})", "subprocess.run(['cat', {p!r}])"),
     *("shutil.copy({p!r}, {q!r})", "glob.glob({p!r} + '/*')", "os.open({p!r}, os.O_RDONLY | os.O_CREAT)"),
-    *("list(os.walk({p!r}))", "os.link({p!r}, {q!r})"),
+    *("list(os.walk({p!r}))", "os.link({p!r}, {q!r})", "subprocess.run(['cat', {p!r}, 'c'], cwd='sub')"),
+    *("os.readlink('/proc/self/exe')", "os.readlink('/proc/self/fd/%d' % os.open({p!r}, 0))"),
 )
 
 

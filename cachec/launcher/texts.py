@@ -1,0 +1,135 @@
+"""What the sources that a C compiler read say of its result: whether the time may be in it, or the path of a folder."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from cachec.launcher.command import Command
+
+#: Macros whose value is the time of the compile, or that of a file (C17, 6.10.8.1; GCC, "Common Predefined Macros").
+TIMES = (b"__DATE__", b"__TIME__", b"_TIMESTAMP__")
+
+#: Pieces that make the name of one of these, once they are pasted by ``##``.
+_PIECE = re.compile(
+    rb"\b(?:__(?:D|DA|DAT|DATE|DATE_|T|TI|TIM|TIME|TIME_|TIMES\w*)|_?(?:DATE|TIME|TIMESTAMP)__|(?:ATE|TE|IME|ME|STAMP)__)\b"
+)
+
+#: What the compilers say, whatever the format of their messages.
+_SAID = (b"-Wdate-time", b"might prevent reproducible builds", b"date or time macro is not reproducible")
+
+#: With one of these on the command line, a flag of ours would come into the result, or might not be heeded.
+_IN_THE_WAY = (
+    *("-w", "--no-warnings", "-Wp,-w", "-Xclang", "-Xpreprocessor", "-cc1", "@", "-MJ", "-fverbose-asm", "-save-temps"),
+    *(
+        "-frecord-",
+        "-grecord-",
+        "-gcodeview-command-line",
+        "--gen-cdb-fragment-path",
+        "-specs",
+        "--specs",
+        "-v",
+        "-###",
+    ),
+)
+
+#: What stands for the name of a file, or follows from one.
+_FILE_WORDS = (
+    *(b"__FILE__", b"__BASE_FILE__", b"__builtin_FILE", b"source_location", b"__PRETTY_FUNCTION__", b"omp target"),
+    *(b"__FI", b"LE__"),
+)
+
+#: Flags that keep the path of a folder out of these.
+_MAPS = ("-ffile-prefix-map", "-fmacro-prefix-map")
+
+#: Flags by which a folder's path is in a result where it can't be seen: packed, or hashed.
+_HIDING = ("-gz", "-gcodeview", "-flto", "--compress-debug-sections", "-Wa,--compress")
+
+#: Files with more bytes are no sources.
+_MAX_BYTES = 1 << 25
+
+_SYSTEM = ("/usr/", "/lib/", "/opt/")
+
+
+#: The variable that stands for the time, where it is set (reproducible-builds.org, "SOURCE_DATE_EPOCH specification").
+EPOCH = "SOURCE_DATE_EPOCH"
+
+
+def time_flags(command: Command) -> tuple[str, ...]:
+    """The flags by which a compiler tells that the time came into its result; none where they can't be given."""
+    if command.adapter is None or any(arg.startswith(_IN_THE_WAY) for arg in command.argv[1:]):
+        return ()
+    return command.adapter.time
+
+
+def tells_time(command: Command) -> bool:
+    """Whether a compiler tells that the time came into its result."""
+    return bool(time_flags(command))
+
+
+def has_seen_time(stderr: bytes) -> bool:
+    """Whether a compiler that was given ``time_flags`` says that it used the time."""
+    return any(words in stderr for words in _SAID)
+
+
+def why_volatile(command: Command, files: Mapping[str, str], words: Sequence[bytes] = TIMES) -> str:
+    """Why the time may be in the result of a compiler that has not told so; empty where it is not.
+
+    files: those that it read. words: the macros that are looked for.
+    """
+    is_told = tells_time(command) and words is TIMES
+    for path, data in _texts(files):
+        if not any(word in data for word in words) and not (b"##" in data and _PIECE.search(data)):
+            continue
+        # GCC says nothing of what stands in headers of the system.
+        if not is_told or path.startswith(_SYSTEM) or b"system_header" in data or _is_system(command, path):
+            return f"{path} may put the time or the date into the result"
+    if any("windows" in arg for arg in command.argv[1:]):
+        return "an object file for Windows holds the time of its compile (PE format, TimeDateStamp)"
+    if not is_told and any(os.fsdecode(word) in arg for word in words for arg in command.argv):
+        return "an argument may put the time or the date into the result"
+    return ""
+
+
+def _is_system(command: Command, path: str) -> bool:
+    """Whether a file may be below a folder that is one of the system's by a flag."""
+    arguments = command.argv[1:]
+    for number, arg in enumerate(arguments):
+        for flag in ("-isystem", "-idirafter", "-cxx-isystem", "-isysroot", "--sysroot", "-B"):
+            if arg.startswith(flag):
+                folder = arg[len(flag) :].lstrip("=") or (arguments[number + 1] if number + 1 < len(arguments) else "")
+                real = os.path.realpath(os.path.join(command.cwd, folder))
+                if os.path.realpath(path).startswith(f"{real}/"):
+                    return True
+    return False
+
+
+def may_hold_folder(command: Command, files: Mapping[str, str], base: str) -> bool:
+    """Whether the path of a base folder may be in the result of a C compiler, where nobody sees it."""
+    if any(arg.startswith(_HIDING) for arg in command.argv[1:]):
+        return True
+    if any(base in arg for arg in command.argv[1:] if arg.startswith("-D")):
+        return True
+    mapped = [arg.split("=")[1] for arg in command.argv[1:] if arg.startswith(_MAPS) and arg.count("=") >= 2]
+    if any(f"{base}/".startswith(folder) for folder in mapped):
+        return False
+    own = {path: digest for path, digest in files.items() if path.startswith(f"{base}/")}
+    return any(word in data for _, data in _texts(own) for word in _FILE_WORDS)
+
+
+def alike(files: Mapping[str, str]) -> Iterator[list[str]]:
+    """Paths of files with one content each: a compiler may tell whether they are one file."""
+    found: dict[str, list[str]] = {}
+    for path, digest in files.items():
+        found.setdefault(digest, []).append(path)
+    yield from (group for group in found.values() if len(group) > 1)
+
+
+def _texts(files: Mapping[str, str]) -> Iterator[tuple[str, bytes]]:
+    for path in files:
+        if os.stat(path).st_size > _MAX_BYTES:
+            continue
+        with open(path, "rb") as file:
+            if not (data := file.read(4)).startswith((b"\x7fELF", b"!<ar")):
+                yield path, data + file.read()
