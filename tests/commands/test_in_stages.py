@@ -1,0 +1,96 @@
+"""Stages that run commands, of which nothing is declared: in another process, checkout, machine and current folder."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.stage.conftest import Program
+
+MAIN = """
+import sys, cachec
+from pathlib import Path
+
+cache = cachec.Cache()
+
+@cache.stage
+def built(name: str) -> str:
+    with cachec.scratch() as folder:
+        cachec.run(["sh", "build.sh", name, folder / "out"], cwd=Path(__file__).parent)
+        return (folder / "out").read_text()
+
+value, outcome = cache.call(built, "a")
+print(value.split(), outcome.reason.value, outcome.detail)
+"""
+
+#: It looks at ``src/a.h`` or else at ``inc/a.h``, and at the names in ``parts``.
+BUILD = """
+h=src/$1.h; [ -e $h ] || h=inc/$1.h
+cd parts/.. && cat $h > $2; ls parts >> $2; cat link/x >> $2
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    folder = tmp_path / "one"
+    for path, text in {
+        "pyproject.toml": "",
+        "main.py": MAIN,
+        "build.sh": BUILD,
+        "inc/a.h": "1\n",
+        "src/b.h": "1\n",
+        "parts/p": "",
+        "deep/x": "x\n",
+    }.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text)
+    (folder / "link").symlink_to("deep")
+    return folder
+
+
+#: What is done in the project, and what the next run says then.
+EDITS = {
+    "nothing": (None, "", "['1', 'p', 'x'] hit"),
+    "a file that it did not look at": ("src/b.h", "2\n", "['1', 'p', 'x'] hit"),
+    "a file that it opened": ("inc/a.h", "2\n", "['2', 'p', 'x'] miss:dependency-changed"),
+    "the script": ("build.sh", "echo > $2\n", "[] miss:dependency-changed"),
+    "a file that was not there": ("src/a.h", "2\n", "['2', 'p', 'x'] miss:dependency-changed"),
+    "another name in a folder": ("parts/q", "", "['1', 'p', 'q', 'x'] miss:dependency-changed"),
+    "a file behind a link": ("deep/x", "y\n", "['1', 'p', 'y'] miss:dependency-changed"),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_an_edit_in_another_checkout(tmp_path: Path, project: Path, program: Program, edit: str) -> None:
+    path, text, expected = EDITS[edit]
+    time.sleep(0.05)
+    store = str(tmp_path / "store")
+    assert program(project / "main.py", CACHEC_DIR=store) == "['1', 'p', 'x'] miss:first-run no entry of this stage yet"
+    other = tmp_path / "elsewhere/two"
+    shutil.copytree(project, other, symlinks=True)
+    if path is not None:
+        (other / path).write_text(text)
+    time.sleep(0.05)
+    said = program(other / "main.py", cwd=tmp_path, CACHEC_DIR=store)
+    assert said.startswith(expected)
+    if path is not None and "miss" in expected:
+        place = path if path != "parts/q" else "parts"
+        assert f"project:{place}" in said
+    assert " hit" in program(other / "main.py", CACHEC_DIR=store)
+
+
+def test_another_machine(tmp_path: Path, project: Path, program: Program) -> None:
+    time.sleep(0.05)
+    remote = {"CACHEC_REMOTE": f"file://{tmp_path}/remote?mode=rw", "CACHEC_PUSH": "wait"}
+    (tmp_path / "remote").mkdir()
+    first = program(project / "main.py", CACHEC_DIR=str(tmp_path / "store"), **remote)
+    assert " miss:first-run" in first
+    other = tmp_path / "elsewhere/two"
+    shutil.copytree(project, other, symlinks=True)
+    assert " hit" in program(other / "main.py", CACHEC_DIR=str(tmp_path / "other"), **remote)
+    (other / "inc/a.h").write_text("2\n")
+    time.sleep(0.05)
+    assert program(other / "main.py", CACHEC_DIR=str(tmp_path / "third"), **remote).startswith("['2', 'p', 'x'] miss")
