@@ -1,12 +1,11 @@
-"""A command called inside a stage: what it is, what it was given and what it looked at become part of the trace.
+"""A command called inside a stage: it runs under the tracer, and what it looked up becomes part of the trace.
 
-    cachec.run(["iree-compile", source, "-o", out], inputs=[source], outputs=[out], weights={params: "opened"})
+    cachec.run(["iree-compile", source, "-o", out], outputs=[out])
 
 The command runs with its standard input empty, no descriptor of this process, and an environment of only the
 variables named in ``env``, ``LD_LIBRARY_PATH`` (recorded, as it chooses libraries) and ``PASSED_ON``.
 
-A file in a ``scratch()`` folder is a product of the stage itself and is not recorded. One in any other temporary
-folder is, and its trace never matches again once the folder is gone: a miss each time, never a wrong hit.
+What the run itself made is not recorded: files in a ``scratch()`` folder, temporary files, products of other commands.
 """
 
 from __future__ import annotations
@@ -119,19 +118,18 @@ def run(
 ) -> CompletedCommand:
     """Run a command, and record in the running stage what its result depends on.
 
-    inputs: files it reads, and folders it reads all of: recorded by content. candidates: files it looks for: recorded
-    by content, or as absent. search: folders it looks in: the names there are recorded. outputs: files it writes,
-    which must be there afterwards. env: variables it gets: a name takes today's value and records it, a mapping's
-    value is given as it is (None: today's). tools: executables that it starts. Relative paths count from ``cwd``.
+    What the command and all that it starts look up is recorded: see ``recorded``. The following count in any case.
+    inputs: files, and folders with all that is below, by content. candidates: files by content, or as absent. search:
+    folders, by the names there. tools: executables. outputs: files it writes, which must be there afterwards. env:
+    variables it gets: a name takes today's value and records it, a mapping's value is given as it is (None: today's).
+    Relative paths count from ``cwd``.
 
-    weights: ``"content"`` (what a list means) records the file as an input. ``"withheld"`` promises that the command
-    can't reach it: naming it in the arguments or the environment raises UsageError. ``"opened"`` records nothing if
-    nobody opened the file's inode while the command ran. Both fall back to the content where that can't be known: a
-    standard input or descriptor was given, a descendant outlived the command, the file is on a network or FUSE file
-    system, its events were lost, or it was replaced.
+    weights: ``"content"`` (what a list means) records the file as an input. ``"opened"`` records it if the command
+    opened it. ``"withheld"`` says that the command does not: naming the file in the arguments or the environment raises
+    UsageError, and opening it is a warning.
 
-    What an input or an output did meanwhile, and a process that goes on, may keep the stage's result out of the store:
-    see ``watched``. Outside a stage the command just runs.
+    The stage's result is not stored where an input changed meanwhile, where the command did more than write its outputs
+    and temporary files, and where it could not be traced. Outside a stage the command just runs.
 
     Raises FileNotFoundError where the program, an input or (afterwards) an output is missing, CalledProcessError where
     it fails and ``check`` is set, TimeoutExpired after ``timeout`` seconds: as subprocess does. Of a failure the notes
