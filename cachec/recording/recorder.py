@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cachec.base.hashing import EMPTY, FileDigests
+from cachec.base.paths import absolute
 from cachec.model import Read, Reason
 from cachec.recording import whose
 
@@ -59,9 +61,11 @@ class Recorder:
         parent: Recorder | None = None,
         digests: FileDigests | None = None,
         net: Net | None = None,
+        results: Iterable[str] = (),
     ) -> None:
         """digests: where the digests of files are remembered for this run (the cache's own, in a stage). net: observes
-        what nothing else records, while the recorder is the current one."""
+        what nothing else records, while the recorder is the current one. results: paths of results of other stages that
+        are arguments. They are in the key, and what they were made of is read by whoever called those stages."""
         self.stage = stage
         self.digests = digests if digests is not None else FileDigests()
         self.net = net
@@ -80,6 +84,7 @@ class Recorder:
         self._contradictions: list[Read] = []
         self._scratch: list[str] = []
         self._products: set[str] = set()
+        self._results = frozenset(each for path in results for each in (absolute(path), os.path.realpath(path)))
         self._kept_out: tuple[Reason, str] | None = None
         self._commands: list[CommandRun] = []
         #: Reads of which it is known that they held until the run ended.
@@ -133,8 +138,11 @@ class Recorder:
 
     def traced(self, read: Read) -> None:
         """A command looked this up, and it has changed since then by that command alone: nobody needs to look again."""
-        self.checked.add(read)
-        self._pass_on(read)
+        if self._results.isdisjoint(_with_folders_above(read.where)):
+            self.checked.add(read)
+            self._add(read)
+        if self.parent is not None:
+            self.parent.traced(read)
 
     def nested(self, stage: Any) -> None:
         """The run called another stage: whatever is in the key of that counts, whether it ran or not."""

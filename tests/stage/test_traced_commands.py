@@ -98,3 +98,45 @@ def test_another_machine(tmp_path: Path, project: Path, program: Program) -> Non
     (other / "inc/a.h").write_text("2\n")
     time.sleep(0.05)
     assert program(other / "main.py", CACHEC_DIR=str(tmp_path / "third"), **remote).startswith("['2', 'p', 'x'] miss")
+
+
+OF_RESULTS = """
+import cachec
+from pathlib import Path
+
+cache = cachec.Cache()
+
+@cache.stage
+def made(text: str) -> cachec.File:
+    with cachec.scratch() as folder:
+        (folder / "made").write_text(text)
+        return cachec.File(folder / "made")
+
+@cache.stage
+def shown(file: cachec.File) -> str:
+    return cachec.run(["cat", file.path]).stdout.decode()
+
+@cache.stage
+def both(name: str) -> str:
+    return shown(made(Path(name).read_text()))
+
+value, outcome = cache.call(shown, made("1"))
+print(value, outcome.reason.value.partition(":")[0], end=" ")
+value, outcome = cache.call(both, "in.txt")
+print(value, outcome.reason.value.partition(":")[0])
+"""
+
+
+def test_a_result_that_is_an_argument_may_be_at_another_place(tmp_path: Path, program: Program) -> None:
+    folder, remote = tmp_path / "p", {"CACHEC_REMOTE": f"file://{tmp_path}/remote"}
+    for path in (folder, tmp_path / "remote"):
+        path.mkdir()
+    for name, text in {"main.py": OF_RESULTS, "in.txt": "1", "pyproject.toml": ""}.items():
+        (folder / name).write_text(text)
+    store = {"CACHEC_DIR": str(tmp_path / "store")}
+    assert program(folder / "main.py", **store, **remote) == "1 miss 1 miss"
+    subprocess.run([sys.executable, "-m", "cachec", "push"], env=os.environ | store | remote, check=True)
+    other = {"CACHEC_DIR": str(tmp_path / "other")}
+    assert program(folder / "main.py", **other, **remote) == "1 hit 1 hit"
+    (folder / "in.txt").write_text("2")
+    assert program(folder / "main.py", **other, **remote) == "1 hit 2 miss"
