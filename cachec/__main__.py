@@ -104,7 +104,7 @@ def _execute(args: list[str]) -> int:
     _uncoerce_locale()
     run_helper(args)  # does not return where it was one
     descriptors = given(os.environ)
-    if not descriptors and answer(args):
+    if answer(args):
         return 0
     from cachec.launcher.client import ask
     from cachec.launcher.ending import perform

@@ -106,10 +106,6 @@ def _execute(
     try:
         if opened.settings.mode is Mode.OFF:
             raise PassThrough(Reason.MODE_OFF, "")
-        if descriptors:
-            shown = ", ".join(map(str, descriptors))
-            words = f"the command was given open files beside its streams (descriptor {shown}); close them for it"
-            raise PassThrough(Reason.UNDESCRIBED, words, told=True)
         command = describe_here(opened, given, argv, program)
         if no_store is not None:  # in mode ``require``, and no command that is always let pass
             no_store.stage = command.stage
@@ -119,7 +115,7 @@ def _execute(
             if served_with is not None:
                 return None  # what was read of it here would be gone for the other
             stdin = _spool()
-        return _through_engine(list(args), opened, command, stdin)
+        return _through_engine(list(args), opened, command, stdin, descriptors)
     except PassThrough as passed:
         way = passed
     except BrokenPipeError:
@@ -162,7 +158,9 @@ def _count(opened: OpenedCache, way: PassThrough, argv: Sequence[str]) -> None:
         say(f"{way.reason.value} {name}: {way.detail}")
 
 
-def _through_engine(args: list[str], opened: Opened, command: Command, stdin: int | None) -> Ending:
+def _through_engine(
+    args: list[str], opened: Opened, command: Command, stdin: int | None, descriptors: Sequence[int]
+) -> Ending:
     kept = None if stdin is None else f"/proc/self/fd/{stdin}"
     itself = (command.program, [*command.argv])
     made: list[dict[str, Any]] = []
@@ -175,7 +173,7 @@ def _through_engine(args: list[str], opened: Opened, command: Command, stdin: in
 
         line = stripped_command_line(command, stripped)
         source = f"/proc/self/fd/{stripped[0].fd}" if stripped else stdin
-        made.append(run_command(opened.environment, command, line, source))
+        made.append(run_command(opened.environment, command, line, source, descriptors))
         return made[-1]
 
     def told() -> LineCalled:

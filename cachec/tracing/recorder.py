@@ -78,6 +78,8 @@ class Recorder:
         self.may_be_interrupted = False
         #: Whether standard input was read, or duplicated.
         self.uses_stdin = False
+        #: The same of another descriptor that the run inherited.
+        self.uses_descriptor = False
         #: Whether the mask of new files was asked for.
         self.uses_umask = False
         #: Whether programs run without the privileges of their owner and group (PR_SET_NO_NEW_PRIVS).
@@ -345,17 +347,25 @@ class Recorder:
                 for inner in _below(path):
                     changes.setdefault(inner, _change(inner, Effect.CREATED, None, _status(b"", inner, False)[1]))
         by_file = {(each.before.dev, each.before.ino): each.effect for each in changes.values() if each.before}
-        created = {os.path.basename(path) for path, each in changes.items() if each.before is None}
+        created = {path: each.effect for path, each in changes.items() if each.before is None}
+        passing = Effect.CREATED | Effect.REMOVED  # scratch files: made, and gone again
+        created |= {path: passing for path, claim in self._claims.items() if _is_passing(path, claim)}
+        names = set(map(os.path.basename, created))
         inputs = []
         for (folder, path, follow), look in self._lookups.items():
             effect = _NO_EFFECT
             if look.status is not None:
                 effect = by_file.get((look.status.st_dev, look.status.st_ino), effect)
-            elif created and os.path.basename(path) in created:
-                change = changes.get(_real_path(_join(folder, path), follow))
-                effect = change.effect if change is not None else effect
+            elif names and os.path.basename(path) in names:
+                effect = created.get(_real_path(_join(folder, path), follow), effect)
             inputs.append(_input(folder, path, follow, look, effect))
         return tuple(inputs), tuple(changes.values())
+
+
+def _is_passing(path: bytes, claim: _Claim) -> bool:
+    """Whether the run made what is not there before and after it."""
+    is_done = claim.effect & (Effect.CREATED | Effect.REMOVED) == Effect.CREATED | Effect.REMOVED
+    return is_done and claim.before is None and not os.path.lexists(path)
 
 
 def _both(first: Commit | None, second: Commit | None) -> Commit | None:
