@@ -71,8 +71,13 @@ _GONE = {
     **dict.fromkeys(
         ("depfile-on", "depfile-short"), "leave the flag out, and let the one that names the file be 'depfile'"
     ),
-    **dict.fromkeys(("single", "requires", "includes", "shadows", "configured_by", "unconfigured"), "leave it out"),
-    **dict.fromkeys(("languages", "builtin_search", "volatile", "unless_set", "spelling"), "leave it out"),
+    **dict.fromkeys(
+        (
+            *("single", "requires", "includes", "shadows", "configured_by", "unconfigured", "also", "helpers"),
+            *("languages", "builtin_search", "volatile", "unless_set", "spelling"),
+        ),
+        "leave it out",
+    ),
     **{"environment.search": "name these variables in 'keyed'", "environment.unknown": "call it 'plain'"},
 }
 
@@ -114,7 +119,7 @@ class Adapter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """What is known of one command. The tracer sees what it reads and writes; this says what counts.
 
     match: names of its executable, with ``*``, ``?`` and ``[...]``. distribution: the one that it has to belong to, and
-    that counts with it; also: and these, where they are installed. helpers: executables that it starts.
+    that counts with it.
 
     positional: what an argument without a dash is. format: of the inputs; the plugin of that name strips them, always
     (``strip``) or with ``--strip``. strip_as: what the command takes for a weight, in the plugin's words. stdin: the
@@ -139,8 +144,6 @@ class Adapter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     name: str
     match: tuple[str, ...]
     distribution: str = ""
-    also: tuple[str, ...] = ()
-    helpers: tuple[str, ...] = ()
     positional: Literal["input", "value"] = "input"
     format: str = ""
     strip: bool = False

@@ -131,6 +131,8 @@ def _check_outputs(command: Command) -> None:
             raise PassThrough(Reason.NOT_UNDERSTOOD, words)
         if output.kind in {"folder", "any"} and os.path.isdir(output.path):
             continue
+        if output.kind != "any" and not os.path.isdir(os.path.dirname(output.path)):
+            raise PassThrough(Reason.NOT_UNDERSTOOD, f"{output.where} leads to a folder that is not there")
         try:
             check_place(output.path, replaces=command.options.hardlink, keeps=command.keeps_file(output))
         except OSError as error:

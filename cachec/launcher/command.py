@@ -113,11 +113,6 @@ class Command(msgspec.Struct):
         """The name of the stage in keys and reports."""
         return f"exec:{self.adapter.name if self.adapter is not None else os.path.basename(self.argv[0])}"
 
-    def starts(self) -> tuple[str, ...]:
-        """The executables that count with it: those of its adapter, of ``--tool``, and what it is seen to run."""
-        helpers = () if self.adapter is None or self.is_plain else self.adapter.helpers
-        return (*helpers, *self.options.tools)
-
     def keeps_file(self, output: Output) -> bool:
         """Whether the command writes to a file that is in the place of an output, or may do so. Else it makes a new
         one. Compilers write depfiles to what is there."""

@@ -224,13 +224,13 @@ class Draft:
             return  # the trace tells all that starting it loads
         programs = [tools.program(command.program, environ)]
         adapter = command.adapter
-        helpers = command.starts()
+        helpers = command.options.tools
         for path in [helper_path(name, command, environ) for name in helpers]:
             self._looked_up(path, environ)
             programs.append(tools.program(path, environ))
         for name in helpers:
             self._looked_up(name, environ)
-        names = set() if adapter is None or not adapter.distribution else {adapter.distribution, *adapter.also}
+        names = set() if adapter is None or not adapter.distribution else {adapter.distribution}
         for program in programs:
             names |= {name for _, name in program.distributions}
             self._loaded(program)
@@ -238,7 +238,7 @@ class Draft:
             distribution = distributions.find(name)
             record = None if distribution is None else distribution.record()
             if distribution is None or record is None:
-                continue  # one of ``also`` that is not installed: its folder tells
+                continue
             self._files.setdefault(distribution.record_path, "")
             for row in record.rows:
                 path = os.path.normpath(os.path.join(distribution.root, row.path))

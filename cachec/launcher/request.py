@@ -184,14 +184,11 @@ class CommandRequests:
         environ = environment(command, self._environ)
         yield keys.executable(command.program, environ, fresh=fresh)
         adapter = command.adapter
-        for name in command.starts():
+        for name in command.options.tools:
             yield keys.executable(helper_path(name, command, environ), environ, fresh=fresh)
         if adapter is None or not adapter.distribution:
             return
-        distributions = self.distributions(command)
-        for name in (adapter.distribution, *adapter.also):
-            if distributions.find(name) is not None:
-                yield keys.distribution(name, fresh=fresh)
+        yield keys.distribution(adapter.distribution, fresh=fresh)
 
     def _argument_parts(self, command: Command, programs: Mapping[str, Program]) -> Iterator[Part]:
         """One part a flag, over its values in order; then the order of the flags. For a stripped model counts the dash

@@ -46,7 +46,8 @@ def run_command(
     before, begin = (stdin_digest(where.digests), _offset()) if source == 0 else ("", 0)
     untouched = Untouched(command.outputs, where.digests, restat=command.options.restat)
     flags = texts.time_flags(command)
-    run = run_traced([*argv, *flags], environ=environ, cwd=command.cwd, stdin=source, descriptors=descriptors)
+    line = [argv[0], *flags, *argv[1:]]  # at the end one might be the value of another flag
+    run = run_traced(line, environ=environ, cwd=command.cwd, stdin=source, descriptors=descriptors)
     sees_time = bool(flags) and texts.has_seen_time(run.ended.stderr)
     if sees_time:
         if texts.EPOCH not in environ:

@@ -21,7 +21,9 @@ _SAID = (b"-Wdate-time", b"might prevent reproducible builds", b"date or time ma
 
 #: With one of these on the command line, a flag of ours would come into the result, or might not be heeded.
 _IN_THE_WAY = (
-    *("-w", "--no-warnings", "-Wp,-w", "-Xclang", "-Xpreprocessor", "-cc1", "@", "-MJ", "-fverbose-asm", "-save-temps"),
+    *("-Wno-date-time", "-Werror=date-time", "-Wno-error=date-time", "-Weverything", "-Wno-everything", "-flto"),
+    *("-w", "--no-warnings", "-Wp,-w"),
+    *("-Xclang", "-Xpreprocessor", "-cc1", "@", "-MJ", "-fverbose-asm", "-save-temps"),
     *(
         "-frecord-",
         "-grecord-",
@@ -33,6 +35,12 @@ _IN_THE_WAY = (
         "-###",
     ),
 )
+
+#: What a pragma that silences the compiler says.
+_SILENT = (b"-Wdate-time", b"-Weverything")
+
+#: Where preprocessed text says that it comes from a header of the system (GCC, "Preprocessor Output").
+_SYSTEM_LINE = re.compile(rb'(?m)^#(?:line)? *\d+ "[^"\n]*"[ \d]* 3')
 
 #: What stands for the name of a file, or follows from one.
 _FILE_WORDS = (
@@ -58,8 +66,11 @@ EPOCH = "SOURCE_DATE_EPOCH"
 
 def time_flags(command: Command) -> tuple[str, ...]:
     """The flags by which a compiler tells that the time came into its result; none where they can't be given."""
-    if command.adapter is None or any(arg.startswith(_IN_THE_WAY) for arg in command.argv[1:]):
+    args = command.argv[1:]
+    if command.adapter is None or any(arg.startswith(_IN_THE_WAY) for arg in args):
         return ()
+    if "-Wdate-time" in args and any(arg.startswith("-Werror") for arg in args):
+        return ()  # ours says that it is no error
     return command.adapter.time
 
 
@@ -89,11 +100,14 @@ def why_volatile(command: Command, files: Mapping[str, str], words: Sequence[byt
     files: those that it read. words: the macros that are looked for.
     """
     is_told = tells_time(command) and words is TIMES
+    found = {}
     for path, data in _texts(files):
-        if not any(word in data for word in words) and not (b"##" in data and _PIECE.search(data)):
-            continue
+        is_told = is_told and not path.endswith(".cfg") and not any(each in data for each in _SILENT)
+        if any(word in data for word in words) or (b"##" in data and _PIECE.search(data)):
+            found[path] = b"system_header" in data or _SYSTEM_LINE.search(data) is not None
+    for path, is_system in found.items():
         # GCC says nothing of what stands in headers of the system.
-        if not is_told or path.startswith(_SYSTEM) or b"system_header" in data or _is_system(command, path):
+        if not is_told or is_system or path.startswith(_SYSTEM) or _is_system(command, path):
             return f"{path} may put the time or the date into the result"
     if any("windows" in arg for arg in command.argv[1:]):
         return "an object file for Windows holds the time of its compile (PE format, TimeDateStamp)"

@@ -46,6 +46,32 @@ def test_a_compiler_that_does_not_heed_the_epoch(
     assert _reason(launcher, CLANG, "-c", "a.c", "-o", "a.o") != "hit"
 
 
+@pytest.mark.parametrize("compiler", ["gcc", CLANG])
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("const char *now = __TIME__;\n", "-Werror=date-time -c a.c -o a.o"),
+        ("const char *now = __TIME__;\n", "-Wdate-time -Werror -c a.c -o a.o"),
+        ("const char *now = __TIME__;\n", "-Wdate-time -c a.c -o a.o"),
+        ("const char *now = __TIME__;\n", "-Wno-date-time -c a.c -o a.o"),
+        ('#pragma GCC diagnostic ignored "-Wdate-time"\nconst char *now = __TIME__;\n', "-c a.c -o a.o"),
+        ("int f;\n", "-c a.c -o"),
+    ],
+    ids=["error", "all errors", "warning", "silent by flag", "silent by pragma", "no value"],
+)
+def test_what_a_compiler_says_of_the_time(launcher: Launcher, compiler: str, text: str, line: str) -> None:
+    need(compiler)
+    write("a.c", text)
+    bare = subprocess.run([compiler, *line.split()], capture_output=True, text=True, check=False)
+    made = os.path.exists("a.o")
+    for _ in range(2):
+        Path("a.o").unlink(missing_ok=True)
+        assert launcher.run(compiler, *line.split()) == (bare.returncode, bare.stdout, bare.stderr)
+        assert not launcher.last().stored
+        assert not launcher.last().hit
+        assert (os.path.exists("a.o"), os.path.exists("-Wdate-time")) == (made, False)
+
+
 @pytest.mark.parametrize("place", ["lib.mlir", "libs"])
 @pytest.mark.parametrize("way", ["pipeline", "flag"])
 def test_libraries_that_a_pass_reads(launcher: Launcher, place: str, way: str) -> None:
