@@ -81,10 +81,13 @@ def generate(rng: random.Random, project: Path) -> Iterator[Toy]:
             chosen = [rng.choice(writes[:2]) if rng.random() < 0.2 else rng.choice(writes)]
             if rng.random() < 0.2:
                 chosen.append(rng.choice(writes))
-            yield _toy(rng, project, language, (way, *(each for each in more if each is not way)), tuple(chosen))
+            yield make_toy(rng, project, language, (way, *(each for each in more if each is not way)), tuple(chosen))
 
 
-def _toy(rng: random.Random, project: Path, language: str, reads: tuple[Way, ...], writes: tuple[Write, ...]) -> Toy:
+def make_toy(
+    rng: random.Random, project: Path, language: str, reads: tuple[Way, ...], writes: tuple[Write, ...]
+) -> Toy:
+    """One that reads and writes so. Paths are spelled, and the program is started, by chance."""
     cwd = "w" if any("beside" in each.name for each in writes) else rng.choice(("", "", "w"))
     up = "../" if cwd else ""
     spellings = (f"{up}r%d", f"{up or './'}r%d", f"{project}/r%d", f"{up}here/r%d", f"{up}w/../r%d", f"{up}.//r%d")
@@ -361,12 +364,12 @@ def _neutral(rng: random.Random, inputs: tuple[str, ...]) -> tuple[str, Edit]:
     return rng.choice((("touched", touched), ("unrelated file", unrelated), ("file beside the project", elsewhere)))
 
 
-class _Session:
+class Session:
     """One toy, its two projects, and a store."""
 
-    def __init__(self, toy: Toy, folder: Path, project: Path, rng: random.Random, programs: Path) -> None:
+    def __init__(self, toy: Toy, folder: Path, project: Path, rng: random.Random) -> None:
         self.toy, self.rng = toy, rng
-        self._folder, self._project, self._programs = folder, project, programs
+        self._folder, self._project = folder, project
         self._copies = (folder / "bare", folder / "cached")
         self._stats = folder / "stats"
         self._offset = 0
@@ -394,10 +397,15 @@ class _Session:
             self.look("made anew")
         return self.report
 
+    def run_bare(self) -> list[Result]:
+        """The same from scratch in each copy, without a cache."""
+        self._fill()
+        return [self._result(copy, list(self.toy.line)) for copy in self._copies]
+
     def _fill(self) -> None:
         for copy in self._copies:
             _remove(copy)
-            _fill(copy, self.toy.files, self._programs)
+            _fill(copy, self.toy.files, self._folder.parent / "programs")
 
     def _edited(self) -> None:
         """An edit, a look, perhaps once more, and the way back."""
@@ -491,7 +499,10 @@ class _Session:
         name = f"{toy.name} / {what}"
         before = _tree(self._copies[0])
         state = (_related(before), tuple(sorted(self._env.items())), tuple(self._path), self._umask, self._piped)
-        truth = self._result(self._copies[0], list(toy.line))
+        try:
+            truth = self._result(self._copies[0], list(toy.line))
+        except (PermissionError, FileNotFoundError):
+            return  # an edit has made the toy itself one that can't be started
         shown = self._result(self._copies[1], _cachec("exec", "--", *toy.line))
         outcome = self._outcome()
         reason, detail = (outcome.reason.value, outcome.detail) if outcome else ("bypass", "no record")
@@ -626,6 +637,7 @@ def _compiled(text: str, programs: Path) -> Path:
     if kind == "C":
         includes = "".join(f"#include <{each}.h>\n" for each in ("stdio", "stdlib", "string", "dlfcn"))
         source = f"{includes}int main(int c, char **v) {{ {source} return 0; }}\n"
+    programs.mkdir(exist_ok=True)
     path = programs / hashlib.sha256(f"{kind} {source}".encode()).hexdigest()
     if not path.exists():
         options = ["-shared", "-fPIC"] if kind == "SO" else ["-pthread"]
@@ -636,10 +648,10 @@ def _compiled(text: str, programs: Path) -> Path:
 def run_toys(seed: int, folder: Path) -> Iterator[Report]:
     """Reports of toys without end."""
     rng = random.Random(seed)
-    programs, project = folder / "programs", folder / "p"
-    programs.mkdir(parents=True)
+    project = folder / "p"
+    folder.mkdir(parents=True, exist_ok=True)
     for number, toy in enumerate(generate(rng, project), 1):
-        session = _Session(toy, folder / f"toy-{number}", project, random.Random(f"{seed} {number}"), programs)
+        session = Session(toy, folder / f"toy-{number}", project, random.Random(f"{seed} {number}"))
         try:
             yield session.run(edits=rng.randint(2, 5))
         finally:
