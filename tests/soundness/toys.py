@@ -113,8 +113,13 @@ def make_toy(
         stdin = f"r{number}/in" if way.stdin else stdin
     wrap = _filled(reads[0].wrap, {"@D": f"{up}r0"})
     inputs += sorted({str(Path(each).parent) for each in inputs})
-    out = rng.choice(("o.out", "built/o.out", f"{project}/built/o.out", "./o.out", f"{up or './'}beside.out"))
-    if "built" in out:
+    out = rng.choice(
+        ("o.out", "built/o.out", f"{project}/built/o.out", "./o.out", f"{up or './'}beside.out", f"{up}way/o.out")
+    )
+    if "way" in out:
+        files |= {"way": "-> built", "other/f": "v1\n"}
+        inputs.append("way")
+    if "built" in out or "way" in out:
         files[f"{cwd}/built/f".lstrip("/")] = files["built/f"] = "v1\n"
     arguments += ["-o", out, *(["--strict"] if rng.random() < 0.2 else [])]
     program, words = _program(
@@ -248,7 +253,11 @@ def _remove(path: Path) -> None:
 
 
 def _elsewhere(path: Path, aside: Path) -> None:
-    path.symlink_to(next((each.name for each in sorted(path.parent.iterdir()) if each != aside), "nowhere"))
+    """A link to what lies beside it: of the same kind, if there is such, and not what it leads to already."""
+    now = os.readlink(aside) if aside.is_symlink() else ""
+    beside = [each for each in sorted(path.parent.iterdir()) if each != aside and each.name not in {now, _UNRELATED}]
+    beside.sort(key=lambda each: each.is_dir() != aside.is_dir())
+    path.symlink_to(beside[0].name if beside else "nowhere")
 
 
 def _rewritten(path: Path, aside: Path) -> None:
@@ -321,7 +330,9 @@ _LINK: dict[str, Callable[[str], Edit]] = {
     "removed": _instead(lambda path, aside: None),
     "other target": _instead(_elsewhere),
     "link to nowhere": _instead(lambda path, aside: path.symlink_to("nowhere")),
-    "link by absolute path": _instead(lambda path, aside: path.symlink_to(path.parent / os.readlink(aside))),
+    "link by another path": _instead(
+        lambda path, aside: path.symlink_to(Path("..", path.parent.name, os.readlink(aside)))
+    ),
     "file": _instead(lambda path, aside: path.write_text("v5\n")),
     "folder": _instead(lambda path, aside: path.mkdir()),
     "link to a link": _instead(lambda path, aside: path.symlink_to(aside.name)),
@@ -377,13 +388,14 @@ class Session:
         self._stored: dict[object, bool] = {}
         self._env = {name: values[0] for name, values in toy.env.items()}
         self._path, self._umask, self._piped = list(toy.path), 0o022, rng.random() < 0.5
-        self._server = rng.choice(("auto", "off"))
+        self._server, self._has_base = rng.choice(("auto", "off")), rng.random() < 0.5
         self._noise: dict[str, str] = {}
         (folder / "home").mkdir(parents=True)
         (folder / "tmp").mkdir()
 
     def close(self) -> None:
-        subprocess.run(_cachec("server", "stop"), cwd=self._folder, env=self._environment(), capture_output=True)
+        if self._server != "off":
+            subprocess.run(_cachec("server", "stop"), cwd=self._folder, env=self._environment(), capture_output=True)
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def run(self, edits: int) -> Report:
@@ -395,7 +407,25 @@ class Session:
                 self._edited()
             self._fill()
             self.look("made anew")
+            self._move()
+            self._fill()
+            self.look("elsewhere")
         return self.report
+
+    def _move(self) -> None:
+        """Let the project lie at another path, which all its texts say then."""
+        toy, old = self.toy, str(self._project)
+        self._project = self._project.with_name("elsewhere")
+        new = str(self._project)
+        env = {name: tuple(each.replace(old, new) for each in values) for name, values in toy.env.items()}
+        self.toy = toy._replace(
+            files={name: text.replace(old, new) for name, text in toy.files.items()},
+            line=tuple(each.replace(old, new) for each in toy.line),
+            env=env,
+            path=tuple(each.replace(old, new) for each in toy.path),
+            wrap=toy.wrap.replace(old, new),
+        )
+        self._env, self._path = {name: values[0] for name, values in env.items()}, list(self.toy.path)
 
     def run_bare(self) -> list[Result]:
         """The same from scratch in each copy, without a cache."""
@@ -486,6 +516,7 @@ class Session:
         path = [*self._path, os.path.dirname(sys.executable), "/usr/local/bin", "/usr/bin", "/bin"]
         env = {"PATH": ":".join(path), "HOME": str(self._folder / "home"), "TMPDIR": str(self._folder / "tmp")}
         own = {"CACHEC_DIR": str(self._folder / "store"), "CACHEC_LOG": "off", "CACHEC_SERVER": self._server}
+        own |= {"CACHEC_BASE_DIR": str(self._project)} if self._has_base else {}
         return env | own | self._noise | self._env | {"CACHEC_STATS_FILE": str(self._stats)}
 
     def look(self, what: str) -> None:
@@ -497,7 +528,7 @@ class Session:
                     with contextlib.suppress(OSError):
                         _remove(copy / name)
         name = f"{toy.name} / {what}"
-        before = _tree(self._copies[0])
+        before = _tree(self._copies[0]) | {".": (self._copies[0].stat().st_mode,)}
         state = (_related(before), tuple(sorted(self._env.items())), tuple(self._path), self._umask, self._piped)
         try:
             truth = self._result(self._copies[0], list(toy.line))
@@ -518,6 +549,10 @@ class Session:
             if reason != "hit":
                 report.needless.append(f"{name}: {reason} {detail}")
         self._stored[repr(state)] = is_stored
+        if what == "elsewhere" and self._has_base and is_stored:
+            report.moved += 1
+            if reason != "hit":
+                report.apart.append(f"{name}: {reason} {detail}")
         if not is_stored and not truth.status:
             report.refused.append(f"{name}: {reason} {detail}")
         found = "wrong" if differing else "needless" if was_stored and reason != "hit" else ""
@@ -595,9 +630,23 @@ def _tree(folder: Path) -> Tree:
             elif stat.S_ISREG(status.st_mode):
                 with open(path, "rb") as file:
                     kept = [(each, os.getxattr(path, each)) for each in os.listxattr(path)]
-                    found[os.path.relpath(path, folder)] = ("file", mode, status.st_nlink, *kept, file.read())
+                    found[os.path.relpath(path, folder)] = (
+                        "file",
+                        mode,
+                        status.st_nlink,
+                        status.st_uid,
+                        status.st_gid,
+                        *kept,
+                        file.read(),
+                    )
             else:
-                found[os.path.relpath(path, folder)] = ("other", stat.S_IFMT(status.st_mode), mode)
+                found[os.path.relpath(path, folder)] = (
+                    "other",
+                    stat.S_IFMT(status.st_mode),
+                    mode,
+                    status.st_uid,
+                    status.st_gid,
+                )
     return found
 
 
@@ -612,8 +661,8 @@ def _differing(shown: Result, truth: Result) -> str:
         ours, theirs = shown.tree.get(name), truth.tree.get(name)
         if ours != theirs:
             found.append(f"{name}: {ours!r:.200} and not {theirs!r:.200}")
-    if truth.written != shown.written:
-        found.append(f"written: {sorted(shown.written)} and not {sorted(truth.written)}")
+    if truth.written - shown.written:
+        found.append(f"not written: {sorted(truth.written - shown.written)}")
     return "; ".join(found)
 
 
