@@ -529,7 +529,14 @@ class Session:
                         _remove(copy / name)
         name = f"{toy.name} / {what}"
         before = _tree(self._copies[0]) | {".": (self._copies[0].stat().st_mode,)}
-        state = (_related(before), tuple(sorted(self._env.items())), tuple(self._path), self._umask, self._piped)
+        state = (
+            self._project,
+            _related(before),
+            tuple(sorted(self._env.items())),
+            tuple(self._path),
+            self._umask,
+            self._piped,
+        )
         try:
             truth = self._result(self._copies[0], list(toy.line))
         except (PermissionError, FileNotFoundError):
