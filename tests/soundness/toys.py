@@ -390,6 +390,7 @@ class Session:
         self._path, self._umask, self._piped = list(toy.path), 0o022, rng.random() < 0.5
         self._server, self._has_base = rng.choice(("auto", "off")), rng.random() < 0.5
         self._noise: dict[str, str] = {}
+        self._says_path = False
         (folder / "home").mkdir(parents=True)
         (folder / "tmp").mkdir()
 
@@ -425,6 +426,7 @@ class Session:
             path=tuple(each.replace(old, new) for each in toy.path),
             wrap=toy.wrap.replace(old, new),
         )
+        self._says_path = self.toy.files != toy.files
         self._env, self._path = {name: values[0] for name, values in env.items()}, list(self.toy.path)
 
     def run_bare(self) -> list[Result]:
@@ -556,7 +558,7 @@ class Session:
             if reason != "hit":
                 report.needless.append(f"{name}: {reason} {detail}")
         self._stored[repr(state)] = is_stored
-        if what == "elsewhere" and self._has_base and is_stored:
+        if what == "elsewhere" and self._has_base and is_stored and not self._says_path:
             report.moved += 1
             if reason != "hit":
                 report.apart.append(f"{name}: {reason} {detail}")
