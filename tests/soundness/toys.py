@@ -389,6 +389,7 @@ class Session:
         self._env = {name: values[0] for name, values in toy.env.items()}
         self._path, self._umask, self._piped = list(toy.path), 0o022, rng.random() < 0.5
         self._server, self._has_base = rng.choice(("auto", "off")), rng.random() < 0.5
+        self._options = ["--stdin"] if toy.stdin and rng.random() < 0.7 else []
         self._noise: dict[str, str] = {}
         self._says_path = False
         (folder / "home").mkdir(parents=True)
@@ -543,7 +544,7 @@ class Session:
             truth = self._result(self._copies[0], list(toy.line))
         except (PermissionError, FileNotFoundError):
             return  # an edit has made the toy itself one that can't be started
-        shown = self._result(self._copies[1], _cachec("exec", "--", *toy.line))
+        shown = self._result(self._copies[1], _cachec("exec", *self._options, "--", *toy.line))
         outcome = self._outcome()
         reason, detail = (outcome.reason.value, outcome.detail) if outcome else ("bypass", "no record")
         differing = _differing(shown, truth)
