@@ -24,7 +24,6 @@ from tests.soundness.toy_ways import READS, WRITES
         ("hit", "rm o.out; ln -s f o.out", {"wrong"}),
         ("hit", "mkdir new", {"wrong"}),
         ("hit", "exit 3", {"wrong"}),
-        ("hit", "touch -d @1 r0/f", {"wrong"}),
         ("miss:new-input", "echo more", {"failed"}),
         ("miss:new-input", ":", {"needless"}),
         ("bypass:untraced", ":", {"refused"}),

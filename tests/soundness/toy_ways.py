@@ -1,4 +1,5 @@
-"""What toy compilers do: ways to read and ways to write, in Python, shell and C.
+"""What toy compilers do: ways to read and ways to write, in Python, shell and C. No way asks for what cachec is documented
+not to count: times, owners of files, numbers of files, link counts of folders, load and name of the machine.
 
 Marks in code, files and variables: ``@D`` is the folder of a way as the program spells it, ``@A`` its absolute path,
 ``@N`` the number of the way in its toy. In files ``v1`` is what edits change. A file's text may begin with ``-> `` (a
@@ -171,6 +172,8 @@ READS = (
     Way("open", 'put(slurp("@D/f"))', "cat @D/f || none", 'slurp("@D/f");', _F),
     Way("open and readline", 'put(open("@D/f").readline())', "{ read -r x < @D/f && echo $x; } || none", 'char line[99] = ""; FILE *file = fopen("@D/f", "r"); if (file && fgets(line, 99, file)) put("%s", line); else none();', _F),
     Way("openat", 'd = os.open("@D", os.O_RDONLY)\nput(os.read(os.open("f", os.O_RDONLY, dir_fd=d), 99))', "", 'int d = open("@D", O_PATH | O_DIRECTORY); slurp_fd(openat(d, "f", O_RDONLY));', _F),
+    Way("open that follows no link", 'put(os.read(os.open("@D/f", os.O_RDONLY | os.O_NOFOLLOW), 99))', "", 'slurp_fd(open("@D/f", O_RDONLY | O_NOFOLLOW));', {**_F, "g": "v2\n"}),
+    Way("link of its own", 'os.symlink(os.path.abspath("@D/f"), ".own-@N")\ntry: put(slurp(".own-@N"))\nfinally: os.unlink(".own-@N")', 'ln -s "$PWD" .own-@N; cat .own-@N/@D/f || none; rm .own-@N', "", _F),
     Way("size", 'put(os.stat("@D/f").st_size)', "stat -c %s @D/f || none", 'struct stat s; if (stat("@D/f", &s)) none(); else put("%ld\\n", (long)s.st_size);', _F),
     Way("size by count", 'put(os.path.getsize("@D/f"))', "wc -c < @D/f || none", 'int fd = open("@D/f", O_RDONLY); if (fd < 0) none(); else put("%ld\\n", (long)lseek(fd, 0, SEEK_END));', _F),
     Way("mode", 'put(oct(os.stat("@D/f").st_mode))', "stat -c %a @D/f || none", 'struct stat s; if (stat("@D/f", &s)) none(); else put("%o\\n", s.st_mode);', _F),
@@ -263,7 +266,6 @@ READS = (
     Way("tools", "", "sort @D/f; sed s/v/w/ @D/f; awk '{print $1}' @D/f; sha256sum @D/f; head -n 1 @D/f", "", _F),
     Way("lock", 'import fcntl\nwith open("@D/f") as f:\n    fcntl.flock(f, fcntl.LOCK_EX)\n    put(f.read())', "mkdir .lock-@N && cat @D/f; rmdir .lock-@N", "", _F),
     Way("lock that is busy", 'try:\n    os.mkdir("@D/lock")\n    os.rmdir("@D/lock")\n    put("free")\nexcept FileExistsError: put("busy")', "mkdir @D/lock && rmdir @D/lock && echo free || none", 'if (mkdir("@D/lock", 0777)) none(); else { rmdir("@D/lock"); put("free\\n"); }', _F, "lock"),
-    Way("count of folders", 'put(os.stat("@D/d").st_nlink)', "stat -c %h @D/d || none", "", _TREE, "d/more/x"),
     Way("exclusive file", 'try:\n    os.close(os.open("@D/x", os.O_CREAT | os.O_EXCL))\n    os.unlink("@D/x")\n    put("new")\nexcept FileExistsError: put("there")', "(set -C; : > @D/x) && rm @D/x && echo new || none", 'int fd = open("@D/x", O_CREAT | O_EXCL, 0600); if (fd < 0) none(); else { unlink("@D/x"); put("new\\n"); }', _F, "x"),
     Way("compiler", 'import subprocess\nput(subprocess.run(["gcc", "-E", "-P", "-I@D/a", "-I@D/b", "@D/s.c"], stdout=-1).stdout)', "gcc -E -P -I@D/a -I@D/b @D/s.c || none", "", {"s.c": '#include "h.h"\nint v1;\n', "a/x": "v1\n", "b/h.h": "int v1;\n"}, "a/h.h h.h"),
     Way("compiler and linker", "", "gcc -I@D/a -o .prog-@N @D/s.c && ./.prog-@N; rm -f .prog-@N", "", {"s.c": '#include <stdio.h>\n#include "h.h"\nint main(void) { puts(H); }\n', "a/h.h": '#define H "v1"\n'}, "h.h"),
@@ -314,6 +316,10 @@ WRITES = (
     Write("owner", 'open(out, "w").write(text)\nif not os.getuid(): os.chown(out, 1, 1)', 'echo "$text" > "$out"; chown 1 "$out" 2>/dev/null', ""),
     Write("attribute", 'open(out, "w").write(text)\nos.setxattr(out, "user.toy", text.encode())', "", 'save(out, O_TRUNC, 0666, text, length); setxattr(out, "user.toy", "v1", 2, 0);'),
     Write("removal that may fail", 'open(out, "w").write(text)\ntry: os.rmdir("occupied")\nexcept OSError as error: print(error.errno)', 'echo "$text" > "$out"; rmdir occupied 2>/dev/null || echo not removed', "", "@O occupied occupied/f"),
+    Write("folder that may be missing", 'open(out, "w").write(text)\ntry: open("maybe/it", "w").write(text)\nexcept OSError as error: print(error.errno)', 'echo "$text" > "$out"; { echo "$text" > maybe/it; } 2>/dev/null || echo no folder', 'save(out, O_TRUNC, 0666, text, length); printf("%d\\n", mkdir("maybe/it", 0777));', "@O maybe/it maybe"),
+    Write("stamp", 'open(out, "w").write(text)\nimport pathlib\npathlib.Path("stamp").touch()', 'echo "$text" > "$out"; touch stamp', "", "@O stamp"),
+    Write("folder in the place of another", 'import shutil\nshutil.rmtree("next", ignore_errors=True)\nos.mkdir("next")\nopen("next/it", "w").write(text)\ntry: os.rename("next", "done")\nexcept OSError as error: print(error.errno)', 'rm -rf next; mkdir next; echo "$text" > next/it; mv -T next done 2>/dev/null || echo there', "", "done/it done next"),
+    Write("made executable", 'open(out, "w").write(text)\nos.chmod(out, os.stat(out).st_mode | 0o111)', 'echo "$text" > "$out"; chmod +x "$out"', ""),
     Write("read-only", 'if os.path.exists(out): os.chmod(out, 0o644)\nopen(out, "w").write(text)\nos.chmod(out, 0o444)', 'rm -f "$out"; echo "$text" > "$out"; chmod 444 "$out"', ""),
     Write("exit status", 'open(out, "w").write(text)\nsys.exit(len(text) % 2)', 'echo "$text" > "$out"; exit $((${#text} % 2))', "save(out, O_TRUNC, 0666, text, length); return length % 2;"),
     Write("edited in place", 'open(out, "w").write(text)\nwith open(out, "r+") as file:\n    file.seek(0)\n    file.write("X")', 'echo "$text" > "$out"; sed -i s/v/V/ "$out"', "save(out, O_TRUNC, 0666, text, length); FILE *f = fopen(out, \"r+\"); fputc('X', f); fclose(f); truncate(out, 3);"),

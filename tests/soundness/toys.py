@@ -476,7 +476,7 @@ class Session:
             self._fill()
 
     def _chosen(self) -> tuple[str, Edit]:
-        own = ["toy"] if "toy*" in self.toy.files else []
+        own = ["toy"] if "toy*" in self.toy.files and not self.toy.wrap else []
         names = self.toy.outputs if self.toy.outputs and self.rng.random() < 0.25 else (*self.toy.inputs, *own)
         name = self.rng.choice(names)
         path = self._copies[0] / name
