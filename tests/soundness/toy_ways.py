@@ -273,6 +273,9 @@ READS = (
     Way("renamed folder", 'import shutil\nshutil.copytree("@D/d", ".copy-@N")\nos.rename(".copy-@N", ".moved-@N")\nput(slurp(".moved-@N/one.x"), sorted(os.listdir(".moved-@N")))\nshutil.rmtree(".moved-@N")', "cp -r @D/d .copy-@N; mv .copy-@N .moved-@N; cat .moved-@N/*.x; rm -r .moved-@N", "", _TREE, "d/new.x"),
 )  # fmt: skip
 
+#: Ways to read that show where the project lies.
+SHOWING_PATHS = {"current folder", "realpath", "real path of a folder", "where a program is"}
+
 WRITES = (
     Write("file of an argument", 'with open(out, "w") as file: file.write(text)', 'printf "%s\\n" "$text" > "$out"', "save(out, O_TRUNC, 0666, text, length);"),
     Write("fixed name", 'open("fixed", "w").write(text)', 'echo "$text" > fixed', 'save("fixed", O_TRUNC, 0666, text, length);', "fixed"),

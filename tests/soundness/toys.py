@@ -27,7 +27,7 @@ import msgspec
 
 from cachec.model import Outcome
 from tests.soundness.runner import Report, judge
-from tests.soundness.toy_ways import C_MAIN, C_PRELUDE, PY_PRELUDE, READS, SH_PRELUDE, WRITES, Way, Write
+from tests.soundness.toy_ways import C_MAIN, C_PRELUDE, PY_PRELUDE, READS, SH_PRELUDE, SHOWING_PATHS, WRITES, Way, Write
 
 LANGUAGES = ("py", "sh", "c")
 #: Variables of the documented noise, that edits set.
@@ -390,8 +390,11 @@ class Session:
         self._path, self._umask, self._piped = list(toy.path), 0o022, rng.random() < 0.5
         self._server, self._has_base = rng.choice(("auto", "off")), rng.random() < 0.5
         self._options = ["--stdin"] if toy.stdin and rng.random() < 0.7 else []
+        texts = [*toy.files.values(), *toy.line, *toy.path, *(each for values in toy.env.values() for each in values)]
+        self._is_movable = self._has_base and not any(str(project) in each for each in texts)
+        self._is_movable &= not any(each.name in SHOWING_PATHS for each in toy.reads)
+        self._options += ["--relocatable"] if self._is_movable else []
         self._noise: dict[str, str] = {}
-        self._says_path = False
         (folder / "home").mkdir(parents=True)
         (folder / "tmp").mkdir()
 
@@ -427,7 +430,6 @@ class Session:
             path=tuple(each.replace(old, new) for each in toy.path),
             wrap=toy.wrap.replace(old, new),
         )
-        self._says_path = self.toy.files != toy.files
         self._env, self._path = {name: values[0] for name, values in env.items()}, list(self.toy.path)
 
     def run_bare(self) -> list[Result]:
@@ -559,7 +561,7 @@ class Session:
             if reason != "hit":
                 report.needless.append(f"{name}: {reason} {detail}")
         self._stored[repr(state)] = is_stored
-        if what == "elsewhere" and self._has_base and is_stored and not self._says_path:
+        if what == "elsewhere" and self._is_movable and is_stored:
             report.moved += 1
             if reason != "hit":
                 report.apart.append(f"{name}: {reason} {detail}")
