@@ -49,7 +49,8 @@ class Report:
     coarse: list[str] = field(default_factory=list)
     apart: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
-    #: Of toys: for each way to read or write, how many of its cases there are, and how many were wrong and so on.
+    #: Of toys: for each way to read or write, how many of its cases there are, and how many were wrong and so on;
+    #: "never stored" counts toys.
     ways: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def add(self, other: Report) -> None:
@@ -71,7 +72,7 @@ class Report:
         lines += [f"  apart: {name}" for name in self.apart[:10]]
         lines += [f"  refused: {name}" for name in self.refused[:20]]
         found = sorted({way for way, kind in self.ways if kind != "cases"})
-        kinds = ("cases", "wrong", "needless", "refused")
+        kinds = ("cases", "wrong", "needless", "refused", "never stored")
         lines += [f"  way: {way}: " + ", ".join(f"{self.ways[way, kind]} {kind}" for kind in kinds) for way in found]
         return "\n".join(lines)
 

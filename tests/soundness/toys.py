@@ -392,6 +392,10 @@ class Session:
         self._is_movable = self._has_base and not any(str(project) in each for each in texts)
         self._is_movable &= not any(each.name in SHOWING_PATHS for each in toy.reads)
         self._options += ["--relocatable"] if self._is_movable else []
+        self._parts = [
+            *(f"{toy.language}: {each.name}" for each in toy.reads),
+            *(f"> {each.name}" for each in toy.writes),
+        ]
         self._noise: dict[str, str] = {}
         (folder / "home").mkdir(parents=True)
         (folder / "tmp").mkdir()
@@ -413,6 +417,8 @@ class Session:
             self._move()
             self._fill()
             self.look("elsewhere")
+            if not any(self._stored.values()):
+                self.report.ways.update((part, "never stored") for part in self._parts)
         return self.report
 
     def _move(self) -> None:
@@ -549,8 +555,6 @@ class Session:
         reason, detail = (outcome.reason.value, outcome.detail) if outcome else ("bypass", "no record")
         differing = _differing(shown, truth)
         judge(report, name, {"reason": reason, "value": differing, "truth": "", "detail": detail})
-        if differing and reason.startswith("miss"):
-            report.failed.append(f"{name}: {reason} gives {differing}")
         report.cases += 1
         was_stored = self._stored.get(repr(state))
         is_stored = reason == "hit" or (outcome is not None and outcome.stored)
@@ -567,8 +571,7 @@ class Session:
             report.refused.append(f"{name}: {reason} {detail}")
         found = "wrong" if differing else "needless" if was_stored and reason != "hit" else ""
         kinds = ["cases", *([found] if found else []), *(["refused"] if not is_stored and not truth.status else [])]
-        parts = [f"{toy.language}: {each.name}" for each in toy.reads] + [f"> {each.name}" for each in toy.writes]
-        report.ways.update((part, kind) for part in parts for kind in kinds)
+        report.ways.update((part, kind) for part in self._parts for kind in kinds)
         if differing:
             raise _Stop
 
