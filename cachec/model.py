@@ -99,9 +99,7 @@ class Reason(enum.Enum):
     # a flag is there for what it prints or writes beside the result; a file that it reads makes the result depend on
     # more (the time, other files); what it did was not what it was described to do.
     BUILD_HELPER = "bypass:build-helper"
-    UNKNOWN_COMMAND = "bypass:unknown-command"
     NOT_UNDERSTOOD = "bypass:not-understood"
-    SIDE_EFFECT_FLAG = "bypass:side-effect-flag"
     VOLATILE_INPUT = "bypass:volatile-input"
     UNDESCRIBED = "bypass:undescribed-effect"
     UNTRACED = "bypass:untraced"  # nothing, or not all, could be seen of what the command looked up
