@@ -24,6 +24,7 @@ from cachec.base.anchors import (
 )
 from cachec.base.fsio import Identity, identity_if_there
 from cachec.base.hashing import EMPTY
+from cachec.base.instances import is_instance
 from cachec.base.paths import absolute, current_folder, links_on, relative_to
 from cachec.key.code.modules import is_cell
 from cachec.key.dependencies import (
@@ -40,7 +41,8 @@ from cachec.key.dependencies import (
 )
 from cachec.key.request import Request, Requests
 from cachec.key.tools.environment import EVERY_NAME, variable_digest
-from cachec.key.tools.process import ENVIRONMENT, PACKAGES, asked, state_digest
+from cachec.key.tools.process import ENVIRONMENT, PACKAGES, asked, digest_of_tables, state_digest
+from cachec.key.tools.tables import TABLES, tables_of
 from cachec.model import Read, Reason
 
 if TYPE_CHECKING:  # on a miss only, or for a read that few traces have
@@ -101,7 +103,7 @@ class Observing:
         places = Places(beside, current, self._ran.is_elsewhere, self._below)
         places.look_at(texts_of(request.stage.__wrapped__, self._requests.is_project))
         places.look_below([current, project_of(_source(request))])
-        return Net(self._requests.is_project, PlacesWatch(places))
+        return Net(self._requests.is_project, PlacesWatch(places), {state: tables_of(state) for state in TABLES})
 
     def collect(self, request: Request, recorder: Recorder) -> frozenset[Read]:
         """Make reads of what the net of a run caught; keep the result out where that can't be done.
@@ -159,7 +161,10 @@ class Observing:
             states.add(ENVIRONMENT)  # ``find_spec(name).origin``
         if coverage.has_decimals:
             states.add(PACKAGES["decimal"])
-        looked |= {Read("state", state, "", state_digest(state)) for state in states}
+        # Tables count as the run found them: it may have filled them itself.
+        for state in states:
+            held = net.tables.get(state)
+            looked |= {Read("state", state, "", state_digest(state) if held is None else digest_of_tables(state, held))}
         for read in looked:
             recorder.seen(read)
         self._files(request, recorder, net)
@@ -380,7 +385,7 @@ def _under_other_names(observed: Observed) -> Iterator[str]:
     for ran in list(observed.ran.values()):
         for name in ran.code.co_names:
             value = ran.namespace.get(name)
-            if isinstance(value, FunctionType):
+            if is_instance(value, FunctionType):
                 yield value.__name__
 
 

@@ -14,7 +14,9 @@ from functools import cache, lru_cache
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 
 from cachec.base.hashing import Hasher
+from cachec.base.instances import attribute, is_instance
 from cachec.base.texts import module_of
+from cachec.key.tools.tables import tables_asked, tables_of, tables_text
 
 
 @cache
@@ -149,14 +151,16 @@ def _asked(code: CodeType, namespace: Mapping[str, object]) -> Iterator[str]:
             yield "flags of the interpreter"
         if (value is sys or name == "sys") and not _PREFIXES.isdisjoint(code.co_names):
             yield ENVIRONMENT
-        if isinstance(value, _NAMED):  # under another name, perhaps
-            if (own := _NAMES.get(value.__name__)) is not None:
-                yield own
-            package = value.__name__ if isinstance(value, ModuleType) else module_of(value)
+        if is_instance(value, *_NAMED):  # under another name, perhaps
+            own = str(attribute(value, "__name__"))
+            if own in _NAMES:
+                yield _NAMES[own]
+            package = own if is_instance(value, ModuleType) else module_of(value)
         else:
-            package = module_of(type(value))
+            own, package = "", module_of(type(value))
         if (state := PACKAGES.get(package.partition(".")[0])) is not None:
             yield state
+        yield from tables_asked({name, own, package})
 
 
 def _asks_another(code: CodeType, name: str) -> bool:
@@ -168,7 +172,12 @@ def _asks_another(code: CodeType, name: str) -> bool:
 
 def state_digest(state: str) -> str:
     """The digest of a state as it is now."""
-    return _digest(state, repr(_STATES[state][0]()) if state in _STATES else "")
+    return _digest(state, repr(_STATES[state][0]()) if state in _STATES else tables_text(tables_of(state)))
+
+
+def digest_of_tables(state: str, tables: list[object]) -> str:
+    """The digest of a state whose tables held this."""
+    return _digest(state, tables_text(tables))
 
 
 @lru_cache(maxsize=64)
