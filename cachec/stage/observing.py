@@ -41,8 +41,7 @@ from cachec.key.dependencies import (
 )
 from cachec.key.request import Request, Requests
 from cachec.key.tools.environment import EVERY_NAME, variable_digest
-from cachec.key.tools.process import ENVIRONMENT, PACKAGES, asked, digest_of_tables, state_digest
-from cachec.key.tools.tables import TABLES, tables_of
+from cachec.key.tools.process import ENVIRONMENT, PACKAGES, asked, state_digest
 from cachec.model import Read, Reason
 
 if TYPE_CHECKING:  # on a miss only, or for a read that few traces have
@@ -95,6 +94,7 @@ class Observing:
         """The net for a run that is about to begin; None where nothing is recorded, unless it is wanted ``always``."""
         if not self.on and not always:
             return None
+        from cachec.key.tools.tables import TABLES, tables_of
         from cachec.recording.net import Net
         from cachec.stage.watching import Places, PlacesWatch, texts_of
 
@@ -162,9 +162,7 @@ class Observing:
         if coverage.has_decimals:
             states.add(PACKAGES["decimal"])
         # Tables count as the run found them: it may have filled them itself.
-        for state in states:
-            held = net.tables.get(state)
-            looked |= {Read("state", state, "", state_digest(state) if held is None else digest_of_tables(state, held))}
+        looked |= {Read("state", state, "", state_digest(state, net.tables.get(state))) for state in states}
         for read in looked:
             recorder.seen(read)
         self._files(request, recorder, net)

@@ -16,7 +16,6 @@ from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from cachec.base.hashing import Hasher
 from cachec.base.instances import attribute, is_instance
 from cachec.base.texts import module_of
-from cachec.key.tools.tables import tables_asked, tables_of, tables_text
 
 
 @cache
@@ -141,6 +140,8 @@ def asked(ran: Iterable[tuple[CodeType, Mapping[str, object]]]) -> set[str]:
 
 
 def _asked(code: CodeType, namespace: Mapping[str, object]) -> Iterator[str]:
+    from cachec.key.tools.tables import tables_asked  # on a miss only
+
     if "__file__" in code.co_names and _asks_another(code, "__file__"):
         yield ENVIRONMENT
     for name in code.co_names:
@@ -170,14 +171,13 @@ def _asks_another(code: CodeType, name: str) -> bool:
     return any(each.argval == name and each.opname == "LOAD_ATTR" for each in dis.get_instructions(code))
 
 
-def state_digest(state: str) -> str:
-    """The digest of a state as it is now."""
-    return _digest(state, repr(_STATES[state][0]()) if state in _STATES else tables_text(tables_of(state)))
+def state_digest(state: str, tables: list[object] | None = None) -> str:
+    """The digest of a state as it is now. tables: what was in the tables of one that stands for such."""
+    if state in _STATES:
+        return _digest(state, repr(_STATES[state][0]()))
+    from cachec.key.tools.tables import tables_of, tables_text  # few traces have such states
 
-
-def digest_of_tables(state: str, tables: list[object]) -> str:
-    """The digest of a state whose tables held this."""
-    return _digest(state, tables_text(tables))
+    return _digest(state, tables_text(tables_of(state) if tables is None else tables))
 
 
 @lru_cache(maxsize=64)
