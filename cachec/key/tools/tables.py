@@ -29,7 +29,7 @@ _TABLES: Mapping[str, _Tables] = {
     "encodings.aliases": _Tables(("aliases",), frozenset({"encode", "decode", "codecs", "encodings", "open", "str"})),
     "gettext": _Tables(("_translations", "_localedirs", "_current_domain")),
     "email.charset": _Tables(("CHARSETS", "ALIASES", "CODEC_MAP"), frozenset({"email", "MIMEText", "EmailMessage"})),
-    "locale": _Tables(("locale_alias", "locale_encoding_alias"), frozenset({"setlocale", "normalize"})),
+    "locale": _Tables(("locale_alias", "locale_encoding_alias")),
     "shutil": _Tables(("_ARCHIVE_FORMATS", "_UNPACK_FORMATS")),
     "copyreg": _Tables(("dispatch_table",), frozenset({"pickle", "_pickle", "copy", "dumps", "deepcopy"})),
     "sqlite3": _Tables(("adapters", "converters")),
