@@ -18,9 +18,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from cachec.base import fsio
+from cachec.commands import traced
 from cachec.events import read_log
 from cachec.key.tools.environment import LOCALE
-from cachec.launcher import client, direct, ending, full, running
+from cachec.launcher import client, direct, ending, full
 from cachec.model import Outcome
 
 #: A compiler: `fakecc IN -o OUT [-DX] ...` writes IN and its flags to OUT, and talks on both streams.
@@ -47,13 +48,12 @@ exit 0
 #: Its adapter.
 FAKECC_ADAPTER = """
 match = ["fakecc"]
-single = true
 
 flags = [
   { names = ["-o"], takes = ["next"], is = "output" },
   { names = ["-l"], takes = ["next"], is = "input" },
-  { names = ["--print"], is = "side-effect" },
-  { names = ["--server"], is = "unknown" },
+  { names = ["--print"], is = "plain" },
+  { names = ["--server"], is = "plain" },
 ]
 
 [environment]
@@ -82,6 +82,7 @@ class Launcher:
     def run(self, *line: object, options: Sequence[str] = ()) -> Ran:
         """The whole road."""
         self._capfd.readouterr()
+        wait_for_clock()
         code = full.main([*options, "--", *map(str, line)])
         out, err = self._capfd.readouterr()
         return Ran(code, out, err)
@@ -223,8 +224,8 @@ def need(*tools: str) -> pytest.MarkDecorator:
 
 
 def wait_for_clock() -> None:
-    """Let what was written be older than what is run next: a header newer than its compile counts as changed."""
-    time.sleep(2 * running._CLOCK_SECONDS)
+    """Let what was written be older than what is run next: a file newer than its compile counts as changed."""
+    time.sleep(traced._CLOCK_SECONDS)
 
 
 def write(path: str, text: str | bytes) -> Path:
