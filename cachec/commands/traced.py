@@ -106,6 +106,7 @@ def run_traced(argv: Sequence[str], *, environ: Mapping[str, str], cwd: str, std
                 stdout=streams[0].given,
                 stderr=streams[1].given,
                 readers={stream.taken: stream.read for stream in streams},
+                ends_with_us=True,
             )
         for stream in streams:
             stream.end()
