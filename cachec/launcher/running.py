@@ -64,12 +64,17 @@ def run_command(where: RunEnvironment, command: Command, argv: Sequence[str], st
         recorder.keep_out(reason, detail)
     why = unstorable(changes, allowed.allows if command.is_plain else allowed.is_named, allowed.is_named)
     if why:
+        written = {change.path for change in changes if change.effect & Effect.WRITTEN}
+        for path in sorted(written & run.opened()):
+            if not allowed.is_named(path):
+                recorder.keep_out(Reason.INPUT_CHANGED, f"the command read {path} and then changed it")
         recorder.keep_out(Reason.UNDESCRIBED, f"{why}; --outputs names outputs")
     if run.accesses.changes and not changes and not run.ended.stdout:
         recorder.keep_out(Reason.UNDESCRIBED, "all that it wrote is in caches of programs, which are no outputs")
     if recorder.kept_out() is None:
         named = {change.path for change in changes if allowed.is_named(change.path)}
         _Record(where, command, run, recorder, sees_time=sees_time).record(named, allowed.is_cache)
+    _check_written(command, changes, recorder)
     if not command.is_plain:
         return _described_result(where.places, command, run, recorder, untouched)
     if recorder.kept_out() is not None:  # what it wrote may be what no store holds
@@ -112,8 +117,7 @@ class _Record:
         places, command = self._where.places, self._command
         store = os.path.realpath(default_folder(dict(self._where.variables), command.cwd) or "/nonexistent")
         withheld = {os.path.realpath(path) for path, key in command.weights.items() if key == "name"}
-        given = {output.path for output in command.outputs}
-        named = named | withheld | {os.path.realpath(path) for path in given}
+        named = named | withheld
         files: dict[str, str] = {}
         reads = Reads(self._run, self._where.digests, command.cwd, keyed=places.kept, named=named, is_cache=is_cache)
         try:
@@ -125,7 +129,7 @@ class _Record:
         except (Changed, OSError) as error:
             self._recorder.keep_out(Reason.INPUT_CHANGED, str(error))
             return
-        opened = reads.opened()
+        opened = self._run.opened()
         for name in sorted(BY_TIME & set(map(os.path.basename, reads.started()))):
             self._recorder.keep_out(Reason.UNDESCRIBED, f"it starts {name}, which goes by the times of files")
         for path in sorted(withheld & opened):
@@ -200,6 +204,17 @@ def _plain_result(
     return {**streams, "outputs": outputs, "modes": modes, "paths": paths, "kept": kept}
 
 
+def _check_written(command: Command, changes: Sequence[Change], recorder: Recorder) -> None:
+    """Keep the result out where an output was not written: the command may have found it up to date."""
+    made = {change.path for change in changes}
+    for output in command.outputs:
+        if command.is_plain and output.kind != "any":  # the trace tells what an argument's output rests on
+            continue
+        real = os.path.realpath(output.path)
+        if real not in made and not any(path.startswith(f"{real}/") for path in made):
+            recorder.keep_out(Reason.UNDESCRIBED, f"{output.path} ({output.where}) was not written")
+
+
 def _described_result(
     places: Places, command: Command, run: Traced, recorder: Recorder, untouched: Untouched
 ) -> dict[str, Any]:
@@ -212,14 +227,8 @@ def _described_result(
     made = {change.path for change in run.accesses.changes}
     templates = [places.template(ended.stdout), places.template(ended.stderr)]
     for output in command.outputs:
-        if not os.path.lexists(output.path):
-            recorder.keep_out(Reason.UNDESCRIBED, f"{output.path} ({output.where}) was not written")
+        if not os.path.exists(output.path):
             continue
-        real = os.path.realpath(output.path)
-        if real not in made and not os.path.isdir(real):
-            recorder.keep_out(
-                Reason.UNDESCRIBED, f"{output.path} ({output.where}) was there before, and was not written"
-            )
         status = os.stat(output.path)
         modes.append(mode_word(status.st_mode))
         has_old_mode = untouched.has_old_mode(output.path, status)
