@@ -118,17 +118,9 @@ class _Record:
         store = os.path.realpath(default_folder(dict(self._where.variables), command.cwd) or "/nonexistent")
         withheld = {os.path.realpath(path) for path, key in command.weights.items() if key == "name"}
         named = named | withheld
+        by_content = {os.path.realpath(path) for path, key in command.weights.items() if key == "opened"}
         files: dict[str, str] = {}
         reads = Reads(self._run, self._where.digests, command.cwd, keyed=places.kept, named=named, is_cache=is_cache)
-        try:
-            for read in reads.all():
-                if read.kind == "content":
-                    files[os.path.join(command.cwd, read.where)] = read.digest
-                kept = places.kept(read.where) if read.where else ""
-                self._recorder.traced(msgspec.structs.replace(read, where=kept))
-        except (Changed, OSError) as error:
-            self._recorder.keep_out(Reason.INPUT_CHANGED, str(error))
-            return
         opened = self._run.opened()
         for name in sorted(BY_TIME & set(map(os.path.basename, reads.started()))):
             self._recorder.keep_out(Reason.UNDESCRIBED, f"it starts {name}, which goes by the times of files")
@@ -136,6 +128,20 @@ class _Record:
             self._recorder.keep_out(Reason.UNDESCRIBED, f"weight {path}, which counts by its name, was read")
         if any(path.startswith(f"{store}/") for path in opened):
             self._recorder.keep_out(Reason.UNDESCRIBED, "a cachec inside of it took something from its store")
+        if self._recorder.kept_out() is not None:
+            return
+        try:
+            for read in reads.all():
+                full = os.path.join(command.cwd, read.where)
+                if read.kind == "lookup" and by_content and os.path.realpath(full) in by_content:
+                    continue
+                if read.kind == "content":
+                    files[full] = read.digest
+                kept = places.kept(read.where) if read.where else ""
+                self._recorder.traced(msgspec.structs.replace(read, where=kept))
+        except (Changed, OSError) as error:
+            self._recorder.keep_out(Reason.INPUT_CHANGED, str(error))
+            return
         self._of_texts(files)
 
     def _of_texts(self, files: Mapping[str, str]) -> None:
