@@ -94,6 +94,10 @@ class NoListener(Exception):
         self.number = number
 
 
+#: The commands that run: each is reaped by its own run, and not as what another has left behind.
+_running: set[int] = set()
+
+
 class Child:
     """A command that is about to start: it waits for ``go_bare`` or ``go_traced``."""
 
@@ -116,6 +120,7 @@ class Child:
             self._spawn(arguments)
         if not self.pid:
             self._fork(machine, arguments)
+        _running.add(self.pid)
         signals.send_to(self.pid)
 
     def _fork(self, machine: Architecture | None, arguments: _Arguments) -> None:
@@ -179,6 +184,7 @@ class Child:
             self._signals.send_to(0)
             _, status = os.waitpid(self.pid, 0)
             self._returncode = os.waitstatus_to_exitcode(status)
+            _running.discard(self.pid)
         return self._returncode
 
     def kill(self) -> None:
@@ -295,7 +301,7 @@ def reap_orphans(known: set[int], *, all_end: bool = False) -> None:
     all_end: wait for each, as all are about to end. Before Linux 6.11 a zombie still uses its filter.
     A process that another thread has started has no filter more than we have.
     """
-    for pid in children() - known:
+    for pid in children() - known - _running:
         if _filters(pid) > _filters("self"):
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, 0 if all_end else os.WNOHANG)
