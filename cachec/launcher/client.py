@@ -187,7 +187,7 @@ class _Asked:
 
     def ending(self) -> Ending | None:
         """Have the child do it. Signals that would end this process go to the child, which hands them to the command;
-        this process ends by them once that has."""
+        this process ends by them once that has, unless the command ended well all the same."""
         replaced = []
         try:
             for number in (_signal.SIGTERM, _signal.SIGHUP, _signal.SIGINT):
@@ -207,9 +207,10 @@ class _Asked:
             for number, before in replaced:
                 _signal.signal(number, before)
             os.close(self._child)
-        if self._caught:
+        ending = Ending.unpacked(answer) if answer else None
+        if self._caught and (ending is None or ending.status):
             die_by(self._caught)
-        return Ending.unpacked(answer) if answer else None
+        return ending
 
     def _end_what_is_left(self) -> None:
         """Where the child was killed the command may go on, and is not to write beside the one that comes now."""

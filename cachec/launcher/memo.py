@@ -88,6 +88,7 @@ class Draft:
         self._numbers: dict[str, bytes] = {}
         self._lookups: dict[tuple[str, bytes], bytes] = {}
         self._installed: set[str] = set()
+        self._mask = b"-"
         self._out: list[bytes] = []
         self._collect()
         self._before = {path: direct.identity(path) for path in (*self._files, *self._folders)}
@@ -189,6 +190,8 @@ class Draft:
             elif read.kind == "same":
                 for each in map(self._opened.places.present, read.name.split("\0")):
                     self._numbers[each] = direct.file_number(each)
+            elif read.kind == "umask":
+                self._mask = direct.mask()
             elif read.kind not in {"folder", "env"}:  # such a variable is compared by itself
                 raise _Unfit
 
@@ -399,7 +402,8 @@ class Draft:
         if sum(map(len, blobs)) > _MAX_BLOBS:
             raise _Unfit
         self._list(artifacts)
-        self._put(_flag(self._command.options.restat), stdin_kind().encode() if self._command.is_plain else b"-")
+        stdin = stdin_kind().encode() if self._command.is_plain else b"-"
+        self._put(_flag(self._command.options.restat), stdin, self._mask)
         self._list(outputs)
         self._put(*_listed(b"%d" % len(blob) for blob in blobs))
         return blobs

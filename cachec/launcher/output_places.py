@@ -10,6 +10,7 @@ from typing import Any
 
 from cachec.base import xdg
 from cachec.launcher.command import Command, Output
+from cachec.launcher.direct import default_folder
 from cachec.launcher.places import Places
 from cachec.launcher.restore import check_place
 from cachec.programs.artifact import File
@@ -39,6 +40,8 @@ class OutputPlaces:
         caches = [home + each[1:] for each in HOME_CACHES] if home.startswith("/") else []
         own = xdg.cache_folder(environ)
         caches += [os.path.dirname(own)] if own else []
+        store = default_folder(dict(environ), command.cwd)  # of a cachec inside of the command
+        caches += [store] if store else []
         self._caches = [path for path in map(os.path.realpath, caches) if not _is_below(self._cwd, [path])]
 
     def _pointed_at(self, arguments: Sequence[str]) -> Iterator[str]:
