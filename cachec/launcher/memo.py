@@ -177,7 +177,8 @@ class Draft:
                 self._files[path] = self._digests.of_installed(path)
                 follow = "link" not in read.name
                 self._lookups[path, _flag(follow)] = found_at(path, follow=follow)
-                self._installed.add(path)
+                if os.stat(path).st_uid == 0:  # who writes into a file of his own, another user does not see
+                    self._installed.add(path)
             elif read.kind == "lookup":
                 follow = "link" not in read.name
                 if "mode" in read.name:
