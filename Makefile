@@ -7,6 +7,14 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 # On all processors (tests/conftest.py); `make test ARGS='tests/store -n 0 -x'` runs some tests in one process.
 PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
 
+# Tests of plugins run in processes of their own. They import torch, JAX and TVM, 4,000 modules and 800 MB, and a key that
+# looks for a value in all modules takes ten times as long there. With ARGS there is one run: they may name the tests.
+ifeq ($(strip $(ARGS)),)
+suite = $(PYTEST) $1 --ignore tests/plugins; failed=$$?; $(PYTEST) $1 tests/plugins && exit $$failed
+else
+suite = $(PYTEST) $1 $(ARGS)
+endif
+
 # Tests, the demo and the benches start hundreds of processes, each of which would compile cachec's sources again.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -26,11 +34,11 @@ check: lint
 	$(PYTEST) -q -m 'not long and not costly and not fuzz' $(CHECKED) $(ARGS)
 
 test: $(VENV)/.dev-ready $(VENV)/.tools-ready
-	$(PYTEST) -m 'not long and not costly' $(ARGS)
+	$(call suite,-m 'not long and not costly')
 
 # Killing and faults at length, whole builds and jobs, and all the inputs of which `make test` tries a sample.
 test-long: $(VENV)/.dev-ready $(VENV)/.tools-ready
-	TESTS_LONG=1 $(PYTEST) -m '(long or fuzz) and not costly' $(ARGS)
+	export TESTS_LONG=1; $(call suite,-m '(long or fuzz) and not costly')
 
 # Minutes of compilers for what others ask in seconds: CI, which has half an hour, leaves these out.
 test-costly: $(VENV)/.dev-ready $(VENV)/.tools-ready
@@ -57,8 +65,8 @@ docs: $(VENV)/.docs-ready
 man: $(VENV)/.demo-ready
 	$(BIN)/cachec man build/man/man1
 
-# Generated projects, weights, MLIR modules, commands and JAX programs, against what there is without a cache: 0 wrong
-# hits. COUNT=20000 SEED=7 KIND=projects,commands
+# Generated projects, weights, MLIR modules, commands, toy compilers and JAX programs, against what there is without a
+# cache: 0 wrong hits. COUNT=20000 SEED=7 KIND=projects,commands
 soundness: $(VENV)/.dev-ready
 	$(BIN)/python -m tests.soundness $(or $(COUNT),1500) --seed $(or $(SEED),0) $(if $(KIND),--kind $(KIND))
 

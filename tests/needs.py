@@ -40,10 +40,15 @@ def need_packages(*distributions: str) -> None:
 
 
 class Later:
-    """A module that is imported when something of it is first asked for: not by every process that collects tests."""
+    """A module that is imported when something of it is first asked for: not by every process that collects tests.
+
+    Pytest asks everything in a test module for ``__wrapped__``, ``_mock_name`` and the like, which import nothing.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name
 
     def __getattr__(self, name: str) -> Any:
+        if name == "_mock_name" or (name.startswith("__") and name != "__version__"):
+            raise AttributeError(name)
         return getattr(importlib.import_module(self._name), name)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from cachec import recording
+from cachec.base.lookups import stdin_kind
 from cachec.commands.process import run_process
 from cachec.commands.traced import Changed, Reads, Traced, run_traced, unstorable
-from cachec.key.dependencies import stdin_digest, stdin_kind
+from cachec.key.dependencies import stdin_digest
 from cachec.key.tools.environment import LOCALE_NAME, variable_digest
 from cachec.launcher import texts
 from cachec.launcher.command import Command, Output
@@ -22,7 +23,7 @@ from cachec.launcher.output_places import OutputPlaces
 from cachec.launcher.outputs import Untouched, check_stored
 from cachec.launcher.places import Places, leaked
 from cachec.launcher.request import environment
-from cachec.launcher.restore import EXECUTABLE, PLAIN
+from cachec.launcher.restore import EXECUTABLE, KEPT, PLAIN
 from cachec.launcher.stage import CommandFailed, RunEnvironment
 from cachec.model import Read, Reason
 from cachec.programs.artifact import Dir, File
@@ -30,11 +31,14 @@ from cachec.recording import Recorder
 from cachec.tracing.accesses import Change, Effect
 
 
-def run_command(where: RunEnvironment, command: Command, argv: Sequence[str], stdin: str | None) -> dict[str, Any]:
+def run_command(
+    where: RunEnvironment, command: Command, argv: Sequence[str], stdin: str | None, descriptors: Sequence[int] = ()
+) -> dict[str, Any]:
     """Run it on its real paths and say what it wrote. To be called in the context of a stage's run.
 
     argv: the command line as it is to run: that of ``command``, or one with stripped inputs. stdin: the file that
-    standard input was kept in. Raises CommandFailed for any status but 0, OSError where the program can't be started.
+    standard input was kept in. descriptors: those above 2 that it inherits. Raises CommandFailed for any status but
+    0, OSError where the program can't be started.
     """
     recorder = recording.current()
     assert recorder is not None
@@ -43,18 +47,23 @@ def run_command(where: RunEnvironment, command: Command, argv: Sequence[str], st
     before, begin = (stdin_digest(where.digests), _offset()) if source == 0 else ("", 0)
     untouched = Untouched(command.outputs, where.digests, restat=command.options.restat)
     flags = texts.time_flags(command)
-    run = run_traced([*argv, *flags], environ=environ, cwd=command.cwd, stdin=source)
+    run = run_traced(
+        [argv[0], *flags, *argv[1:]], environ=environ, cwd=command.cwd, stdin=source, descriptors=descriptors
+    )
     sees_time = bool(flags) and texts.has_seen_time(run.ended.stderr)
     if sees_time:
         if texts.EPOCH not in environ:
             recorder.keep_out(Reason.VOLATILE_INPUT, "the time or the date is in its result")
-        run = run_traced(argv, environ=environ, cwd=command.cwd, stdin=source)  # for what it says without the flags
+        # For what it says without the flags.
+        run = run_traced(argv, environ=environ, cwd=command.cwd, stdin=source, descriptors=descriptors)
     elif run.ended.returncode and run.accesses.may_be_interrupted and not run.accesses.changes and source != 0:
         recorder.keep_out(Reason.UNTRACED, "a signal interrupted one of its look-ups, which a tracer makes possible")
         bare = run_process(argv, command.program, environ=environ, cwd=command.cwd, stdin=stdin, in_session=True)
         run = run._replace(ended=bare)
     if run.ended.returncode:
         raise CommandFailed(run.ended)
+    if descriptors and run.accesses.uses_descriptor:
+        recorder.keep_out(Reason.UNDESCRIBED, "it used an open file that it was given beside its streams")
     if source == 0 and run.accesses.uses_stdin:
         _note_stdin(before, recorder)
     untouched.put_back()
@@ -120,7 +129,7 @@ class _Record:
         named = named | withheld
         by_content = {os.path.realpath(path) for path, key in command.weights.items() if key == "opened"}
         files: dict[str, str] = {}
-        reads = Reads(self._run, self._where.digests, command.cwd, keyed=places.kept, named=named, is_cache=is_cache)
+        reads = Reads(self._run, self._where.digests, command.cwd, keyed=places.folder, named=named, is_cache=is_cache)
         opened = self._run.opened()
         for name in sorted(BY_TIME & set(map(os.path.basename, reads.started()))):
             self._recorder.keep_out(Reason.UNDESCRIBED, f"it starts {name}, which goes by the times of files")
@@ -142,20 +151,25 @@ class _Record:
         except (Changed, OSError) as error:
             self._recorder.keep_out(Reason.INPUT_CHANGED, str(error))
             return
-        self._of_texts(files)
+        self._of_texts(files, reads.started())
 
-    def _of_texts(self, files: Mapping[str, str]) -> None:
+    def _of_texts(self, files: Mapping[str, str], started: Iterable[str]) -> None:
         """What the texts of a program say of what else its result may hold."""
         command, places = self._command, self._where.places
         is_source = command.adapter is not None and bool(command.adapter.time)
-        if is_source:
+        is_compiled = is_source or any(texts.is_compiler(path) for path in started)
+        if is_compiled:
             self._of_time(files)
         for group in texts.alike(files):  # #pragma once: one file by two paths, or two files
+            if is_compiled and texts.compares_times(group):
+                why = f"the compiler compares the times of {' and '.join(group)}, which are alike (#pragma once)"
+                self._recorder.keep_out(Reason.VOLATILE_INPUT, why)
             kept = "\0".join(map(places.kept, group))
             self._recorder.seen(Read("same", f"{len(group)} paths", kept, places.sameness(kept)))
         if places.base is None:
             return
-        if (is_source and texts.may_hold_folder(command, files, places.base)) or (command.is_plain and not is_source):
+        may_hold = texts.may_hold_folder(command, files, places.base) if is_source else command.is_plain
+        if may_hold and not command.options.relocatable:
             self._recorder.seen(Read("folder", "base_dir", "", places.digest("base_dir")))
 
     def _of_time(self, files: Mapping[str, str]) -> None:
@@ -190,7 +204,7 @@ def _plain_result(
             continue  # what is in it tells
         paths.append(os.path.relpath(path, here) if path.startswith(f"{here}/") else places.kept(path))
         # One that was not there, and was not looked for, was opened in a way that takes a file that is there.
-        kept.append(before is None or is_same_file)
+        kept.append((before is None or is_same_file) and not change.effect & Effect.ATTRIBUTES)
         modes.append(mode_word(after.mode))
         if stat.S_ISLNK(after.mode):
             outputs.append(os.readlink(path))
@@ -198,9 +212,10 @@ def _plain_result(
         elif stat.S_ISDIR(after.mode):
             outputs.append(None)
         else:
-            if modes[-1] not in {PLAIN, EXECUTABLE} and is_same_file:
+            if modes[-1] not in {PLAIN, EXECUTABLE} and is_same_file and kept[-1]:
                 why = f"output {path} had the mode {modes[-1]} before, which the command may not have chosen"
                 recorder.keep_out(Reason.UNDESCRIBED, why)
+            modes[-1] = f"{KEPT} {modes[-1]}" if kept[-1] else modes[-1]
             outputs.append(File(path, name=f"output-{len(outputs)}"))
             files.append(path)
     check_stored(recorder, [Output(path, "file", "") for path in files])

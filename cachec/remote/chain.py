@@ -31,7 +31,10 @@ _SYSTEM = (
 )
 
 #: Kinds of reads whose ``where`` is a path, of stages and of commands.
-_PATHS = frozenset({"file", "absent", "there", "listing", "links", "access", "status", "tool", "code", "cwd"})
+_PATHS = frozenset(
+    {"file", "absent", "there", "listing", "links", "access", "status", "tool", "code", "cwd"}
+    | {"content", "names", "attributes"}  # a look-up finds the same on most machines: a folder, or nothing
+)
 
 #: What says nothing against a remote.
 _HARMLESS = frozenset({Fault.REMOTE_SKIPPED})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from cachec import recording
 from cachec.base import foreign, fsio
 from cachec.base.anchors import is_anchored
 from cachec.base.hashing import EMPTY, FileDigests, digest_bytes
+from cachec.base.paths import absolute
 from cachec.base.texts import clean
 from cachec.errors import ClassNotLoaded, ResultUnusableHere, StoreFault
 from cachec.key.dependencies import IN_PROCESS, Dependencies
@@ -20,6 +22,7 @@ from cachec.store.store import Store
 if TYPE_CHECKING:  # of stages: a command is looked up without any of it
     from cachec.key.request import Request, Requests
     from cachec.programs.registry import Plugins
+    from cachec.recording import Recorder
     from cachec.stage.observing import Observing
     from cachec.weights import WeightSet
     from cachec.weights.manifest import Folded
@@ -103,7 +106,7 @@ class Looker:
         if changed is None:
             return Look(Reason.ENTRY_GONE, detail="the entry holds no trace")
         reason = _CHANGED.get(changed.kind, Reason.DEPENDENCY_CHANGED)
-        return Look(reason, detail=_read_in_words(changed, request.keeps_out))
+        return Look(reason, detail=describe_change(changed, request.keeps_out))
 
     def decode(self, request: Request, trace: Trace) -> Any:
         """The result of a run, as this call gets it. Raises StoreFault, OSError."""
@@ -182,6 +185,23 @@ class Looker:
             for read in trace.reads:
                 if read.kind != "weight":  # the handles of the outer stage have recorded those themselves
                     outer.seen(self.resolved(read, request))
+            for path in request.inventory.paths:
+                self._tell_argument(outer, absolute(path))
+
+    def _tell_argument(self, outer: Recorder, path: str) -> None:
+        """A file or a folder is an argument of a stage that the outer one called: its content counts there as well.
+
+        What the outer stage made itself is none of its inputs, and what is in the store stays as it is.
+        """
+        made = None if outer.net is None else outer.net.observed
+        if path.startswith(f"{self._store.folder}/") or (made is not None and made.counted(path) is None):
+            return
+        if not os.path.isdir(path):
+            outer.file(path, self._dependencies.file(path))
+            return
+        outer.listing(path, self._dependencies.listing(path))
+        for name in sorted(os.listdir(path)):
+            self._tell_argument(outer, os.path.join(path, name))
 
     def explain(self, request: Request, stage: str, look: Look) -> tuple[Reason, str]:
         """Why ``look`` missed: for a key never seen, the first part that differs from the nearest entry's."""
@@ -254,8 +274,9 @@ def _new_in_words(names: Sequence[str], other: tuple[Digest, tuple[Part, ...]] |
     return f"{shown} was never compiled{nearest}"
 
 
-def _read_in_words(read: Read, keeps_out: str) -> str:
-    """keeps_out: what would keep a folder out of what a command writes; empty where that is not known."""
+def describe_change(read: Read, keeps_out: str = "") -> str:
+    """Return in words how something differs from what a run read. keeps_out: what would keep a folder out of what a
+    command writes; empty where that is not known."""
     if read.kind == "weight":
         return f"weight {read.name!r} of {read.where} has other bytes"
     if read.kind == "code":
@@ -290,8 +311,8 @@ def _read_in_words(read: Read, keeps_out: str) -> str:
         "same": "are one where they were several, or several where they were one",
         "folder": "is another one, and its path is in the result"
         if is_anchored(read.where)
-        else "is another one, and its path is in what the command wrote: "
-        + (keeps_out or "`cachec audit` says what keeps it out"),
+        else "is another one, and its path is, or may be, in what the command wrote: "
+        + (keeps_out or "--relocatable says that it is not"),
     }[read.kind]
     return f"{read.kind} {read.where} {verb}"
 

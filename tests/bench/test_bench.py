@@ -11,8 +11,8 @@ from bench.__main__ import BENCHMARKS
 from bench.harness import Row
 from tests.needs import MLIR_TOOLS, need
 
-#: These compile, and build, for long.
-COSTLY = ("build", "jax", "minilm", "torch", "warm", "xla")
+#: These compile, and build, for long; recording lowers a transformer, in processes that import JAX.
+COSTLY = ("build", "jax", "minilm", "recording", "torch", "warm", "xla")
 
 
 @pytest.mark.sampled

@@ -21,11 +21,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
-import torch
 
 import cachec
 from cachec import bundle, config, report, warm
-from cachec.audit.strace import Calls
 from cachec.base import distributions, elf
 from cachec.base.hashing import FileDigests, digest_bytes
 from cachec.bundle.format import TABLE, BundledRecord, BundleTable
@@ -63,8 +61,11 @@ from tests.faults import own
 from tests.faults.mutations import Seed, seed_of_json
 from tests.faults.scene import Scene
 from tests.hostile import make_formats
+from tests.needs import Later
 from tests.plugins.mlir.conftest import BLOBS, SETTINGS, Builder, inline_program, program
+from tests.strace import Calls
 
+torch: Any = Later("torch")
 Read = Callable[[bytes], object]
 _HOSTILE = Path(__file__).parents[1] / "hostile"
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
+import numpy as np
 
 from cachec.key.arguments import array_digest, tensor_digest
+from tests.needs import Later
 
-np = pytest.importorskip("numpy")
-torch = pytest.importorskip("torch")
+torch: Any = Later("torch")
 
 
 def _with_gradient(tensor: Any) -> Any:

@@ -23,10 +23,13 @@ from cachec_jax import compile_xla
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-@pytest.mark.long
+@pytest.mark.costly
 @pytest.mark.timeout(1200)
 def test_the_vit(tmp_path):
-    """Cold, warm, tuned, in another checkout; by XLA and by IREE. The script itself compares with plain JAX."""
+    """Cold, warm, tuned, in another checkout; by XLA and by IREE. The script itself compares with plain JAX.
+
+    `make test-long` has the same of the demo of minilm.
+    """
     ran = subprocess.run(
         [sys.executable, EXAMPLES / "jax_vit" / "demo.py", tmp_path / "demo"],
         capture_output=True,

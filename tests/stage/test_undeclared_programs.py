@@ -240,7 +240,13 @@ def workers() -> Iterator[_Workers]:
         del sys.modules["_undeclared_workers"]
 
 
-@pytest.mark.parametrize("way", [name for name in vars(_Workers) if name.startswith("by_")])
+@pytest.mark.parametrize(
+    "way",
+    [
+        *("by_pool", "by_executor", "by_connection", "by_queue"),
+        *(pytest.param(each, marks=pytest.mark.long) for each in ("by_map", "by_executors_map", "by_a_loop")),
+    ],
+)
 def test_a_process_that_was_there_before_keeps_the_result_out(
     cache: cachec.Cache, tmp_path: Path, workers: _Workers, way: str
 ) -> None:
