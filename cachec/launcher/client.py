@@ -22,6 +22,7 @@ import sys
 from blake3 import blake3
 
 from cachec.base import __version__
+from cachec.launcher.depth import depth
 from cachec.launcher.direct import default_folder
 from cachec.launcher.ending import Ending, die_by, pack
 
@@ -59,9 +60,9 @@ class _NoAnswer(Exception):
 
 def surroundings() -> str:
     """A name for all that this process has from its parent or from its start, and a child of its own would have; empty
-    where somebody follows what it does (strace, gdb), or there is no /proc to tell."""
+    where somebody follows what it does (strace, gdb, a launcher around this one), or there is no /proc to tell."""
     lines = _read("status").split(b"\n")
-    if b"TracerPid:\t0" not in lines:
+    if b"TracerPid:\t0" not in lines or (depth(os.environ) and b"Seccomp:\t2" in lines):
         return ""
     hasher = blake3(pack([__version__.encode(), os.fsencode(__file__), sys.version.encode(), repr(sys.flags).encode()]))
     hasher.update(pack([os.fsencode(text) for text in (sys.executable, sys.prefix, *sys.path)]))

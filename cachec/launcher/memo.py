@@ -331,8 +331,8 @@ class Draft:
         if sum(map(len, blobs)) > _MAX_BLOBS:
             raise _Unfit
         self._list(artifacts)
-        stdin = stdin_kind().encode() if self._command.is_plain else b"-"
-        self._put(_flag(self._command.options.restat), stdin, self._mask)
+        kind = stdin_kind().encode() if self._command.is_plain else b"-"
+        self._put(_flag(self._command.options.restat), kind, self._mask)
         self._list(outputs)
         self._put(*_listed(b"%d" % len(blob) for blob in blobs))
         return blobs
