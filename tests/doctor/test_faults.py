@@ -10,6 +10,7 @@ import re
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,15 @@ import pytest
 
 from cachec import config
 from cachec.base.mounts import Mounts
+from cachec.commands.traced import BARE
 from cachec.doctor import examine, machine
 from cachec.doctor.case import Case
 from cachec.doctor.examination import repair
 from cachec.model import RECORD_VERSION
 from cachec.store.packing import pack
 from cachec.store.usage import ROW, TAG, Usage
+from cachec.tracing.accesses import Problem, Reason
+from cachec.tracing.supervisor import trace
 
 from .conftest import HOURS, KEY, Patient, key_of
 
@@ -168,6 +172,11 @@ def _inotify(patient: Patient) -> None:
     patient.patch.setattr(machine, "Inotify", refused)
 
 
+def _untraced(patient: Patient, reason: Reason) -> None:
+    ran = trace(["true"])._replace(problems=(Problem(reason, "refused"),))
+    patient.patch.setattr(machine, "trace", lambda *_, **__: ran)
+
+
 def _clock(patient: Patient) -> None:
     patient.given["clock"] = lambda: time.time() - 10 * 86400
 
@@ -222,6 +231,7 @@ FAULTS: dict[str, tuple[str, Callable[[Patient], object]]] = {
     "reproducers in a file": ("repro-dir", lambda p: p.settings.update(repro_dir=Path(__file__))),
     "a clock that is behind": ("clock", _clock),
     "no more inotify": ("inotify", _inotify),
+    **{f"a tracer that is refused: {each.value}": ("tracer", partial(_untraced, reason=each)) for each in sorted(BARE)},
     "a plugin that can't be imported": ("plugin", _broken_plugin),
     "an unknown compiler": ("compiler", lambda p: p.installed("jax-0.1.0")),
 }
