@@ -21,6 +21,7 @@ from cachec.key.tools.platform import accelerators_digest, platform_facts, platf
 from cachec.model import Mode
 from cachec.programs.plugin import Plugin
 from cachec.programs.supported import is_within
+from cachec.store.locks import forking_to_exec
 from cachec.tracing.accesses import Reason
 from cachec.tracing.supervisor import trace
 
@@ -117,7 +118,8 @@ def tracer(case: Case) -> Iterator[Finding]:
     del case
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     try:
-        problems = trace([sys.executable, "-I", "-S", "-c", ""], stdin=null, stdout=null, stderr=null).problems
+        with forking_to_exec():
+            problems = trace([sys.executable, "-I", "-S", "-c", ""], stdin=null, stdout=null, stderr=null).problems
     finally:
         os.close(null)
     for reason, detail in problems:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,7 +27,6 @@ from cachec.model import RECORD_VERSION
 from cachec.store.packing import pack
 from cachec.store.usage import ROW, TAG, Usage
 from cachec.tracing.accesses import Problem, Reason
-from cachec.tracing.supervisor import trace
 
 from .conftest import HOURS, KEY, Patient, key_of
 
@@ -94,6 +94,7 @@ def _no_maps(patient: Patient) -> None:
         raise OSError(errno.ENODEV, "no maps")
 
     patient.patch.setattr(mmap, "mmap", refused)
+    patient.patch.setattr(machine, "trace", lambda *_, **__: SimpleNamespace(problems=()))
 
 
 def _whole_seconds(patient: Patient) -> None:
@@ -173,7 +174,7 @@ def _inotify(patient: Patient) -> None:
 
 
 def _untraced(patient: Patient, reason: Reason) -> None:
-    ran = trace(["true"])._replace(problems=(Problem(reason, "refused"),))
+    ran = SimpleNamespace(problems=(Problem(reason, "refused"),))
     patient.patch.setattr(machine, "trace", lambda *_, **__: ran)
 
 
