@@ -73,6 +73,16 @@ def _import_click() -> None:
             del modules[name]
 
 
+def _occupy_stdin() -> None:
+    """Where standard input is closed, have nothing there: else the next file that is opened takes its place."""
+    import os
+
+    try:
+        os.fstat(0)
+    except OSError:
+        os.open(os.devnull, os.O_RDONLY)
+
+
 def _uncoerce_locale() -> None:
     """Take out the variable that Python itself sets where the locale is C (PEP 538): a command is not to get it."""
     import os
@@ -84,17 +94,22 @@ def _uncoerce_locale() -> None:
 
 
 def _execute(args: list[str]) -> int:
+    import os
+
+    from cachec.launcher.descriptors import given
     from cachec.launcher.direct import answer
     from cachec.launcher.helpers import run_helper
 
+    _occupy_stdin()
     _uncoerce_locale()
     run_helper(args)  # does not return where it was one
+    descriptors = given(os.environ)
     if answer(args):
         return 0
     from cachec.launcher.client import ask
     from cachec.launcher.ending import perform
 
-    ending, folder, name = ask(args)
+    ending, folder, name = (None, "", "") if descriptors else ask(args)
     if ending is not None:
         return perform(ending)
     import gc
@@ -121,7 +136,7 @@ def _execute(args: list[str]) -> int:
 
         start(held, name)
         close(held)
-    return execute(args)
+    return execute(args, descriptors=descriptors)
 
 
 def _end(status: int) -> None:

@@ -122,11 +122,19 @@ class Reason(enum.Enum):
         return self.value.partition(":")[0]
 
     @property
+    def counts_in_rate(self) -> bool:
+        """Whether the hit rate counts a call that ended so: the cache was asked, and the call came to an end."""
+        return self.kind != "error" and self not in _NOT_ASKED
+
+    @property
     def cause(self) -> str:
         """Of a miss: ``new`` (never stored, of nothing that was), ``changed`` (what it was made of), ``lost`` (it was
         stored, and is gone or can't be used) or ``asked`` (the mode runs the stage all the same); else empty."""
         return "" if self.kind != "miss" else _CAUSES.get(self, "changed")
 
+
+#: Of calls for which the cache was not asked: it is switched off, or the command is no compiler.
+_NOT_ASKED = frozenset({Reason.MODE_OFF, Reason.BUILD_HELPER})
 
 #: What a miss comes of; every other one of something that changed.
 _CAUSES = {

@@ -6,7 +6,7 @@ The field names are those of ``--json``; they are documented in the help of each
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 def statistics(log: LogReader) -> dict[str, Any]:
     """Counts by reason and stage, hit rate, seconds saved, faults. Reads the log to its end.
 
-    hit_rate: hits over hits and misses, None without either; calls that went round the cache do not count.
+    counted: hits, misses and bypasses; without calls in mode off, helpers of build systems and errors. hit_rate: hits
+    over those, None without any. untimed: bypasses whose seconds are not known, as a command took cachec's place.
     new, changed, lost, asked: the misses by what they come of (``Reason.cause``).
     seconds_saved: what the stages took when they were stored, less what the hits took, summed over hits.
     remote: calls that asked remotes, how many of them one answered, what came, and how long they waited.
@@ -67,6 +68,7 @@ class Statistics:
             **whole.data(),
             "remote": self._remote,
             "reasons": {reason.value: count for reason, count in ordered},
+            "reason_seconds": {reason.value: whole.seconds[reason] for reason, _ in ordered},
             "stages": {name: self.stages[name].data() for name in sorted(self.stages)},
         }
 
@@ -141,26 +143,30 @@ def _group(outcomes: Sequence[Outcome]) -> dict[str, Any]:
 
 
 class Tally:
-    """Counts of one stage, or of all. saved, spent: in seconds, as in ``statistics``."""
+    """Counts of one stage, or of all. seconds: that the calls took. saved: in seconds, as in ``statistics``."""
 
     def __init__(self) -> None:
         self.reasons: Counter[Reason] = Counter()
+        self.seconds: defaultdict[Reason, float] = defaultdict(float)
         self.saved = 0.0
-        self.spent = 0.0
+        self.untimed = 0
 
     def add(self, outcome: Outcome) -> None:
         """Count a call."""
         self.reasons[outcome.reason] += 1
+        self.seconds[outcome.reason] += outcome.seconds
         if outcome.reason is Reason.HIT:
             self.saved += outcome.saved - outcome.seconds
-        else:
-            self.spent += outcome.seconds
+        elif not outcome.seconds and outcome.reason.kind == "bypass":
+            self.untimed += 1
 
     def merge(self, other: Tally) -> None:
         """Count the calls of another one too."""
         self.reasons.update(other.reasons)
+        for reason, seconds in other.seconds.items():
+            self.seconds[reason] += seconds
         self.saved += other.saved
-        self.spent += other.spent
+        self.untimed += other.untimed
 
     def data(self) -> dict[str, Any]:
         """What was counted."""
@@ -168,17 +174,19 @@ class Tally:
         for reason, count in self.reasons.items():
             kinds[reason.kind] += count
             kinds[reason.cause] += count
-        hits, misses = kinds["hit"], kinds["miss"]
+        counted = sum(count for reason, count in self.reasons.items() if reason.counts_in_rate)
         return {
             "calls": self.reasons.total(),
-            "hits": hits,
-            "misses": misses,
+            "counted": counted,
+            "hits": kinds["hit"],
+            "misses": kinds["miss"],
             **{cause: kinds[cause] for cause in CAUSES},
             "bypasses": kinds["bypass"],
+            "untimed": self.untimed,
             "errors": kinds["error"],
-            "hit_rate": hits / (hits + misses) if hits + misses else None,
+            "hit_rate": kinds["hit"] / counted if counted else None,
             "seconds_saved": self.saved,
-            "seconds_spent": self.spent,
+            "seconds_spent": sum(seconds for reason, seconds in self.seconds.items() if reason is not Reason.HIT),
         }
 
 

@@ -26,7 +26,6 @@ else:
 _COMMANDS = {
     "exec": "Run a compiler, or hand out what it wrote before.",
     "check": "Say whether a command would be a hit, without running it.",
-    "audit": "Run a command under strace: what does its key not cover?",
     "stats": "How often the cache answered, why not, and what it saved.",
     "log": "The calls one by one, as they end, and as a trace.",
     "top": "What compiles now, for how long, and who waits.",

@@ -70,7 +70,7 @@ _FINDINGS = (
         ("build.ninja", "*.ninja"),
         """\
 # Before the compiler in a rule: command = cachec exec -- iree-compile $in -o $out
-# The right key covers all that a command does: cachec audit -- COMMAND...
+# What a command looked up, and whether that still holds: cachec show KEY --reads --check
 """,
     ),
     Finding(

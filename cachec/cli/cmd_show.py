@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -22,7 +22,7 @@ from cachec.cli.session import (
     told_as_json,
 )
 from cachec.errors import CachecError, UsageError
-from cachec.model import PartKind
+from cachec.model import Entry, PartKind
 
 #: Parts and reads that are shown where not all are asked for.
 _SHOWN_PARTS = 10
@@ -31,10 +31,12 @@ _SHOWN_READS = 3
 
 @click.command("show")
 @click.argument("what", metavar="KEY-or-FILE")
-@click.option("--full", is_flag=True, help="Every part and run, with digests and all that is known of them.")
+@click.option("--full", is_flag=True, help="Every part, run and read, with digests and all that is known of them.")
+@click.option("--reads", is_flag=True, help="What its runs looked up: files, paths, variables; by folder.")
+@click.option("--check", is_flag=True, help="The same, and whether each of them is the same now.")
 @json_option
 @pass_session
-def command(session: Session, what: str, full: bool) -> None:
+def command(session: Session, what: str, full: bool, reads: bool, check: bool) -> None:
     """Show an entry by its key, or which stage and key a file came from, by its content.
 
     An existing file is taken for a file; anything else for a key. What does not fit a screen is left out, and told.
@@ -43,6 +45,8 @@ def command(session: Session, what: str, full: bool) -> None:
     Examples:
       cachec show 3fa9c2
       cachec show 3fa9c2 --full
+      cachec show 3fa9c2 --reads
+      cachec show build/model.vmfb --check
       cachec show build/model.vmfb --json
 
     \b
@@ -51,31 +55,68 @@ def command(session: Session, what: str, full: bool) -> None:
                                "subject", "leaves": [[path, text]]}] or null,
                     "runs": [{"created", "seconds", "reads": [{"kind", "where", "name", "digest"}],
                               "artifacts": [{"digest", "size"}]}], "pinned"}
+    JSON of --reads: {"kind": "reads", "key", "stage", "checked_in": a folder or null,
+                      "runs": [{"created", "seconds", "holds",
+                                "reads": [{"kind", "where", "name", "digest", "folder", "result", "holds"}]}]}
     JSON of a file: {"kind": "file", "path", "digest", "size", "origins": [{"key", "stage"}]}
     Exit code 1: no such entry, or no entry holds this content.
     """
+    reads = reads or check
     if os.path.isdir(what):
         raise CachecError(f"{what!r} is a folder; give one of its files, or a key")
-    if os.path.exists(what):
+    if os.path.exists(what) and not reads:
         _show_file(session, what)
+    elif os.path.exists(what):
+        _show_reads(session, _newest_of_file(session, what), full=full, check=check)
     elif os.sep in what or "." in what:
         session.fail(f"there is no file {what!r}")
     elif not is_key_prefix(what):
         raise UsageError(
             f"{what!r} is neither a file that is there nor a key ({MIN_PREFIX} to 64 hexadecimal characters)"
         )
+    elif reads:
+        _show_reads(session, session.entry(what), full=full, check=check)
     else:
         _show_entry(session, what, full)
 
 
-def _show_file(session: Session, path: str) -> None:
+def _show_reads(session: Session, entry: Entry, *, full: bool, check: bool) -> None:
+    from cachec.cli.shown_reads import show_reads
+
+    show_reads(session, entry, every=full, check=check)
+
+
+def _newest_of_file(session: Session, path: str) -> Entry:
+    """Return the newest entry with the content of a file; the others are named on stderr. Exits with 1 without any."""
+    details = _details_of_file(session, path)
+    found = [session.entry(key) for key in sorted({origin["key"] for origin in details["origins"]})]
+    if not found:
+        _fail_without_origin(session, details)
+    found.sort(key=lambda entry: -max(trace.created for trace in entry.traces))
+    if len(found) > 1:
+        others = ", ".join(entry.key[:SHOWN_KEY] for entry in found[1:])
+        click.echo(f"cachec: the newest of {len(found)} entries with this content; the others: {others}", err=True)
+    return found[0]
+
+
+def _fail_without_origin(session: Session, details: dict[str, Any]) -> NoReturn:
+    session.fail(
+        f"no entry of {session.settings.dir} holds the content of {details['path']!r} (BLAKE3 {details['digest']})"
+    )
+
+
+def _details_of_file(session: Session, path: str) -> dict[str, Any]:
     digest = FileDigests().of_path(path)
-    details = report.file_details(path, digest, os.stat(path).st_size, session.store.find_artifact(digest))
+    return report.file_details(path, digest, os.stat(path).st_size, session.store.find_artifact(digest))
+
+
+def _show_file(session: Session, path: str) -> None:
+    details = _details_of_file(session, path)
     if not told_as_json(details):
         for origin in details["origins"]:
             click.echo(f"{clean(path)} came from stage {clean(origin['stage'])}, key {origin['key']}")
     if not details["origins"]:
-        session.fail(f"no entry of {session.settings.dir} holds the content of {path!r} (BLAKE3 {digest})")
+        _fail_without_origin(session, details)
 
 
 def _show_entry(session: Session, prefix: str, full: bool) -> None:

@@ -23,6 +23,7 @@ from cachec.cli.session import (
     wants_json,
 )
 from cachec.events import read_log, read_outcomes
+from cachec.model import Reason
 
 
 def parse_since(text: str, now: float) -> float:
@@ -74,14 +75,17 @@ def command(
       cachec stats --prometheus > /var/lib/node_exporter/cachec.prom
 
     \b
-    JSON: {"dir", "since", "calls", "hits", "misses", "new", "changed", "lost", "asked", "bypasses", "errors",
-           "hit_rate", "remote": {"asked", "hits", "bytes", "seconds"},
-           "seconds_saved", "seconds_spent", "reasons": {reason: count}, "faults": {fault: count},
+    JSON: {"dir", "since", "calls", "counted", "hits", "misses", "new", "changed", "lost", "asked", "bypasses",
+           "untimed", "errors", "hit_rate", "remote": {"asked", "hits", "bytes", "seconds"},
+           "seconds_saved", "seconds_spent", "reasons": {reason: count}, "reason_seconds": {reason: seconds},
+           "faults": {fault: count},
            "damaged_lines", "stages": {name: as of all calls, from "calls" to "seconds_spent"},
            "store": {"size", "limit", "pinned_keys", "pinned_tags"}}
     remote: calls that asked remotes, those of them that one answered, what came, and how long they waited.
     size and limit are bytes on disk, limit null for none (`cachec gc` keeps it); since is Unix time or null; hit_rate
-    is hits over hits and misses, or null; seconds_saved is below 0 where hits took
+    is hits over "counted", or null: hits, misses and bypasses, without calls in mode off, build helpers and errors;
+    untimed are bypasses whose seconds are not known, as a command that `cachec exec` lets pass takes its place, and
+    count as 0; seconds_saved is below 0 where hits took
     longer than the runs that they spared. With --stats-file there is "file" instead of "dir" and "store".
     Of the misses those that are new were never compiled, changed ones differ from what was, lost ones were evicted,
     invalidated or damaged, and asked ones are of a mode that runs the stage all the same.
@@ -116,7 +120,7 @@ def _check(rate: float | None, bound: float | None) -> None:
     """Exit with 1 where the hit rate is below the bound."""
     if bound is None or (rate is not None and rate >= bound):
         return
-    words = "no call was a hit or a miss" if rate is None else f"the hit rate is {report.share(rate)}"
+    words = "no call counts in the hit rate" if rate is None else f"the hit rate is {report.share(rate)}"
     click.echo(f"cachec: {words}; --fail-under wants {report.share(bound)}", err=True)
     click.get_current_context().exit(1)
 
@@ -132,13 +136,17 @@ def _print(numbers: dict[str, Any], where: str, held: dict[str, Any] | None) -> 
             indent=0,
         )
         split = [f"{numbers[cause]} {cause}" for cause in report.CAUSES if numbers[cause] or cause != "asked"]
-        click.echo(f"{number_of(numbers['misses'], 'miss')}: {', '.join(split)}\n")
+        click.echo(f"{number_of(numbers['misses'], 'miss')}: {', '.join(split)}")
+        _print_bypasses(numbers)
+        click.echo()
         if (remote := numbers["remote"])["asked"]:
             click.echo(
                 f"{number_of(remote['asked'], 'call')} asked remotes, {remote['hits']} answered: "
                 f"{report.size(remote['bytes'])} came, {report.period(remote['seconds'])} waited\n"
             )
-        print_table(("outcome", "calls"), [(k, str(n)) for k, n in numbers["reasons"].items()], right=("calls",))
+        took = _took(numbers)
+        outcomes = [(reason, str(count), took[reason]) for reason, count in numbers["reasons"].items()]
+        print_table(("outcome", "calls", "took"), outcomes, right=("calls", "took"))
         click.echo()
         rows = [
             (name, str(s["calls"]), str(s["hits"]), report.share(s["hit_rate"]), report.gain(s["seconds_saved"]))
@@ -164,6 +172,31 @@ def _print(numbers: dict[str, Any], where: str, held: dict[str, Any] | None) -> 
         click.echo(f"\n{number_of(numbers['damaged_lines'], 'line')} of the log could not be read")
 
 
+def _took(numbers: dict[str, Any]) -> dict[str, str]:
+    """Reason -> the seconds of its calls, for a person."""
+    return {
+        reason: "-" if reason.startswith("bypass:") and not seconds else report.period(seconds)
+        for reason, seconds in numbers["reason_seconds"].items()
+    }
+
+
+def _print_bypasses(numbers: dict[str, Any]) -> None:
+    """What went round the cache, and what the hit rate leaves out."""
+    if numbers["bypasses"]:
+        seconds = sum(each for name, each in numbers["reason_seconds"].items() if name.startswith("bypass:"))
+        unknown = f"; the seconds of {numbers['untimed']} are not known"
+        words = f"{number_of(numbers['bypasses'], 'bypass')}, {report.period(seconds)}"
+        print_wrapped(words + (unknown if numbers["untimed"] else ""), indent=0)
+    left_out = [
+        f"{count} {name.partition(':')[2]}"
+        for name, count in numbers["reasons"].items()
+        if not Reason(name).counts_in_rate
+    ]
+    if left_out:
+        count = numbers["calls"] - numbers["counted"]
+        print_wrapped(f"{number_of(count, 'call')} not in the rate: {', '.join(left_out)}", indent=0)
+
+
 def _saved(seconds: float) -> str:
     return f"{report.gain(seconds)} {'saved' if seconds >= 0 else 'by hits'}"
 
@@ -185,6 +218,9 @@ def markdown_summary(numbers: dict[str, Any]) -> list[str]:
     others = {reason: count for reason, count in numbers["reasons"].items() if reason != "hit"}
     others |= {f"fault: {fault}": count for fault, count in numbers["faults"].items()}
     if others:
-        lines += ["", "| no hit, because | calls |", "|---|---:|"]
-        lines += [f"| {report.markdown_cell(reason)} | {count} |" for reason, count in others.items()]
+        took, cell = _took(numbers), report.markdown_cell
+        lines += ["", "| no hit, because | calls | took |", "|---|---:|---:|"]
+        lines += [f"| {cell(each)} | {count} | {took.get(each, '')} |" for each, count in others.items()]
+    if numbers["untimed"]:
+        lines += ["", f"The seconds of {number_of(numbers['untimed'], 'bypass')} are not known."]
     return lines

@@ -20,6 +20,7 @@ LINE_OPTIONS = {
     "--ignore-env": ("NAME", "a variable that is not, with * at the end for any rest"),
     "--network": ("trust", "store a result although the network was used"),
     "--stdin": ("", "read all of standard input first, and have it count"),
+    "--relocatable": ("", "its result holds no folder, so with base_dir other checkouts may have it"),
     "--tool": ("COMMAND", "an executable that counts, whether it is started or not"),
     "--strip": ("", "give it the model without weights; these are written beside the output (.irpa)"),
     "--hardlink": ("", "outputs may be hard links into the store, read-only"),

@@ -7,11 +7,9 @@ import errno
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -26,10 +24,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Ended(NamedTuple):
-    """How a process ended. survivors: whether a descendant outlived it; None where that could not be told.
-
-    Of a process that was not supervised, only one that stayed in its group can be told.
-    """
+    """How a process ended. survivors: whether a descendant that stayed in its group outlived it; None: not known."""
 
     returncode: int
     stdout: bytes
@@ -46,63 +41,44 @@ def run_process(
     stdin: bytes | str | None = None,
     pass_fds: Sequence[int] = (),
     timeout: float | None = None,
-    supervised: bool = False,
     ends_with_us: bool = False,
     in_session: bool = False,
 ) -> Ended:
     """Run ``program`` with ``args`` and exactly ``environ``. stdin: the bytes to feed, or a file to read; None: empty.
 
-    supervised: tell whether a descendant outlived it, by a small Python process between (about 20 ms). Raises OSError
-    where the program can't be started, or SIGCHLD is ignored, so that no status is told: a caller in the main thread
-    has that ended instead. Raises subprocess.TimeoutExpired after its group was killed. SIGTERM and SIGHUP that would
-    end this process go to the group first (only the main thread can see to that). ends_with_us: the kernel sends it
-    SIGTERM where this process, whose main thread has to be the caller, is killed. in_session: it stays in the session
-    of this process, and somebody else sees to its end then (``ask_session_to_end``). That is quicker: Python has to be
-    copied to call for a signal of the kernel's, and each of its pages that is written to from then on.
+    Raises OSError where the program can't be started, or SIGCHLD is ignored, so that no status is told: a caller in
+    the main thread has that ended instead. Raises subprocess.TimeoutExpired after its group was killed. SIGTERM and
+    SIGHUP that would end this process go to the group first (only the main thread can see to that). ends_with_us: the
+    kernel sends it SIGTERM where this process, whose main thread has to be the caller, is killed. in_session: it stays
+    in the session of this process, and somebody else sees to its end then (``ask_session_to_end``). That is quicker:
+    Python has to be copied to call for a signal of the kernel's, and each of its pages that is written to from then on.
     """
     _have_statuses()
     in_session = in_session or (ends_with_us and _leads_alone())
-    supervised = supervised and bool(sys.executable)
     data = stdin if isinstance(stdin, bytes) else None
-    source = -1
-    report_read, report_write = os.pipe() if supervised else (-1, -1)
+    source = -1 if isinstance(stdin, bytes) else os.open(stdin or os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        if not isinstance(stdin, bytes):
-            source = os.open(stdin or os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        if supervised:
-            script = str(Path(__file__).with_name("supervise.py"))
-            command = [sys.executable, "-I", "-S", script, str(report_write), program, *args]
-            executable = sys.executable
-            handed = (*pass_fds, report_write)
-        else:
-            command, executable, handed = list(args), program, tuple(pass_fds)
         with _forwarding() as forward:
             with forking_to_exec():
                 process = subprocess.Popen(
-                    command,
-                    executable=executable,
+                    list(args),
+                    executable=program,
                     env=dict(environ),
                     cwd=cwd,
                     stdin=subprocess.PIPE if data is not None else source,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
-                    pass_fds=handed,
+                    pass_fds=tuple(pass_fds),
                     start_new_session=not in_session,
                     process_group=0 if in_session else None,
                     preexec_fn=_ending_with(os.getpid()) if ends_with_us else None,  # noqa: PLW1509 - one thread
                 )
-            if supervised:
-                os.close(report_write)
-                report_write = -1
             with process:
                 stdout, stderr = _communicate(process, forward, data, timeout)
-        if not supervised:
-            return Ended(process.returncode, stdout, stderr, True if _group_lives(process) else None)
-        return _reported(report_read, process.returncode, stdout, stderr, program)
+        return Ended(process.returncode, stdout, stderr, True if _group_lives(process) else None)
     finally:
-        for fd in (source, report_read, report_write):
-            if fd >= 0:
-                os.close(fd)
+        if source >= 0:
+            os.close(source)
 
 
 def _have_statuses() -> None:
@@ -176,15 +152,6 @@ def _ending_with(parent: int) -> Callable[[], None]:
             os._exit(1)
 
     return end_with_parent
-
-
-def _reported(report: int, returncode: int, stdout: bytes, stderr: bytes, program: str) -> Ended:
-    words = os.read(report, 4096).split()
-    if words[:1] == [b"errno"]:
-        raise OSError(int(words[1]), os.strerror(int(words[1])), program)
-    if words[:1] != [b"exit"]:
-        return Ended(returncode, stdout, stderr, None)  # the supervisor itself was killed
-    return Ended(int(words[1]), stdout, stderr, words[2] != b"0")
 
 
 def _communicate(

@@ -1,12 +1,11 @@
-"""A command called inside a stage: what it is, what it was given and what it looked at become part of the trace.
+"""A command called inside a stage: it runs under the tracer, and what it looked up becomes part of the trace.
 
-    cachec.run(["iree-compile", source, "-o", out], inputs=[source], outputs=[out], weights={params: "opened"})
+    cachec.run(["iree-compile", source, "-o", out], outputs=[out])
 
 The command runs with its standard input empty, no descriptor of this process, and an environment of only the
 variables named in ``env``, ``LD_LIBRARY_PATH`` (recorded, as it chooses libraries) and ``PASSED_ON``.
 
-A file in a ``scratch()`` folder is a product of the stage itself and is not recorded. One in any other temporary
-folder is, and its trace never matches again once the folder is gone: a miss each time, never a wrong hit.
+What the run itself made is not recorded: files in a ``scratch()`` folder, temporary files, products of other commands.
 """
 
 from __future__ import annotations
@@ -17,27 +16,24 @@ import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from cachec import recording
 from cachec.base import audited
-from cachec.base.distributions import Distributions
 from cachec.base.paths import absolute
 from cachec.commands.environment import command_environment
 from cachec.errors import UsageError, printable
-from cachec.key.dependencies import ABSENT, search_environ, search_text
+from cachec.key.dependencies import ABSENT, search_text
 from cachec.key.tools.environment import LOCALE_NAME, environment_parts, variable_digest
 from cachec.key.tools.platform import accelerators_digest, processor_digest
-from cachec.key.tools.tools import ToolKeys
-from cachec.recording import Recorder
-
-if TYPE_CHECKING:
-    from cachec.commands.process import Ended
-    from cachec.commands.watched import Reads, WeightRule
 
 AnyPath = str | os.PathLike[str]
+WeightRule = Literal["content", "opened", "withheld"]
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+_COMMANDS_ALONE = "__cachec_commands_alone__"
 
 #: Bytes of a failing command's standard error that its exception shows.
 _TOLD = 4000
@@ -71,6 +67,18 @@ def scratch() -> Iterator[Path]:
     finally:
         if recorder is None:
             shutil.rmtree(folder)
+
+
+def commands_alone(function: _Function) -> _Function:
+    """Say of a stage's function that it looks at files by Python and by ``run`` alone. No folder is watched then for
+    what native code opens in this process, so nothing that other processes open counts."""
+    function.__dict__[_COMMANDS_ALONE] = True
+    return function
+
+
+def are_commands_alone(function: Callable[..., Any]) -> bool:
+    """Whether ``commands_alone`` was said of a function."""
+    return _COMMANDS_ALONE in getattr(function, "__dict__", ())
 
 
 def host_processor() -> None:
@@ -110,19 +118,18 @@ def run(
 ) -> CompletedCommand:
     """Run a command, and record in the running stage what its result depends on.
 
-    inputs: files it reads, and folders it reads all of: recorded by content. candidates: files it looks for: recorded
-    by content, or as absent. search: folders it looks in: the names there are recorded. outputs: files it writes,
-    which must be there afterwards. env: variables it gets: a name takes today's value and records it, a mapping's
-    value is given as it is (None: today's). tools: executables that it starts. Relative paths count from ``cwd``.
+    What the command and all that it starts look up is recorded: see ``recorded``. The following count in any case.
+    inputs: files, and folders with all that is below, by content. candidates: files by content, or as absent. search:
+    folders, by the names there. tools: executables. outputs: files it writes, which must be there afterwards. env:
+    variables it gets: a name takes today's value and records it, a mapping's value is given as it is (None: today's).
+    Relative paths count from ``cwd``.
 
-    weights: ``"content"`` (what a list means) records the file as an input. ``"withheld"`` promises that the command
-    can't reach it: naming it in the arguments or the environment raises UsageError. ``"opened"`` records nothing if
-    nobody opened the file's inode while the command ran. Both fall back to the content where that can't be known: a
-    standard input or descriptor was given, a descendant outlived the command, the file is on a network or FUSE file
-    system, its events were lost, or it was replaced.
+    weights: ``"content"`` (what a list means) records the file as an input. ``"opened"`` records it if the command
+    opened it. ``"withheld"`` says that the command does not: naming the file in the arguments or the environment raises
+    UsageError, and opening it is a warning.
 
-    What an input or an output did meanwhile, and a process that goes on, may keep the stage's result out of the store:
-    see ``watched``. Outside a stage the command just runs.
+    The stage's result is not stored where an input changed meanwhile, where the command did more than write its outputs
+    and temporary files, and where it could not be traced. Outside a stage the command just runs.
 
     Raises FileNotFoundError where the program, an input or (afterwards) an output is missing, CalledProcessError where
     it fails and ``check`` is set, TimeoutExpired after ``timeout`` seconds: as subprocess does. Of a failure the notes
@@ -148,7 +155,7 @@ def run(
         return tuple(os.path.join(base, path) for path in paths)
 
     place = stdin if stdin is None or isinstance(stdin, bytes) else os.path.join(base, stdin)
-    declared = _Declared(
+    declared = Declared(
         inputs=(*places(inputs, "inputs"), *((place,) if isinstance(place, str) else ()), *_behind(pass_fds)),
         candidates=places(candidates, "candidates"),
         search=places(search, "search"),
@@ -157,14 +164,21 @@ def run(
         tools=tuple(_tool_place(os.fspath(tool), base) for tool in (args[0], *tools)),
     )
     _check_withheld(declared, args, environ)
-    command_run = _CommandRun(args, program, base, environ, place, tuple(pass_fds), timeout)
+    named = {name: environ.get(name) for name in (*keyed, *fixed) if name != LOCALE_NAME}
+    call = CommandCall(args, program, base, environ, place, tuple(pass_fds), timeout, named)
     if recorder is None:
+        from cachec.commands.process import run_process
+
         for path in (*declared.inputs, *declared.weights):
             os.stat(path)  # what is not there is the same error in a stage and outside
         sys.audit(audited.ASKS, f"the command {args[0]}")
-        ended = command_run.plainly()
+        ended = run_process(**call.process_arguments())
     else:
-        ended = command_run.recorded(recorder, declared, keyed, fixed)
+        from cachec.commands.recorded import run_recorded
+
+        for name in keyed:
+            recorder.environment(name, variable_digest(name, os.environ))
+        ended = run_recorded(recorder, call, declared, search_text(fixed))
     if check and ended.returncode:
         import subprocess
 
@@ -178,7 +192,7 @@ def run(
     return CompletedCommand(args, ended.returncode, ended.stdout, ended.stderr)
 
 
-class _Declared(NamedTuple):
+class Declared(NamedTuple):
     """What ``run`` was told, as absolute paths (a tool may be a bare name, to be found in PATH)."""
 
     inputs: tuple[str, ...]
@@ -189,8 +203,8 @@ class _Declared(NamedTuple):
     tools: tuple[str, ...]
 
 
-class _CommandRun(NamedTuple):
-    """What a process is started with."""
+class CommandCall(NamedTuple):
+    """What a process is started with. named_variables: those that count, None where one was not set."""
 
     args: tuple[str, ...]
     program: str
@@ -199,104 +213,13 @@ class _CommandRun(NamedTuple):
     stdin: bytes | str | None
     pass_fds: tuple[int, ...]
     timeout: float | None
+    named_variables: Mapping[str, str | None]
 
-    def plainly(self) -> Ended:
-        """Run it, outside every stage."""
-        from cachec.commands.process import run_process
-
-        return run_process(**self._asdict())
-
-    def recorded(
-        self, recorder: Recorder, declared: _Declared, keyed: Sequence[str], fixed: Mapping[str, str]
-    ) -> Ended:
-        """Run it, and put what it depends on into the trace. keyed, fixed: variables, see ``_environment``."""
-        from cachec.commands.watched import Reads, Watched
-        from cachec.commands.witness import Witness
-
-        recorded_as = partial(_recorded_as, recorder.scratch())
-        reads = Reads(recorder, recorded_as)
-        for name in keyed:
-            recorder.environment(name, variable_digest(name, os.environ))
-        tools = ToolKeys(recorder.digests, Distributions())
-        search = search_text(fixed)
-        values = search_environ(search, self.environ)
-        for tool in declared.tools:
-            place = tool if "/" not in tool else recorded_as(tool)
-            if place is not None:
-                try:
-                    recorder.tool(place, tools.executable(place, values).digest, search)
-                except UsageError:
-                    recorder.tool(place, ABSENT, search)
-                    raise
-        if not os.path.isdir(self.cwd):
-            reads.absent(self.cwd)  # the command can't be run
-        given = [file for path in declared.inputs for file in _tree(reads, path, set())]
-        for path in declared.candidates:
-            reads.candidate(path)
-        written = {os.path.dirname(path) for path in declared.outputs}
-        for path in declared.search:
-            if path not in written:
-                reads.listing(path)
-        watched = Watched(
-            reads, given=[*given, *declared.candidates], outputs=declared.outputs, weights=declared.weights
-        )
-        for path, rule in declared.weights.items():
-            if rule == "content":
-                reads.file(path, required=True)
-        witness = Witness(
-            recorder,
-            self.args,
-            self.program,
-            self.cwd,
-            {name: self.environ.get(name) for name in (*keyed, *fixed) if name != LOCALE_NAME},
-            inputs=[path for path in (*declared.inputs, *declared.candidates) if os.path.exists(path)],
-            outputs=declared.outputs,
-            weights=declared.weights,
-            stdin=self.stdin,
-        )
-        ended = watched.run(**self._asdict())
-        for path in written.intersection(declared.search):
-            reads.listing(path)  # one that the command writes into counts as it left it
-        witness.ended(ended.returncode, ended.stderr)
-        return ended
-
-
-def _tree(reads: Reads, path: str, above: set[tuple[int, int]]) -> Iterator[str]:
-    """Record an input, with all below it where it is a folder; yields the files."""
-    try:
-        status = os.stat(path)
-    except FileNotFoundError:
-        reads.absent(path)
-        raise
-    if stat.S_ISREG(status.st_mode):
-        reads.file(path, required=True)
-        yield path
-    elif not stat.S_ISDIR(status.st_mode):
-        raise UsageError(f"input {path!r} is neither a file nor a folder, so its content can't be recorded")
-    elif (status.st_dev, status.st_ino) not in above:  # a symbolic link may lead back up
-        reads.listing(path)
-        for name in sorted(os.listdir(path)):
-            inner = os.path.join(path, name)
-            if os.path.isfile(inner) or os.path.isdir(inner):
-                yield from _tree(reads, inner, above | {(status.st_dev, status.st_ino)})
-
-
-def _recorded_as(folders: Sequence[str], path: str) -> str | None:
-    """The path that a read is recorded under; None for a product of the stage. folders: its scratch folders.
-
-    A link in a scratch folder that leads out of it is recorded under what it leads to.
-    """
-    if not folders:
-        return absolute(path)
-    real = os.path.realpath(path)
-    if _is_under(real, folders):
-        return None
-    place = absolute(path)
-    return real if _is_under(place, folders) else place
-
-
-def _is_under(path: str, folders: Sequence[str]) -> bool:
-    return any(path == folder or path.startswith(folder + os.sep) for folder in folders)
+    def process_arguments(self) -> dict[str, Any]:
+        """The arguments of ``run_process``."""
+        arguments = self._asdict()
+        del arguments["named_variables"]
+        return arguments
 
 
 def _tool_place(tool: str, base: str) -> str:
@@ -344,7 +267,7 @@ def _environment(
     return environ, (*keyed, LOCALE_NAME), {**pinned, **fixed}
 
 
-def _check_withheld(declared: _Declared, args: Sequence[str], environ: Mapping[str, str]) -> None:
+def _check_withheld(declared: Declared, args: Sequence[str], environ: Mapping[str, str]) -> None:
     for path, rule in declared.weights.items():
         if rule != "withheld":
             continue

@@ -1,5 +1,8 @@
 """Runs a command under the tracer, and says what it looked up as reads of a trace.
 
+``run_traced`` is for a process of one thread that does nothing else, such as ``cachec exec``; ``run_traced_apart`` for
+any other.
+
 A read of a command is one of these kinds; each is taken again for a later look by ``key.dependencies``:
 
     content       a file that was opened: its mode and its content
@@ -14,26 +17,32 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
+from cachec.base import fsio
 from cachec.base.hashing import FileDigests
 from cachec.base.lookups import found_at
-from cachec.commands.process import Ended
+from cachec.commands.process import Ended, run_process
 from cachec.key.dependencies import (
     attributes_digest,
     content_digest,
     exists_digest,
     lookup_digest,
+    mode_digest,
     names_digest,
     umask_digest,
 )
 from cachec.model import Read, Reason
 from cachec.store.locks import forking_to_exec
 from cachec.tracing import accesses as traced
-from cachec.tracing.accesses import Accesses, Change, Effect, Input, Kind, State, state_of
-from cachec.tracing.supervisor import trace
+from cachec.tracing.accesses import Accesses, Change, Effect, Input, Kind, Problem, State, state_of, unseen
+from cachec.tracing.codec import DamagedRecord
+from cachec.tracing.standalone import command_line, decode_report, encode_request
 
 #: Where a kernel keeps what is no file. What is there of the machine is in the key; the rest is its load, like time.
 _KERNEL = ("/proc/", "/sys/")
@@ -99,11 +108,20 @@ class Traced(NamedTuple):
                 yield _REASONS.get(reason, Reason.UNTRACED), f"{WORDS[reason]} ({detail}){hint}"
 
 
-def run_traced(argv: Sequence[str], *, environ: Mapping[str, str], cwd: str, stdin: str | int | None) -> Traced:
-    """Run a command to its end. stdin: a file, or a descriptor; None: nothing.
+def run_traced(
+    argv: Sequence[str],
+    *,
+    environ: Mapping[str, str],
+    cwd: str,
+    stdin: str | int | None,
+    descriptors: Sequence[int] = (),
+) -> Traced:
+    """Run a command to its end. stdin: a file, or a descriptor; None: nothing. descriptors: others that it inherits.
 
     Raises OSError where it can't be started.
     """
+    from cachec.tracing.supervisor import trace
+
     started = time.time()
     streams = [_Stream(), _Stream()]
     source = os.dup(stdin) if isinstance(stdin, int) else os.open(stdin or os.devnull, os.O_RDONLY | os.O_CLOEXEC)
@@ -116,6 +134,7 @@ def run_traced(argv: Sequence[str], *, environ: Mapping[str, str], cwd: str, std
                 stdin=source,
                 stdout=streams[0].given,
                 stderr=streams[1].given,
+                descriptors=descriptors,
                 readers={stream.taken: stream.read for stream in streams},
             )
         for stream in streams:
@@ -125,6 +144,52 @@ def run_traced(argv: Sequence[str], *, environ: Mapping[str, str], cwd: str, std
             os.close(fd)
     ended = Ended(accesses.returncode, bytes(streams[0].data), bytes(streams[1].data), None)
     return Traced(ended, accesses, started)
+
+
+def run_traced_apart(
+    args: Sequence[str],
+    program: str,
+    *,
+    environ: Mapping[str, str],
+    cwd: str,
+    stdin: bytes | str | None = None,
+    pass_fds: Sequence[int] = (),
+    timeout: float | None = None,
+) -> Traced:
+    """The same from any thread, with a supervisor between: see ``tracing.standalone``, and ``run_process``.
+
+    Raises subprocess.TimeoutExpired, ValueError for words that the kernel does not take, and OSError.
+    """
+    run = partial(run_process, stdin=stdin, timeout=timeout)
+    started = time.time()
+    if not sys.executable:  # an embedded Python
+        ended = run(args, program, environ=environ, cwd=cwd, pass_fds=pass_fds)
+        return Traced(ended, _untraced(ended, "there is no Python interpreter to run it"), started)
+    request, report = os.memfd_create("request"), os.memfd_create("report")
+    try:
+        os.write(request, encode_request(args, program, environ, cwd))
+        os.lseek(request, 0, os.SEEK_SET)
+        supervisor = command_line(request, report)
+        try:
+            ended = run(supervisor, sys.executable, environ=os.environ, cwd=None, pass_fds=(*pass_fds, request, report))
+        except subprocess.TimeoutExpired as error:
+            error.cmd = list(args)
+            raise
+        data = fsio.pread_exact(report, 0, os.fstat(report).st_size)
+    finally:
+        os.close(request)
+        os.close(report)
+    try:
+        told = decode_report(data)
+    except DamagedRecord:
+        return Traced(ended, _untraced(ended, "it ended before the command"), started)
+    ended = ended._replace(returncode=told.accesses.returncode)
+    return Traced(ended, told.accesses, told.started)
+
+
+def _untraced(ended: Ended, detail: str) -> Accesses:
+    problem = Problem(traced.Reason.NO_LISTENER, detail)
+    return unseen(ended.returncode, problem)
 
 
 class _Stream:
@@ -165,18 +230,24 @@ class Reads:
         digests: FileDigests,
         cwd: str,
         *,
-        keyed: Callable[[str], str] = str,
+        keyed: Callable[[str], str] | None = None,
         named: Container[str] = (),
         is_cache: Callable[[str], bool] = lambda _: False,
+        passes: Callable[[str, Input], bool] = lambda _path, _input: False,
+        made_before: Callable[[str], bool] = lambda _path: False,
     ) -> None:
-        """keyed: the text of a real path as it counts. named: real paths that are outputs, whatever the run looks at
-        there. is_cache: whether what the run changes at a real path is there to save time alone."""
-        self._is_cache = is_cache
+        """keyed: the text of a real path as it counts; see ``lookup_digest``. named: real paths that are outputs,
+        whatever the run looks at there. is_cache: whether what the run changes at a real path is there to save time
+        alone. passes: whether what was looked up at a path is no input. made_before: whether a path in a listed folder
+        does not count, since it was made just before."""
         self._run = run
         self._digests = digests
         self._cwd = os.path.realpath(cwd)
         self._keyed = keyed
         self._named = named
+        self._is_cache = is_cache
+        self._passes = passes
+        self._made_before = made_before
         self._made: dict[str, set[str]] = {}
         for change in run.accesses.changes:
             folder, name = os.path.split(change.path)
@@ -192,8 +263,22 @@ class Reads:
                 if place not in seen:
                     seen.add(place)
                     yield read
+        yield from self._modes()
         if self._run.accesses.uses_umask:
             yield Read("umask", "", "", umask_digest())
+
+    def _modes(self) -> Iterator[Read]:
+        """Of a file that the run writes anew and then gives another mode, the mode before decides what comes out."""
+        for change in self._run.accesses.changes:
+            before, after = change.before, change.after
+            if after is None or not stat.S_ISREG(after.mode) or change.effect & Effect.REMOVED:
+                continue
+            if not change.effect & Effect.ATTRIBUTES or self._is_cache(change.path):
+                continue
+            if before is None:
+                yield Read("lookup", change.path, "link exists", exists_digest(there=False))
+            elif before.ino == after.ino:
+                yield Read("lookup", change.path, "mode", mode_digest(before.mode))
 
     def opened(self) -> set[str]:
         """The real paths of files that the run opened, and did not make."""
@@ -208,6 +293,8 @@ class Reads:
         full = os.path.join(each.folder, each.path)
         where = each.path if each.folder == self._cwd and each.folder else full
         if full.startswith(_KERNEL) or (self._named and os.path.realpath(full) in self._named):
+            return
+        if self._passes(full, each):
             return
         folder, name = os.path.split(full)
         if name == _PYCACHE:
@@ -244,7 +331,8 @@ class Reads:
         own = self._made.get(os.path.realpath(full), set())
         if {*os.listdir(full)} - own != {*each.names} - own:
             raise Changed(f"other files came or went in {full} while the command ran")
-        return Read("names", where, "", names_digest(each.names))
+        names = [name for name in each.names if not self._made_before(os.path.join(full, name))]
+        return Read("names", where, "", names_digest(names))
 
     def _of_bytecode(self, each: Input, where: str) -> Iterator[Read]:
         """Python takes a file in __pycache__ for the module beside it, as long as that has its time and size."""

@@ -11,7 +11,7 @@ from cachec.base import fsio
 from cachec.base.fsio import Identity
 from cachec.base.hashing import EMPTY, FileDigests, Hasher, digest_bytes
 from cachec.base.lookups import attributes_of, described, found_at
-from cachec.base.paths import allowed, entries, links_on
+from cachec.base.paths import absolute, allowed, entries, links_on, relative_to
 from cachec.errors import UsageError
 from cachec.key.tools.environment import variable_digest
 from cachec.key.tools.platform import accelerators_digest, processor_digest
@@ -108,24 +108,43 @@ def content_digest(path: str, flags: str, digests: FileDigests) -> str:
     return digest_bytes(b"%o %b" % (os.stat(path).st_mode, digests.of_installed(path).encode()))
 
 
-def lookup_digest(path: str, flags: str, keyed: Callable[[str], str] = str) -> str:
-    """The digest of what a look-up of a path finds. flags: words of ``link`` (one at the end is not followed) and
-    ``exists`` (no more counts). keyed: the text of the real path of a folder as it counts."""
+def lookup_digest(path: str, flags: str, keyed: Callable[[str], str] | None = None) -> str:
+    """The digest of what a look-up of a path finds. flags: words of ``link`` (one at the end is not followed),
+    ``exists`` and ``mode`` (no more counts). keyed: the text of the real path of a folder as it counts; None: how it
+    lies from the path, so that a folder that was moved with all on the way to it is the same."""
     follow = "link" not in flags
     if "exists" in flags:
         return exists_digest(there=not found_at(path, follow=follow).startswith(b"-"))
     try:
         status = os.stat(path, follow_symlinks=follow)
+        if "mode" in flags:
+            return mode_digest(status.st_mode)
         if stat.S_ISDIR(status.st_mode):
-            return digest_bytes(b"%o %b" % (status.st_mode, os.fsencode(keyed(os.path.realpath(path)))))
+            real = os.path.realpath(path)
+            text = _real_from(path, real) if keyed is None else keyed(real)
+            return digest_bytes(b"%o %b" % (status.st_mode, os.fsencode(text)))
         return digest_bytes(described(status, os.readlink(path) if stat.S_ISLNK(status.st_mode) else ""))
     except OSError as error:
         return digest_bytes(b"-%d" % (error.errno or 0))
 
 
+def _real_from(path: str, real: str) -> str:
+    """The real path of a folder, from the folder that ``path`` is in; itself where they have but the root in common."""
+    place = absolute(path)
+    if place == real:
+        return ""
+    folder = os.path.dirname(place)
+    return real if os.path.commonpath((folder, real)) == "/" else relative_to(real, folder)
+
+
 def exists_digest(*, there: bool) -> str:
     """The digest of a look-up that asks for no more than whether something is there."""
     return PRESENT if there else ABSENT
+
+
+def mode_digest(mode: int) -> str:
+    """The digest of a look-up that asks for no more than type and mode."""
+    return digest_bytes(b"mode %o" % mode)
 
 
 def names_digest(names: Iterable[str]) -> str:

@@ -45,20 +45,25 @@ _NOT_FOUND, _NOT_STARTED = 127, 126
 _WRONG_USE = 2
 
 
-def main(args: Sequence[str], overrides: Mapping[str, object] | None = None) -> int:
-    """Run the command line behind ``--``; returns its exit status. ``args``: what follows ``cachec exec``."""
-    ending = conclude(args, overrides or {})
+def main(args: Sequence[str], overrides: Mapping[str, object] | None = None, descriptors: Sequence[int] = ()) -> int:
+    """Run the command line behind ``--``; returns its exit status. ``args``: what follows ``cachec exec``. descriptors:
+    those above 2 that the command inherits."""
+    ending = conclude(args, overrides or {}, descriptors=descriptors)
     assert ending is not None
     return perform(ending)
 
 
 def conclude(
-    args: Sequence[str], overrides: Mapping[str, object], *, served_with: Known | None = None
+    args: Sequence[str],
+    overrides: Mapping[str, object],
+    *,
+    served_with: Known | None = None,
+    descriptors: Sequence[int] = (),
 ) -> Ending | None:
     """The same, but for what only the process that was called can do. served_with: where this one is another's, the
     digests of files that it knows; None is returned then where that has to do all of it by itself."""
     try:
-        return _execute(args, overrides, served_with)
+        return _execute(args, overrides, served_with, descriptors)
     except CommandFailed as failed:
         return Ending(failed.ended.returncode, failed.ended.stdout, failed.ended.stderr)
     except CachecError as error:
@@ -70,7 +75,9 @@ def conclude(
         return Ending(-signal.SIGPIPE)
 
 
-def _execute(args: Sequence[str], overrides: Mapping[str, object], served_with: Known | None) -> Ending | None:
+def _execute(
+    args: Sequence[str], overrides: Mapping[str, object], served_with: Known | None, descriptors: Sequence[int]
+) -> Ending | None:
     given, argv = options.parse(args)
     program = which(argv[0], os.environ)
     if program is None:
@@ -108,7 +115,7 @@ def _execute(args: Sequence[str], overrides: Mapping[str, object], served_with: 
             if served_with is not None:
                 return None  # what was read of it here would be gone for the other
             stdin = _spool()
-        return _through_engine(list(args), opened, command, stdin)
+        return _through_engine(list(args), opened, command, stdin, descriptors)
     except PassThrough as passed:
         way = passed
     except BrokenPipeError:
@@ -151,7 +158,9 @@ def _count(opened: OpenedCache, way: PassThrough, argv: Sequence[str]) -> None:
         say(f"{way.reason.value} {name}: {way.detail}")
 
 
-def _through_engine(args: list[str], opened: Opened, command: Command, stdin: int | None) -> Ending:
+def _through_engine(
+    args: list[str], opened: Opened, command: Command, stdin: int | None, descriptors: Sequence[int]
+) -> Ending:
     kept = None if stdin is None else f"/proc/self/fd/{stdin}"
     itself = (command.program, [*command.argv])
     made: list[dict[str, Any]] = []
@@ -164,7 +173,7 @@ def _through_engine(args: list[str], opened: Opened, command: Command, stdin: in
 
         line = stripped_command_line(command, stripped)
         source = f"/proc/self/fd/{stripped[0].fd}" if stripped else stdin
-        made.append(run_command(opened.environment, command, line, source))
+        made.append(run_command(opened.environment, command, line, source, descriptors))
         return made[-1]
 
     def told() -> LineCalled:

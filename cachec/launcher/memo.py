@@ -184,6 +184,8 @@ class Draft:
                 self._installed.add(path)
             elif read.kind == "lookup":
                 follow = "link" not in read.name
+                if "mode" in read.name:
+                    raise _Unfit
                 found = found_at(path, follow=follow)
                 is_there = "exists" in read.name and not found.startswith(b"-")
                 self._lookups[path, _flag(follow)] = b"+" if is_there else found

@@ -12,7 +12,7 @@ from cachec.launcher.command import Options
 
 #: Options with a value, each of which may come several times.
 _MANY = ("--input", "--output", "--outputs", "--weights", "--env", "--ignore-env", "--tool", "--network")
-_SWITCHES = ("--strip", "--hardlink", "--portable", "--restat", "--stdin")
+_SWITCHES = ("--strip", "--hardlink", "--portable", "--restat", "--stdin", "--relocatable")
 
 
 def parse(args: Sequence[str]) -> tuple[Options, list[str]]:
@@ -54,6 +54,7 @@ def parse(args: Sequence[str]) -> tuple[Options, list[str]]:
         portable="--portable" in switches,
         patterns=tuple(many["--outputs"]),
         stdin="--stdin" in switches,
+        relocatable="--relocatable" in switches,
         ignore_env=tuple(many["--ignore-env"]),
         network=_network(many["--network"]),
         restat="--restat" in switches,

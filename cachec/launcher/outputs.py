@@ -9,8 +9,8 @@ from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
 from cachec.base import fsio
+from cachec.base.fsio import Identity, identity_if_there
 from cachec.base.hashing import FileDigests, digest_bytes
-from cachec.commands.watched import states
 from cachec.errors import StoreFault
 from cachec.launcher.command import Output
 from cachec.model import Reason
@@ -52,7 +52,7 @@ def outputs_held(
 
 def check_stored(recorder: Recorder, outputs: Sequence[Output]) -> None:
     """Have the result kept out where an output changes between now and when it is in the store."""
-    after = {path: state for output in outputs for path, state in states(output.path)}
+    after = {path: state for output in outputs for path, state in _states(output.path)}
 
     def check() -> None:
         for path, before in after.items():
@@ -105,3 +105,16 @@ class Untouched:
 def _place(status: os.stat_result) -> tuple[int, int, int]:
     """Which file it is, and its mode."""
     return status.st_dev, status.st_ino, status.st_mode
+
+
+def _states(path: str) -> Iterator[tuple[str, Identity | None]]:
+    """Of the file, or of every file below the folder; nothing where neither is there."""
+    if not os.path.isdir(path):
+        now = identity_if_there(path)
+        if now is not None:
+            yield path, now
+        return
+    for where, _, names in os.walk(path):
+        for name in names:
+            place = os.path.join(where, name)
+            yield place, identity_if_there(place)

@@ -49,6 +49,10 @@ class Places(msgspec.Struct, frozen=True):
             return BELOW_BASE + path[len(self.base) + 1 :]
         return path
 
+    def folder(self, real: str) -> str:
+        """A real path of a folder that was looked up, as it counts. Where the current one is counts by itself."""
+        return "." if real == os.path.realpath(self.cwd) else self.kept(real)
+
     def present(self, kept: str) -> str:
         """The absolute path that a kept one stands for here."""
         if not kept.startswith(BELOW_BASE):

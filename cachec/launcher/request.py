@@ -276,6 +276,8 @@ def _refinements(options: Options) -> Iterator[str]:
     yield from (f"cache folder {folder}" for folder in options.cache_folders)
     if options.network:
         yield f"--network {options.network}"
+    if options.relocatable:
+        yield "--relocatable"
 
 
 def _described_environment(command: Command) -> AdapterEnvironment:

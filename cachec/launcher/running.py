@@ -30,11 +30,14 @@ from cachec.recording import Recorder
 from cachec.tracing.accesses import Change, Effect
 
 
-def run_command(where: RunEnvironment, command: Command, argv: Sequence[str], stdin: str | None) -> dict[str, Any]:
+def run_command(
+    where: RunEnvironment, command: Command, argv: Sequence[str], stdin: str | None, descriptors: Sequence[int] = ()
+) -> dict[str, Any]:
     """Run it on its real paths and say what it wrote. To be called in the context of a stage's run.
 
     argv: the command line as it is to run: that of ``command``, or one with stripped inputs. stdin: the file that
-    standard input was kept in. Raises CommandFailed for any status but 0, OSError where the program can't be started.
+    standard input was kept in. descriptors: those above 2 that it inherits. Raises CommandFailed for any status but
+    0, OSError where the program can't be started.
     """
     recorder = recording.current()
     assert recorder is not None
@@ -43,18 +46,21 @@ def run_command(where: RunEnvironment, command: Command, argv: Sequence[str], st
     before, begin = (stdin_digest(where.digests), _offset()) if source == 0 else ("", 0)
     untouched = Untouched(command.outputs, where.digests, restat=command.options.restat)
     flags = texts.time_flags(command)
-    run = run_traced([*argv, *flags], environ=environ, cwd=command.cwd, stdin=source)
+    run = run_traced([*argv, *flags], environ=environ, cwd=command.cwd, stdin=source, descriptors=descriptors)
     sees_time = bool(flags) and texts.has_seen_time(run.ended.stderr)
     if sees_time:
         if texts.EPOCH not in environ:
             recorder.keep_out(Reason.VOLATILE_INPUT, "the time or the date is in its result")
-        run = run_traced(argv, environ=environ, cwd=command.cwd, stdin=source)  # for what it says without the flags
+        # For what it says without the flags.
+        run = run_traced(argv, environ=environ, cwd=command.cwd, stdin=source, descriptors=descriptors)
     elif run.ended.returncode and run.accesses.may_be_interrupted and not run.accesses.changes and source != 0:
         recorder.keep_out(Reason.UNTRACED, "a signal interrupted one of its look-ups, which a tracer makes possible")
         bare = run_process(argv, command.program, environ=environ, cwd=command.cwd, stdin=stdin, in_session=True)
         run = run._replace(ended=bare)
     if run.ended.returncode:
         raise CommandFailed(run.ended)
+    if descriptors and run.accesses.uses_descriptor:
+        recorder.keep_out(Reason.UNDESCRIBED, "it used an open file that it was given beside its streams")
     if source == 0 and run.accesses.uses_stdin:
         _note_stdin(before, recorder)
     untouched.put_back()
@@ -115,7 +121,7 @@ class _Record:
         given = {output.path for output in command.outputs}
         named = named | withheld | {os.path.realpath(path) for path in given}
         files: dict[str, str] = {}
-        reads = Reads(self._run, self._where.digests, command.cwd, keyed=places.kept, named=named, is_cache=is_cache)
+        reads = Reads(self._run, self._where.digests, command.cwd, keyed=places.folder, named=named, is_cache=is_cache)
         try:
             for read in reads.all():
                 if read.kind == "content":
@@ -145,7 +151,8 @@ class _Record:
             self._recorder.seen(Read("same", f"{len(group)} paths", kept, places.sameness(kept)))
         if places.base is None:
             return
-        if (is_source and texts.may_hold_folder(command, files, places.base)) or (command.is_plain and not is_source):
+        may_hold = texts.may_hold_folder(command, files, places.base) if is_source else command.is_plain
+        if may_hold and not command.options.relocatable:
             self._recorder.seen(Read("folder", "base_dir", "", places.digest("base_dir")))
 
     def _of_time(self, files: Mapping[str, str]) -> None:

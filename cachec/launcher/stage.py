@@ -98,7 +98,7 @@ class PlacedDependencies(Dependencies):
         if read.kind in {"env", "stdin", "umask"}:
             return super().present(read)
         if read.kind == "lookup":
-            return lookup_digest(self._places.present(read.where), read.name, self._places.kept)
+            return lookup_digest(self._places.present(read.where), read.name, self._places.folder)
         return super().present(msgspec.structs.replace(read, where=self._places.present(read.where)))
 
 

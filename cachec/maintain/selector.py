@@ -178,7 +178,7 @@ def _source(text: str, around: Surroundings) -> Match:
 
     def seen(item: Item) -> bool:
         return any(
-            read.kind in {"file", "absent", "listing", "tool"}
+            read.kind in {"file", "absent", "listing", "tool", "content", "lookup", "names"}
             and (
                 (where := around.place(read.where)) in places
                 or where.startswith(inside)

@@ -18,7 +18,7 @@ from cachec.model import Digest, Part, PartKind, Read, Trace
 from cachec.store.summaries import Facts, KeyedTool
 
 #: Reads that tell by themselves what they would see now. ``env`` is left out: another shell has other variables.
-_KINDS = frozenset({"file", "absent", "listing", "tool"})
+_KINDS = frozenset({"file", "absent", "listing", "tool", "content", "names"})
 
 
 class Staleness:

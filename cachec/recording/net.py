@@ -7,7 +7,7 @@ in place of code, nothing runs; there the static part of the key is needed, whic
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
 from typing import NamedTuple, Protocol
 
@@ -35,6 +35,9 @@ class Beside(Protocol):
 
     def counting(self, path: str) -> Iterable[str]:
         """The paths by which a file counts that was opened at ``path``; none for one that does not."""
+
+    def paused(self) -> AbstractContextManager[None]:
+        """Until the body ends, files that are opened are known, or others open them. What changes there counts."""
 
     def close(self) -> None:
         """End the watch."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from cachec.base.hashing import EMPTY, FileDigests
+from cachec.base.paths import absolute
 from cachec.model import Read, Reason
 from cachec.recording import whose
 
@@ -59,9 +61,11 @@ class Recorder:
         parent: Recorder | None = None,
         digests: FileDigests | None = None,
         net: Net | None = None,
+        results: Iterable[str] = (),
     ) -> None:
         """digests: where the digests of files are remembered for this run (the cache's own, in a stage). net: observes
-        what nothing else records, while the recorder is the current one."""
+        what nothing else records, while the recorder is the current one. results: paths of results of other stages that
+        are arguments. They are in the key, and what they were made of is read by whoever called those stages."""
         self.stage = stage
         self.digests = digests if digests is not None else FileDigests()
         self.net = net
@@ -79,6 +83,8 @@ class Recorder:
         self._reads: dict[tuple[str, str, str], Read] = {}
         self._contradictions: list[Read] = []
         self._scratch: list[str] = []
+        self._products: set[str] = set()
+        self._results = frozenset(each for path in results for each in (absolute(path), os.path.realpath(path)))
         self._kept_out: tuple[Reason, str] | None = None
         self._commands: list[CommandRun] = []
         #: Reads of which it is known that they held until the run ended.
@@ -132,8 +138,11 @@ class Recorder:
 
     def traced(self, read: Read) -> None:
         """A command looked this up, and it has changed since then by that command alone: nobody needs to look again."""
-        self.checked.add(read)
-        self._pass_on(read)
+        if self._results.isdisjoint(_with_folders_above(read.where)):
+            self.checked.add(read)
+            self._add(read)
+        if self.parent is not None:
+            self.parent.traced(read)
 
     def nested(self, stage: Any) -> None:
         """The run called another stage: whatever is in the key of that counts, whether it ran or not."""
@@ -172,6 +181,40 @@ class Recorder:
         """These folders, and those of the runs around this one."""
         with self._lock:
             return (*self._scratch, *(() if self.parent is None else self.parent.scratch()))
+
+    def add_products(self, paths: Iterable[str]) -> None:
+        """A command of this run, or of one inside of it, made what is at these real paths."""
+        paths = tuple(paths)
+        with self._lock:
+            self._products.update(paths)
+        if self.parent is not None:
+            self.parent.add_products(paths)
+
+    def has_made(self, path: str) -> bool:
+        """Whether a command of this run, or of one around it, made what is at a real path, or a folder above it."""
+        with self._lock:
+            if self._products and not self._products.isdisjoint(_with_folders_above(path)):
+                return True
+        return self.parent is not None and self.parent.has_made(path)
+
+    @contextmanager
+    def unwatched(self) -> Iterator[None]:
+        """While a command runs whose look-ups are known, nothing of this run opens files unseen: what is opened is of
+        the command, or of another process. Without effect where the run has other threads, which may open some."""
+        if self.parent is not None:
+            with self.parent.unwatched(), self._unwatched():
+                yield
+        else:
+            with self._unwatched():
+                yield
+
+    @contextmanager
+    def _unwatched(self) -> Iterator[None]:
+        if self.net is None or self.net.beside is None or whose.has_threads(self):
+            yield
+        else:
+            with self.net.beside.paused():
+                yield
 
     def drop_scratch(self) -> None:
         """The results are stored, or there are none: remove the scratch folders."""
@@ -230,3 +273,9 @@ def recording(recorder: Recorder) -> Iterator[Recorder]:
         recorder.is_on = False
         whose.here.reset(token)
         whose.ends()
+
+
+def _with_folders_above(path: str) -> Iterator[str]:
+    while path:
+        yield path
+        path = path.rpartition("/")[0]

@@ -77,6 +77,16 @@ def ends() -> None:
             held.lent[place] = thing, around
 
 
+def has_threads(recorder: Any) -> bool:
+    """Whether other threads may work for a run: this one is of a pool, or the run has started one that lives, or has
+    given a pool a job that has not begun."""
+    if here.get() is None:
+        return True
+    lent = [thing for thing, owner in list(_held().lent.values()) if owner is recorder]
+    threads = [thing() if isinstance(thing, weakref.ref) else thing for thing in lent]
+    return any(not isinstance(each, threading.Thread) or each.is_alive() for each in threads if each is not None)
+
+
 def job_function() -> CodeType | None:
     """The function that this thread runs for a ``ThreadPoolExecutor``, inside of what hands it on; None where it runs
     none that Python code is known of."""

@@ -103,7 +103,7 @@ class Looker:
         if changed is None:
             return Look(Reason.ENTRY_GONE, detail="the entry holds no trace")
         reason = _CHANGED.get(changed.kind, Reason.DEPENDENCY_CHANGED)
-        return Look(reason, detail=_read_in_words(changed, request.keeps_out))
+        return Look(reason, detail=describe_change(changed, request.keeps_out))
 
     def decode(self, request: Request, trace: Trace) -> Any:
         """The result of a run, as this call gets it. Raises StoreFault, OSError."""
@@ -254,8 +254,9 @@ def _new_in_words(names: Sequence[str], other: tuple[Digest, tuple[Part, ...]] |
     return f"{shown} was never compiled{nearest}"
 
 
-def _read_in_words(read: Read, keeps_out: str) -> str:
-    """keeps_out: what would keep a folder out of what a command writes; empty where that is not known."""
+def describe_change(read: Read, keeps_out: str = "") -> str:
+    """Return in words how something differs from what a run read. keeps_out: what would keep a folder out of what a
+    command writes; empty where that is not known."""
     if read.kind == "weight":
         return f"weight {read.name!r} of {read.where} has other bytes"
     if read.kind == "code":
@@ -290,8 +291,8 @@ def _read_in_words(read: Read, keeps_out: str) -> str:
         "same": "are one where they were several, or several where they were one",
         "folder": "is another one, and its path is in the result"
         if is_anchored(read.where)
-        else "is another one, and its path is in what the command wrote: "
-        + (keeps_out or "`cachec audit` says what keeps it out"),
+        else "is another one, and its path is, or may be, in what the command wrote: "
+        + (keeps_out or "--relocatable says that it is not"),
     }[read.kind]
     return f"{read.kind} {read.where} {verb}"
 

@@ -52,9 +52,12 @@ if TYPE_CHECKING:  # on a miss only, or for a read that few traces have
     from cachec.stage.watching import Below
 
 #: Reads whose ``where`` is a path.
-_PATHS = frozenset({"file", "absent", "there", "listing", "links", "access", "status", "tool", "code", "cwd", "folder"})
+_PATHS = frozenset(
+    {"file", "absent", "there", "listing", "links", "access", "status", "tool", "code", "cwd", "folder"}
+    | {"content", "lookup", "names", "attributes"}
+)
 #: Those of them that tell what is there whole.
-_WHOLE = frozenset({"file", "absent", "listing", "tool", "code"})
+_WHOLE = frozenset({"file", "absent", "listing", "tool", "code", "content"})
 
 _WRITTEN = "was written to meanwhile"
 
@@ -93,9 +96,12 @@ class Observing:
         """The net for a run that is about to begin; None where nothing is recorded, unless it is wanted ``always``."""
         if not self.on and not always:
             return None
+        from cachec.commands.run import are_commands_alone
         from cachec.recording.net import Net
         from cachec.stage.watching import Places, PlacesWatch, texts_of
 
+        if are_commands_alone(request.stage.__wrapped__):
+            return Net(self._requests.is_project)
         current = current_folder()  # where that is gone, nothing can be opened in it
         beside = {os.path.dirname(absolute(path)) for path in request.inventory.paths if os.path.isfile(path)}
         places = Places(beside, current, self._ran.is_elsewhere, self._below)

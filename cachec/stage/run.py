@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import time
 from collections.abc import Mapping
@@ -75,7 +76,9 @@ class Run:
         if outer is not None:
             outer.nested(stage)
         net = tools.observing.net(request, always=watched) if tools.observing is not None else None
-        self.recorder = Recorder(stage.options.name, outer, tools.digests, net)
+        store = os.path.join(tools.store.folder, "")
+        results = [path for path in request.inventory.paths if os.path.abspath(path).startswith(store)]
+        self.recorder = Recorder(stage.options.name, outer, tools.digests, net, results)
         ignored = stage.options.ignore
         self.arguments = {
             name: value if name in ignored else replace_weights(value, name, self._guard)

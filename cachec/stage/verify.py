@@ -30,7 +30,7 @@ def undeclared(observed: Observed, reads: Sequence[Read], *, recorded: bool) -> 
 
     recorded: whether the files that it opened are reads of its trace.
     """
-    known = {os.path.realpath(read.where) for read in reads if read.kind in {"file", "absent", "tool"}}
+    known = {os.path.realpath(read.where) for read in reads if read.kind in {"file", "absent", "tool", "content"}}
     opened = () if recorded else map(os.path.realpath, observed.opened)
     copied = observed.copied is not None and not recorded
     kinds = {

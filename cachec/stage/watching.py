@@ -24,7 +24,7 @@ from cachec.base.kept import Kept
 from cachec.base.mounts import WATCHED_FILESYSTEMS, Mounts
 from cachec.base.paths import absolute
 from cachec.base.standing import standing
-from cachec.commands.opens import FolderWatch
+from cachec.stage.folder_watch import FolderWatch
 from cachec.weights.formats import CHECKPOINT_SUFFIXES
 
 #: What is looked through below a folder: levels, folders in all, names in each.

@@ -562,7 +562,8 @@ class DiskcacheIndex:
             self.atomically(lambda: None)
         except StoreFault as error:
             self._pending.clear()  # forgetting is no error, growing without a bound would be one
-            self._on_fault(error.fault, error.detail)
+            if error.fault is not Fault.STORE_UNWRITABLE:  # a store that is only read: who publishes reports it
+                self._on_fault(error.fault, error.detail)
 
     def close(self) -> None:
         """Write what is still to be remembered, and let go of the files. A later call opens them again."""

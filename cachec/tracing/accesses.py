@@ -111,7 +111,7 @@ class Input(NamedTuple):
     target: str | None
     #: Of a listed folder: the names that were in it before the run, sorted.
     names: tuple[str, ...] | None
-    #: What the run itself did later to what it had looked up.
+    #: What the run itself did later to what it had looked up. Both CREATED and REMOVED: it is gone again.
     effect: Effect
 
 
@@ -141,8 +141,25 @@ class Accesses(NamedTuple):
     notifications: int
     #: Whether a process read from the standard input that the run was given, or duplicated it.
     uses_stdin: bool
+    #: The same of another descriptor that the run inherited, or that it was written to.
+    uses_descriptor: bool
     #: Whether a process asked for the mask of new files, which umask(2) tells by setting another.
     uses_umask: bool
+
+
+def unseen(returncode: int, problem: Problem) -> Accesses:
+    """Return the record of a run of which nothing was seen, because of ``problem``."""
+    return Accesses(
+        returncode,
+        inputs=(),
+        changes=(),
+        problems=(problem,),
+        may_be_interrupted=False,
+        notifications=0,
+        uses_stdin=True,
+        uses_descriptor=True,
+        uses_umask=True,
+    )
 
 
 def state_of(status: os.stat_result) -> State:

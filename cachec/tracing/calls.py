@@ -14,7 +14,7 @@ from functools import partial
 from cachec.tracing.accesses import Kind, Reason
 from cachec.tracing.paths import AT_FDCWD, BadAddress, Memory, Unreadable, Unresolvable, descriptor_path, locate
 from cachec.tracing.recorder import Commit, Recorder
-from cachec.tracing.syscalls import READS_DESCRIPTOR
+from cachec.tracing.syscalls import READS_DESCRIPTOR, WRITES_DESCRIPTOR
 
 #: Takes the thread and the arguments of a call; returns what is to be recorded once it goes on.
 Handler = Callable[[int, tuple[int, ...]], Commit | None]
@@ -103,11 +103,12 @@ class Calls:
         memory: Memory,
         numbers: Mapping[str, int],
         supervisor: int,
-        stdin: os.stat_result | None,
+        given: Mapping[int, os.stat_result | None],
     ) -> None:
-        """supervisor: the process that started the run. stdin: what the run was given; None where that is not known."""
+        """supervisor: the process that started the run. given: standard input and other descriptors that the run was
+        given; None where it is not known what one is."""
         self._recorder = recorder
-        self._stdin = stdin
+        self._given = given
         self._locate = partial(locate, supervisor)
         self._memory = memory
         self._abstract_sockets: set[bytes] = set()
@@ -143,9 +144,10 @@ class Calls:
             named[name] = self._on_path(descriptor, path, flags, recorder.set_attributes)
         for name, (descriptor, path) in _MAKES.items():
             named[name] = self._on_path(descriptor, path, False, lambda f, p, _: recorder.make_name(f, p))
-        for name in READS_DESCRIPTOR:
-            named[name] = self._read_stdin
-        named["fcntl"] = self._save_stdin
+        for name in {**READS_DESCRIPTOR, **WRITES_DESCRIPTOR}:
+            positions = {table[name] for table in (READS_DESCRIPTOR, WRITES_DESCRIPTOR) if name in table}
+            named[name] = partial(self._use_descriptor, tuple(positions))
+        named["fcntl"] = self._duplicate
         for name in _NAMESPACE_CALLS:
             named[name] = partial(self._refuse, Reason.NAMESPACE, name)
         for name in _UNSUPPORTED_CALLS:
@@ -287,22 +289,29 @@ class Calls:
             self._recorder.may_be_interrupted = True
         return None
 
-    def _read_stdin(self, pid: int, _arguments: tuple[int, ...]) -> Commit | None:
-        """Descriptor 0 is used: it is the run's own standard input, unless the process has opened another."""
-        if self._recorder.uses_stdin:
-            return None
-        if self._stdin is not None:
-            try:
-                status = os.stat(f"/proc/{pid}/fd/0")
-            except OSError:
-                return None  # it is closed
-            if (status.st_dev, status.st_ino) != (self._stdin.st_dev, self._stdin.st_ino):
-                return None
-        return partial(setattr, self._recorder, "uses_stdin", True)
+    def _use_descriptor(self, positions: tuple[int, ...], pid: int, arguments: tuple[int, ...]) -> Commit | None:
+        """A descriptor with the number of a given one is used: it is that, unless the process has opened another."""
+        for position in positions:
+            fd = arguments[position] & 0xFFFFFFFF
+            name = "uses_descriptor" if fd else "uses_stdin"
+            if fd in self._given and not getattr(self._recorder, name) and self._is_given(pid, fd):
+                return partial(setattr, self._recorder, name, True)
+        return None
 
-    def _save_stdin(self, pid: int, arguments: tuple[int, ...]) -> Commit | None:
+    def _is_given(self, pid: int, fd: int) -> bool:
+        given = self._given[fd]
+        if given is None:
+            return True
+        try:
+            status = os.stat(f"/proc/{pid}/fd/{fd}")
+        except OSError:
+            return False  # it is closed
+        return (status.st_dev, status.st_ino) == (given.st_dev, given.st_ino)
+
+    def _duplicate(self, pid: int, arguments: tuple[int, ...]) -> Commit | None:
         """A shell that redirects its standard input keeps the old one at 10 or above, and does not read it there."""
-        return None if arguments[2] >= _SAVED_FROM else self._read_stdin(pid, arguments)
+        is_kept = arguments[0] & 0xFFFFFFFF == 0 and arguments[2] >= _SAVED_FROM
+        return None if is_kept else self._use_descriptor((0,), pid, arguments)
 
     def _refuse(self, reason: Reason, name: str, _pid: int, _arguments: tuple[int, ...]) -> Commit | None:
         return self._recorder.problem(reason, name)

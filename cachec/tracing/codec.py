@@ -16,7 +16,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 from cachec.tracing.accesses import Accesses
 
 #: Another form of the records, or another meaning, gets another number.
-_FORM = "record 3"
+_FORM = "record 4"
 
 
 class DamagedRecord(ValueError):

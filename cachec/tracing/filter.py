@@ -11,8 +11,9 @@ import itertools
 import os
 import signal
 import struct
+from collections.abc import Sequence
 
-from cachec.tracing.syscalls import READS_DESCRIPTOR, Architecture
+from cachec.tracing.syscalls import READS_DESCRIPTOR, WRITES_DESCRIPTOR, Architecture
 
 #: CLONE_NEW*: a process that has one of these may see other files under the same path.
 NEW_NAMESPACE = 0x7E020000
@@ -32,11 +33,12 @@ _EQUAL, _AT_LEAST, _ANY_BIT = 0x15, 0x35, 0x45
 _Instruction = tuple[int, int, int, int]
 
 
-def assemble(machine: Architecture, token: int) -> bytes:
+def assemble(machine: Architecture, token: int, descriptors: Sequence[int] = ()) -> bytes:
     """Return the filter: calls of the table are reported, io_uring does not exist, all else is allowed.
 
     Calls of another architecture or ABI are all reported. token: a sendmsg(2) whose flags have this number in their
-    upper half, which the kernel ignores, is allowed: by it the child sends the listener to its parent.
+    upper half, which the kernel ignores, is allowed: by it the child sends the listener to its parent. descriptors:
+    those beside the streams whose use is reported.
     """
     code: list[_Instruction] = [(_LOAD, 0, 0, 4), (_EQUAL, 1, 0, machine.audit), _return(_NOTIFY), (_LOAD, 0, 0, 0)]
     if machine.has_x32:
@@ -49,10 +51,12 @@ def assemble(machine: Architecture, token: int) -> bytes:
         "clone": _allow_without(0, NEW_NAMESPACE),
         "unshare": _allow_without(0, NEW_NAMESPACE | _NEW_TIME_NAMESPACE),
         "rt_sigaction": _for_signals() + _allow_null(1),
-        **{name: _notify_if_null(index) for name, index in READS_DESCRIPTOR.items()},
-        "fcntl": _notify_if_duplicating(),
+        **_on_descriptors((0, *descriptors), descriptors),
+        "fcntl": _notify_if_duplicating((0, *descriptors)),
     }
     for name, number in machine.numbers.items():
+        if not descriptors and name in WRITES_DESCRIPTOR.keys() - READS_DESCRIPTOR.keys():
+            continue
         block = conditions.get(name, [_return(_NOTIFY)])
         code += [(_EQUAL, 0, len(block), number), *block]
     code.append(_return(_ALLOW))
@@ -109,15 +113,26 @@ def _allow_null(index: int) -> list[_Instruction]:
     return [lower, (_EQUAL, 0, 3, 0), upper, (_EQUAL, 0, 1, 0), _return(_ALLOW), _return(_NOTIFY)]
 
 
-def _notify_if_null(index: int) -> list[_Instruction]:
-    """Report the call where an argument, a descriptor, is 0."""
-    return [_argument(index), (_EQUAL, 0, 1, 0), _return(_NOTIFY), _return(_ALLOW)]
+def _on_descriptors(read: Sequence[int], written: Sequence[int]) -> dict[str, list[_Instruction]]:
+    """The blocks of calls that are reported where they read from, or write to, one of these descriptors."""
+    blocks: dict[str, list[_Instruction]] = {}
+    for table, descriptors in ((READS_DESCRIPTOR, read), (WRITES_DESCRIPTOR, written)):
+        for name, index in table.items():
+            blocks.setdefault(name, []).extend(_notify_if_in(index, descriptors) if descriptors else [])
+    return {name: [*block, _return(_ALLOW)] for name, block in blocks.items()}
 
 
-def _notify_if_duplicating() -> list[_Instruction]:
-    """Report fcntl(2) where it duplicates descriptor 0: F_DUPFD, F_DUPFD_CLOEXEC."""
-    commands = [_argument(1), (_EQUAL, 1, 0, 0), (_EQUAL, 0, 1, 1030), _return(_NOTIFY), _return(_ALLOW)]
-    return [_argument(0), (_EQUAL, 0, len(commands) - 1, 0), *commands]
+def _notify_if_in(index: int, values: Sequence[int]) -> list[_Instruction]:
+    """Report the call where the lower half of an argument is one of these values; else go on."""
+    last = len(values)
+    compared = [(_EQUAL, last - at - 1, 1 if at == last - 1 else 0, value) for at, value in enumerate(values)]
+    return [_argument(index), *compared, _return(_NOTIFY)]
+
+
+def _notify_if_duplicating(descriptors: Sequence[int]) -> list[_Instruction]:
+    """Report fcntl(2) where it duplicates one of these: F_DUPFD, F_DUPFD_CLOEXEC."""
+    duplicates = [_argument(1), (_EQUAL, 2, 0, 0), (_EQUAL, 1, 0, 1030), _return(_ALLOW)]
+    return [*duplicates, *_notify_if_in(0, descriptors), _return(_ALLOW)]
 
 
 def _allow_without(index: int, bits: int) -> list[_Instruction]:

@@ -66,7 +66,7 @@ class NestedRuns:
             except OSError:  # it was killed
                 listener.answer(report)
                 return
-            calls = Calls(recorder, self._memory, self._numbers, process, None)
+            calls = Calls(recorder, self._memory, self._numbers, process, {0: None})
             file = os.memfd_create("cachec-tracing")
             self._runs[request.token] = _Run(process, recorder, calls, file, {}, [0])
             listener.answer_with(report, file)
@@ -81,6 +81,7 @@ class NestedRuns:
                 run.recorder.may_be_interrupted,
                 run.notifications[0],
                 run.recorder.uses_stdin,
+                run.recorder.uses_descriptor,
                 run.recorder.uses_umask,
             )
             accesses = Accesses(0, inputs, changes, problems, *flags)

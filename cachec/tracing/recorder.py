@@ -66,6 +66,9 @@ class _Claim:
         self.before = self.replaced = before
         self.is_moved_here = False
 
+    def add(self, effect: Effect) -> None:
+        self.effect |= effect
+
 
 class Recorder:
     """The record of one run. Paths are bytes; ``folder`` is empty, or what a relative path starts from."""
@@ -75,6 +78,8 @@ class Recorder:
         self.may_be_interrupted = False
         #: Whether standard input was read, or duplicated.
         self.uses_stdin = False
+        #: The same of another descriptor that the run inherited.
+        self.uses_descriptor = False
         #: Whether the mask of new files was asked for.
         self.uses_umask = False
         #: Whether programs run without the privileges of their owner and group (PR_SET_NO_NEW_PRIVS).
@@ -104,8 +109,11 @@ class Recorder:
             mode = status.st_mode & 0o170000
             if mode not in _ORDINARY:
                 return self._look_up_special(full, follow, status, kind, key)
-        if self._claims and self._is_own(full, follow, status):
-            return None
+        if self._claims:
+            if self._is_own(full, follow, status):
+                return None
+            if follow and status is not None and self._is_below_own(full):
+                return self.look_up(b"", _real_path(full, follow=True), True, kind)  # a link of the run leads there
         if known is not None:
             return partial(known.add, kind)
         if status is not None and mode == stat.S_IFDIR:
@@ -180,9 +188,10 @@ class Recorder:
         full, status = _status(folder, path, follow)
         if status is None:
             return self.look_up(folder, path, follow, _STATUS)
-        if self._is_own(full, follow, status):
-            return None
-        return self._claim(full, follow, Effect.ATTRIBUTES, status)
+        if not self._is_own(full, follow, status):
+            return self._claim(full, follow, Effect.ATTRIBUTES, status)
+        claim = self._claims.get(_real_path(full, follow))
+        return None if claim is None else partial(claim.add, Effect.ATTRIBUTES)
 
     def rename(
         self, source: tuple[bytes, bytes], target: tuple[bytes, bytes], *, exchanges: bool = False
@@ -279,6 +288,16 @@ class Recorder:
                 return _identity(claim.replaced) != _identity(_status(b"", path, False)[1])
         return False
 
+    def _is_below_own(self, full: bytes) -> bool:
+        """Whether a path leads through a link that the run made."""
+        path = text = os.path.normpath(full)
+        while len(path) > 1:
+            claim = self._claims.get(path)
+            if claim is not None and claim.effect & Effect.CREATED:
+                return text != _real_path(full, follow=True)
+            path = os.path.dirname(path)
+        return False
+
     def _claim(
         self, full: bytes, follow: bool, effect: Effect, status: os.stat_result | None, is_moved: bool = False
     ) -> Commit | None:
@@ -328,17 +347,25 @@ class Recorder:
                 for inner in _below(path):
                     changes.setdefault(inner, _change(inner, Effect.CREATED, None, _status(b"", inner, False)[1]))
         by_file = {(each.before.dev, each.before.ino): each.effect for each in changes.values() if each.before}
-        created = {os.path.basename(path) for path, each in changes.items() if each.before is None}
+        created = {path: each.effect for path, each in changes.items() if each.before is None}
+        passing = Effect.CREATED | Effect.REMOVED  # scratch files: made, and gone again
+        created |= {path: passing for path, claim in self._claims.items() if _is_passing(path, claim)}
+        names = set(map(os.path.basename, created))
         inputs = []
         for (folder, path, follow), look in self._lookups.items():
             effect = _NO_EFFECT
             if look.status is not None:
                 effect = by_file.get((look.status.st_dev, look.status.st_ino), effect)
-            elif created and os.path.basename(path) in created:
-                change = changes.get(_real_path(_join(folder, path), follow))
-                effect = change.effect if change is not None else effect
+            elif names and os.path.basename(path) in names:
+                effect = created.get(_real_path(_join(folder, path), follow), effect)
             inputs.append(_input(folder, path, follow, look, effect))
         return tuple(inputs), tuple(changes.values())
+
+
+def _is_passing(path: bytes, claim: _Claim) -> bool:
+    """Whether the run made what is not there before and after it."""
+    is_done = claim.effect & (Effect.CREATED | Effect.REMOVED) == Effect.CREATED | Effect.REMOVED
+    return is_done and claim.before is None and not os.path.lexists(path)
 
 
 def _both(first: Commit | None, second: Commit | None) -> Commit | None:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from cachec.tracing.accesses import Accesses, Problem, Reason
+from cachec.tracing.accesses import Accesses, Problem, Reason, unseen
 from cachec.tracing.calls import Calls
 from cachec.tracing.filter import assemble
 from cachec.tracing.listener import Keeper, Listener
@@ -42,15 +42,17 @@ def trace(
     stdin: int | None = None,
     stdout: int | None = None,
     stderr: int | None = None,
+    descriptors: Sequence[int] = (),
     readers: Mapping[int, Reader] | None = None,
 ) -> Accesses:
     """Run ``command`` once, and return how it ended and what it looked up and changed.
 
-    Where it can't be traced it runs all the same, and ``problems`` say why. program: what is started, as ``executable``
-    of ``subprocess``; None: the first word of the command. stdin, stdout, stderr: descriptors; None: those of this
-    process. readers: what takes data from descriptors while the command runs. Only the main thread can ignore the
-    signals of the terminal. Raises OSError where the program, the folder or a descriptor can't be used, and ValueError
-    for words that the kernel does not take.
+    Where it can't be traced it runs all the same, and ``problems`` say why. program: what is started, as
+    ``executable`` of ``subprocess``; None: the first word of the command. stdin, stdout, stderr: descriptors; None:
+    those of this process. descriptors: others that the command inherits, of which is told whether it uses one.
+    readers: what takes data from descriptors while the command runs. Only the main thread can ignore the signals of
+    the terminal. Raises OSError where the program, the folder or a descriptor can't be used, and ValueError for words
+    that the kernel does not take.
     """
     environ = os.environ if env is None else env
     command_ = Command.of(command, program, environ, cwd, (stdin, stdout, stderr))
@@ -59,7 +61,7 @@ def trace(
         if machine is None:
             problem = Problem(Reason.UNSUPPORTED_MACHINE, os.uname().machine)
             return _Run(command_, readers or {}, signals).run_bare(problem)
-        return _TracedRun(command_, readers or {}, signals, machine).run()
+        return _TracedRun(command_, readers or {}, signals, machine, descriptors).run()
 
 
 class _Run:
@@ -81,7 +83,7 @@ class _Run:
         finally:
             returncode = child.reap()
         child.raise_if_not_started()
-        return _untraced(returncode, problem)
+        return unseen(returncode, problem)
 
     def _poller(self, *fds: int) -> select.poll:
         poller = select.poll()
@@ -106,20 +108,27 @@ class _TracedRun(_Run):
     """One run of a command that is to be traced."""
 
     def __init__(
-        self, command: Command, readers: Mapping[int, Reader], signals: Signals, machine: Architecture
+        self,
+        command: Command,
+        readers: Mapping[int, Reader],
+        signals: Signals,
+        machine: Architecture,
+        descriptors: Sequence[int],
     ) -> None:
         super().__init__(command, readers, signals)
         self._machine = machine
+        self._descriptors = descriptors
         self._recorder = Recorder()
         self._memory = Memory()
-        self._calls = Calls(self._recorder, self._memory, machine.numbers, os.getpid(), _status(command.streams[0]))
+        given = {0: _status(command.streams[0]), **{fd: _status(fd) for fd in descriptors}}
+        self._calls = Calls(self._recorder, self._memory, machine.numbers, os.getpid(), given)
         self._notifications = 0
         self._nested = NestedRuns(self._memory, machine.numbers)
 
     def run(self) -> Accesses:
         """Run the command to its end."""
         token = int.from_bytes(os.urandom(4), "little") | 1
-        program = assemble(self._machine, token)
+        program = assemble(self._machine, token, self._descriptors)
         others = children()
         child = Child(self._command, self._signals, self._machine, program, token)
         try:
@@ -134,7 +143,7 @@ class _TracedRun(_Run):
                 return self._run_nested(others)
             if started is None:
                 problem = Problem(Reason.NO_LISTENER, "a signal ended the command before it started")
-                return _untraced(child.reap(), problem)
+                return unseen(child.reap(), problem)
             fd, self._recorder.is_unprivileged = started
             listener = Listener(fd)
             try:
@@ -155,6 +164,7 @@ class _TracedRun(_Run):
             self._recorder.may_be_interrupted,
             self._notifications,
             self._recorder.uses_stdin,
+            self._recorder.uses_descriptor,
             self._recorder.uses_umask,
         )
 
@@ -177,7 +187,7 @@ class _TracedRun(_Run):
         try:
             accesses = decode(record)
         except DamagedRecord as error:
-            return _untraced(returncode, Problem(Reason.NESTED, f"the outer tracer's record is damaged: {error}"))
+            return unseen(returncode, Problem(Reason.NESTED, f"the outer tracer's record is damaged: {error}"))
         return accesses._replace(returncode=returncode, problems=(*accesses.problems, *left))
 
     def _probe(self, child: Child, program: bytes) -> str:
@@ -270,9 +280,3 @@ def _status(descriptor: int | None) -> os.stat_result | None:
         return os.fstat(0 if descriptor is None else descriptor)
     except OSError:
         return None
-
-
-def _untraced(returncode: int, problem: Problem) -> Accesses:
-    return Accesses(
-        returncode, (), (), (problem,), may_be_interrupted=False, notifications=0, uses_stdin=True, uses_umask=True
-    )

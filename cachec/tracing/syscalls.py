@@ -106,16 +106,30 @@ sendfile 40 71
 splice 275 76
 tee 276 77
 copy_file_range 326 285
+write 1 64
+writev 20 66
+pwrite64 18 68
+pwritev 296 70
+pwritev2 328 287
+ftruncate 77 46
 mmap 9 222
 """
 
 #: Calls that take something from a descriptor, or duplicate it, by the position of the descriptor. They are reported
-#: where that is 0. sendfile(2), mmap(2) and the others have it where their manual pages say.
+#: where that is standard input. sendfile(2), mmap(2) and the others have it where their manual pages say.
 READS_DESCRIPTOR = {
     **dict.fromkeys(("read", "readv", "pread64", "preadv", "preadv2", "recvfrom", "recvmsg"), 0),
     **dict.fromkeys(("dup", "dup2", "dup3", "fcntl", "splice", "tee", "copy_file_range"), 0),
     "sendfile": 1,
     "mmap": 4,
+}
+
+#: Calls that write to a descriptor: the same, where a run was given others than its streams.
+WRITES_DESCRIPTOR = {
+    **dict.fromkeys(("write", "writev", "pwrite64", "pwritev", "pwritev2", "ftruncate", "sendfile"), 0),
+    "tee": 1,
+    "splice": 2,
+    "copy_file_range": 2,
 }
 
 

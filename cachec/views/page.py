@@ -98,7 +98,7 @@ def _head(data: dict[str, Any]) -> list[Content]:
     limit = "no limit" if store["limit"] is None else f"of {report.size(store['limit'])}"
     causes = ", ".join(f"{data[cause]:,} {cause}" for cause in report.CAUSES if data[cause])
     tiles = (
-        ("Hit rate", report.share(data["hit_rate"]), f"of {data['hits'] + data['misses']:,} hits and misses"),
+        ("Hit rate", report.share(data["hit_rate"]), f"of {data['counted']:,} hits, misses and bypasses"),
         ("Saved by hits", report.period(data["seconds_saved"]), ""),
         ("Spent otherwise", report.period(data["seconds_spent"]), ""),
         ("Misses", f"{data['misses']:,}", causes),

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from cachec.model import Reason
 from cachec.report import Statistics
 
 Sample = tuple[Mapping[str, str], float]
@@ -31,7 +32,12 @@ def exposition(counts: Statistics, faults: Mapping[str, int], store: Mapping[str
         "cachec_spent_seconds_total",
         "counter",
         "Seconds that calls took which were no hits.",
-        (({"stage": name}, tally.spent) for name, tally in stages),
+        (
+            ({"stage": name, "outcome": reason.kind, "reason": reason.value.partition(":")[2]}, seconds)
+            for name, tally in stages
+            for reason, seconds in sorted(tally.seconds.items(), key=lambda item: item[0].value)
+            if reason is not Reason.HIT
+        ),
     )
     lines += _metric(
         "cachec_faults_total",

@@ -121,5 +121,7 @@ def _reads(task: Task, result: Result) -> Iterator[str]:
             for read in trace.reads:
                 if is_anchored(read.where):
                     continue  # from a folder that only the stage's process knows
-                if read.kind in {"file", "absent", "listing"} or (read.kind == "tool" and "/" in read.where):
+                if read.kind in {"file", "absent", "listing", "content", "names"} or (
+                    read.kind == "tool" and "/" in read.where
+                ):
                     yield absolute(read.where)

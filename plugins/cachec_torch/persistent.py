@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cachec.commands.run import host_processor, run, scratch
+from cachec.commands.run import commands_alone, host_processor, run, scratch
 from cachec.errors import UnsupportedVersion
 from cachec.model import Reason
 from cachec.programs.artifact import File
@@ -275,6 +275,7 @@ def _named(words: list[str], cwd: str) -> tuple[list[str], dict[str, bytes], Pat
     return named, sources, output
 
 
+@commands_alone
 def _compiled(words: list[str], sources: dict[str, bytes], output: str, torch: str) -> File:
     """The stage. torch: whose headers the sources include."""
     from cachec_torch.toolchain import run_compiler
@@ -286,6 +287,7 @@ def _compiled(words: list[str], sources: dict[str, bytes], output: str, torch: s
         return File(folder / output)
 
 
+@commands_alone
 def _loaded(library: bytes, libraries: str, torch: str) -> bool:
     """The stage. libraries: the folder of torch's, which the library needs. Raises SubprocessError."""
     host_processor()

@@ -22,9 +22,6 @@ from cachec.commands.run import host_processor, run
 #: Variables by which a C++ compiler finds headers, libraries and its own parts; it gets these and no others.
 _VARIABLES = ("COMPILER_PATH", "CPATH", "CPLUS_INCLUDE_PATH", "GCC_EXEC_PREFIX", "LIBRARY_PATH")
 
-#: What a compiler's driver starts.
-_PARTS = ("cc1plus", "collect2", "as", "ld")
-
 #: One build at a time: what is replaced below is the process's.
 _BUILDING = threading.Lock()
 
@@ -76,18 +73,6 @@ def recorded_compiler(folder: Path, before_each: Callable[[], None]) -> Iterator
 
 def run_compiler(command: list[str], cwd: str) -> None:
     """Raises torch's CppCompileError, as the function that it stands for."""
-    ended = run(command, cwd=cwd, env=_VARIABLES, tools=_parts(command[0]), check=False)
+    ended = run(command, cwd=cwd, env=_VARIABLES, check=False)
     if ended.returncode:
         raise exc.CppCompileError(command, (ended.stdout + ended.stderr).decode(errors="replace"))
-
-
-def _parts(compiler: str) -> list[str]:
-    found = []
-    for part in _PARTS:
-        asked = run([compiler, f"-print-prog-name={part}"], env=_VARIABLES, check=False)
-        place = os.fsdecode(asked.stdout).strip()
-        if not asked.returncode and os.path.isabs(place) and os.path.isfile(place):
-            found.append(place)
-        elif not asked.returncode and place == part and part in {"as", "ld"}:
-            found.append(part)  # by PATH
-    return found

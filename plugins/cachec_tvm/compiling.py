@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 import tvm
 from tvm.support import cc
 
-from cachec.commands.run import host_processor, run
+from cachec.commands.run import host_processor
 from cachec.errors import PluginError, UsageError
 from cachec.programs.artifact import File
 from cachec.programs.program import Program
 from cachec_mlir.compilers import file_in_new_folder, run_tool
 from cachec_tvm.names import EXPORTED, KIND, ONNX, RELAX, TORCH
-
-#: What a compiler's driver starts to link.
-_PARTS = ("collect2", "ld")
 
 
 def compiled(program: Program, target: str) -> File:
@@ -84,12 +80,7 @@ def _link(output: str, objects: list[str], **options: Any) -> None:
     for number, each in enumerate(objects):
         names.append(f"{number}{Path(each).suffix}")
         (folder / names[-1]).write_bytes(Path(each).read_bytes())
-    tools = []
-    for part in _PARTS:
-        place = os.fsdecode(run([compiler, f"-print-prog-name={part}"]).stdout).strip()
-        if os.path.isfile(place):
-            tools.append(place)
-    run_tool([compiler, "-shared", "-fPIC", "-o", Path(output).name, *names], [], cwd=folder, tools=tools)
+    run_tool([compiler, "-shared", "-fPIC", "-o", Path(output).name, *names], [], cwd=folder)
 
 
 _link.output_format = "so"  # type: ignore[attr-defined]  # what export_library asks of such a function

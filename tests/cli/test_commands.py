@@ -46,6 +46,7 @@ def test_stats_json(calls: Shell) -> None:
         "dir": str(calls.dir),
         "since": None,
         "calls": 6,
+        "counted": 4,
         "hits": 2,
         "misses": 2,
         "new": 1,
@@ -53,6 +54,7 @@ def test_stats_json(calls: Shell) -> None:
         "lost": 0,
         "asked": 0,
         "bypasses": 1,
+        "untimed": 0,
         "errors": 1,
         "hit_rate": 0.5,
         "remote": {"asked": 0, "hits": 0, "bytes": 0, "seconds": 0.0},
@@ -65,11 +67,19 @@ def test_stats_json(calls: Shell) -> None:
             "miss:first-run": 1,
             "miss:option-changed": 1,
         },
+        "reason_seconds": {
+            "hit": 1.0,
+            "bypass:mode-off": 1.0,
+            "error:stage-raised": 1.0,
+            "miss:first-run": 2.0,
+            "miss:option-changed": 4.0,
+        },
         "faults": {"store-full": 1},
         "damaged_lines": 1,
     }
     assert stages["lower"] == {
         "calls": 2,
+        "counted": 2,
         "hits": 1,
         "misses": 1,
         "new": 1,
@@ -77,6 +87,7 @@ def test_stats_json(calls: Shell) -> None:
         "lost": 0,
         "asked": 0,
         "bypasses": 0,
+        "untimed": 0,
         "errors": 0,
         "hit_rate": 0.5,
         "seconds_saved": 2.0,
@@ -89,6 +100,7 @@ def test_stats_text(calls: Shell) -> None:
     output = calls.run("stats").output
     assert output.startswith(
         "6 calls, 2 hits (50.0%), 12.00 s saved, 8.00 s spent\n2 misses: 1 new, 1 changed, 0 lost\n"
+        "1 bypass, 1.00 s\n2 calls not in the rate: 1 mode-off, 1 stage-raised\n"
     )
     for words in ("miss:option-changed", "build", "store-full", "1 line of the log could not be read"):
         assert words in output

@@ -44,7 +44,7 @@ def test_the_script_is_bash(shell: Shell, tmp_path: Path) -> None:
         ("cachec stats --fail", {"plain,--fail-under"}),
         ("cachec completion z", {"plain,zsh"}),
         ("cachec exec --in", {"plain,--input"}),
-        ("cachec audit --w", {"plain,--weights"}),
+        ("cachec check --w", {"plain,--weights"}),
         ("cachec exec -- clang a", {"file,a"}),
         ("cachec exec -- clang -", {"file,-"}),
         ("cachec check --input a", {"file,a"}),

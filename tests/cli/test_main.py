@@ -23,7 +23,6 @@ from .conftest import Shell
 
 COMMANDS = [
     "check",
-    "audit",
     "stats",
     "ls",
     "log",

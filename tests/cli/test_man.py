@@ -65,7 +65,7 @@ def test_every_command_and_option_is_there(manual: dict[str, str]) -> None:
                 assert param.make_metavar(click.Context(command)) in sections["SYNOPSIS"]
 
 
-@pytest.mark.parametrize("name", ["exec", "check", "audit"])
+@pytest.mark.parametrize("name", ["exec", "check"])
 def test_completion_offers_what_the_help_names(shell: Shell, manual: dict[str, str], name: str) -> None:
     page, told = plain(manual[f"cachec-{name}"]), " ".join(shell.run(name, "--help").output.split())
     for option, (metavar, words) in LINE_OPTIONS.items():

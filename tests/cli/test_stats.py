@@ -86,7 +86,43 @@ def test_a_build_that_called_nothing_keeps_no_bound(shell: Shell, tmp_path: Path
     (tmp_path / "empty").touch()
     result = shell.run("stats", "--stats-file", str(tmp_path / "empty"), "--fail-under", "1%")
     assert result.exit_code == 1
-    assert "no call was a hit or a miss" in result.stderr
+    assert "no call counts in the hit rate" in result.stderr
+
+
+def test_a_bypass_counts_as_a_call(shell: Shell) -> None:
+    """Three of four commands that were not cached were 100 % before."""
+    log = EventLog(shell.dir, log="off")
+    log.emit(outcome(Reason.HIT))
+    log.emit(Outcome(reason=Reason.UNTRACED, stage="exec:cc", key="", seconds=1.5))
+    for _ in range(2):  # passed on: the command took the place of the process, and its seconds are not known
+        log.emit(Outcome(reason=Reason.NOT_UNDERSTOOD, stage="exec:cc", key=""))
+    found = shell.json("stats", "--fail-under", "80%", code=1)
+    assert (found["calls"], found["counted"], found["bypasses"], found["untimed"]) == (4, 4, 3, 2)
+    assert found["hit_rate"] == 0.25
+    assert found["reason_seconds"] == {"bypass:not-understood": 0.0, "bypass:untraced": 1.5, "hit": 0.5}
+    text = shell.run("stats").output
+    assert text.startswith("4 calls, 1 hit (25.0%), ")
+    assert "3 bypasses, 1.50 s; the seconds of 2 are not known\n" in text
+    assert "not in the rate" not in text
+    assert re.search(r"^bypass:not-understood +2 +-$", text, re.MULTILINE)
+    markdown = shell.run("stats", "--markdown").output
+    assert "| bypass:not-understood | 2 | - |" in markdown
+    assert "The seconds of 2 bypasses are not known." in markdown
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_which_calls_count_in_the_rate(shell: Shell, reason: Reason) -> None:
+    """All but errors, and calls for which the cache was not asked."""
+    log = EventLog(shell.dir, log="off")
+    log.emit(outcome(Reason.HIT, "other"))
+    log.emit(outcome(reason))
+    found = shell.json("stats")
+    counts = reason.kind != "error" and reason.value not in {"bypass:mode-off", "bypass:build-helper"}
+    assert (found["calls"], found["counted"]) == (2, 1 + counts)
+    assert found["hit_rate"] == (0.5 if counts and reason is not Reason.HIT else 1.0)
+    assert found["stages"]["exec:clang"]["counted"] == counts
+    words = f"1 call not in the rate: 1 {reason.value.partition(':')[2]}\n"
+    assert (words in shell.run("stats").output) == (not counts)
 
 
 @pytest.mark.parametrize("text", ["0.8", "101%", "-1%", "many", "", "80%%", "8e1"])
@@ -110,8 +146,8 @@ def test_markdown(shell: Shell, build: Path) -> None:
     assert r"| exec:a\|b\_\*c\* | 1 | 0 | 1 | 0 | 0 | 0.0% | 0.00 s | 0.50 s |" in rows
     assert rows[-1] == "| exec:cmake | 1 | 0 | 0 | 1 | 0 | - | 0.00 s | 0.50 s |"
     assert lines[7] == "| **all** | 5 | 3 | 1 | 1 | 0 | 75.0% | 4.50 s | 1.00 s |"
-    assert "| miss:option-changed | 1 |" in lines
-    assert "| fault: store-full | 1 |" in lines
+    assert "| miss:option-changed | 1 | 0.50 s |" in lines
+    assert "| fault: store-full | 1 |  |" in lines
     cells = {len(re.findall(r"(?<!\\)\|", line)) for line in lines[2:8]}
     assert cells == {10}
 

@@ -24,7 +24,6 @@ import numpy as np
 
 import cachec
 from cachec import bundle, config, report, warm
-from cachec.audit.strace import Calls
 from cachec.base import distributions, elf
 from cachec.base.hashing import FileDigests, digest_bytes
 from cachec.bundle.format import TABLE, BundledRecord, BundleTable
@@ -64,6 +63,7 @@ from tests.faults.scene import Scene
 from tests.hostile import make_formats
 from tests.needs import Later
 from tests.plugins.mlir.conftest import BLOBS, SETTINGS, Builder, inline_program, program
+from tests.strace import Calls
 
 torch: Any = Later("torch")
 Read = Callable[[bytes], object]

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from cachec.commands.opens import FolderWatch
 from cachec.errors import StoreFault
+from cachec.stage.folder_watch import FolderWatch
 from cachec.store.bound import limit
 from cachec.store.index import DiskcacheIndex
 from tests.effort import WHOLE, sample

@@ -148,6 +148,19 @@ def test_all_of_standard_input(launcher: Launcher) -> None:
         assert launcher.last().reason.value == expected
 
 
+def test_a_result_that_holds_no_folder(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, given, expected in (
+        *(("one", [], "miss:first-run"), ("two", [], "miss:dependency-changed")),
+        *(("one", ["--relocatable"], "miss:option-changed"), ("two", ["--relocatable"], "hit")),
+    ):
+        write(f"{name}/a.txt", "x\n")
+        monkeypatch.chdir(launcher.folder / name)
+        monkeypatch.setenv("CACHEC_BASE_DIR", os.getcwd())
+        launcher.run("cp", "a.txt", "b.txt", options=given)
+        assert launcher.last().reason.value == expected, (name, given)
+        monkeypatch.chdir(launcher.folder)
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

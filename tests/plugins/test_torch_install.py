@@ -19,6 +19,7 @@ from torch.library import Library
 import cachec
 import cachec_torch
 from cachec.errors import UnsupportedVersion
+from cachec.model import Reason
 from cachec.testing.foreign import ForeignConformance
 from cachec_torch.persistent import NAMES, _backend, _foreign
 
@@ -44,7 +45,7 @@ expected, gradient, x.grad = function(x), x.grad, None
 y = torch.compile(function)(x)
 y.sum().backward()
 error = max(float((y - expected).abs().max()), float((x.grad - gradient).abs().max()))
-compiled = [words for words in started if "-o" in words]
+compiled = [words for words in started if "-o" in words or any("tracing.standalone" in each for each in words)]
 print(json.dumps([error, len(compiled)]))
 """
 
@@ -125,6 +126,25 @@ def compiled(number: int, *flags: str, name: str = "", source: str = "") -> Path
     return folder / "one.so"
 
 
+def is_traced(words: list[str]) -> bool:
+    """Whether this starts a command of ``cachec.run`` under the tracer."""
+    return any("cachec.tracing.standalone" in str(each) for each in words)
+
+
+def test_what_another_process_reads_meanwhile_makes_no_compile_a_miss(installed, tmp_path, monkeypatch) -> None:
+    """A log in the current folder that is looked at while the compiler runs, and grows."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+    monkeypatch.chdir(tmp_path)
+    log = tmp_path / "train.log"
+    log.write_text("1\n")
+    with subprocess.Popen(["sh", "-c", "while cat train.log; do :; done"], stdout=subprocess.DEVNULL) as reader:
+        compiled(1)
+        reader.kill()
+    log.write_text("1\n2\n")
+    compiled(1)
+    assert installed.events.counts == {Reason.FIRST_RUN: 1, Reason.HIT: 1}
+
+
 @pytest.mark.long
 def test_runs_of_the_compiler(installed, tmp_path, monkeypatch) -> None:
     import ctypes
@@ -143,7 +163,7 @@ def test_runs_of_the_compiler(installed, tmp_path, monkeypatch) -> None:
         path = compiled(*arguments, **others)
         assert ctypes.CDLL(str(path)).answer() == arguments[0]
         assert os.access(path, os.X_OK)
-        return any("-o" in map(str, words) for words in started), path.read_bytes()
+        return any("-o" in map(str, words) or is_traced(words) for words in started), path.read_bytes()
 
     ran, first = runs(1)
     assert ran

@@ -88,14 +88,18 @@ def test_an_edit_of_a_checkpoint_in_a_folder_below_is_a_miss(tmp_path: Path, pro
     assert project() == "[2.0] miss:dependency-changed"
 
 
-def test_what_another_process_opens_there_counts_if_it_is_data(tmp_path: Path, program: Program) -> None:
+def test_what_a_command_opens_there_counts_and_nothing_else(tmp_path: Path, program: Program) -> None:
     after = "cachec.run(['sh', '-c', 'cat c*/s* c*/M* > /dev/null'], cwd='.')"  # names none
     project = Project(program, tmp_path, "ckpt/m.safetensors", "'ckpt/m.safetensors'", after=after)
-    for name in ("s.py", "s.o", "Makefile"):
-        (project.place.parent / name).write_text("1")
+    folder = project.place.parent
+    for name in ("s.py", "s.o", "Makefile", "other.txt"):
+        (folder / name).write_text("1")
     assert project() == "[1.0] miss:first-run"
-    for name in ("s.py", "s.o", "Makefile"):
-        (project.place.parent / name).write_text("2")
+    (folder / "other.txt").write_text("2")
+    assert project() == "[1.0] hit"
+    for name in ("s.py", "Makefile"):
+        (folder / name).write_text("2")
+        assert project() == "[1.0] miss:dependency-changed"
     assert project() == "[1.0] hit"
 
 

@@ -519,6 +519,21 @@ def test_a_read_only_index_is_read_without_locks(small_file_system: Any) -> None
         reader.close()
 
 
+def test_a_read_only_index_remembers_nothing_and_says_nothing(small_file_system: Any) -> None:
+    folder = small_file_system.path / "index"
+    writer = DiskcacheIndex(folder)
+    writer.write("a", b"one", "s")
+    writer.close()
+    small_file_system.set_read_only()
+    told: list[tuple[Fault, str]] = []
+    reader = DiskcacheIndex(folder, on_fault=lambda *fault: told.append(fault))
+    for number in range(1000):
+        reader.remember(f"digest:{number}", b"value")
+    reader.close()
+    assert not told
+    assert reader.recall("a") == b"one"
+
+
 def test_a_read_only_index_with_a_log_says_what_to_do(
     small_file_system: Any, in_child: Callable[[Callable[[], object]], int]
 ) -> None:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
-from cachec.audit.strace import Calls, SystemCall, descriptor_path, string
 from cachec.tracing.accesses import Accesses, Kind
+from tests.strace import Calls, SystemCall, descriptor_path, string
 
 #: All that the filter reports of files, and what is needed to follow the current folder.
 _CALLS = "%file,?getdents64,fchdir,?clone,?clone3,?fork,?vfork,?inotify_add_watch,connect"

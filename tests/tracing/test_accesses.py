@@ -87,7 +87,7 @@ CASES: dict[str, tuple[str, dict[str, Kind], dict[str, Effect]]] = {
         {"d": CREATED | REMOVED, "in1": WRITTEN},
     ),
     "mode": ("chmod 600 in1", {}, {"in1": ATTRIBUTES}),
-    "mode of what it made": ("echo x > out; chmod 600 out", {}, {"out": CREATED}),
+    "mode of what it made": ("echo x > out; chmod 600 out", {}, {"out": CREATED | ATTRIBUTES}),
     "opened to be written, but not": (": >> in1", {"in1": CONTENT}, {}),
     "times": ("touch in1", {"in1": CONTENT}, {"in1": WRITTEN}),
     "listed": ("for f in sub/*; do :; done", {"sub": STATUS | LISTING}, {}),

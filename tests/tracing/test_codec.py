@@ -28,6 +28,7 @@ FULL = Accesses(
     may_be_interrupted=True,
     notifications=12,
     uses_stdin=True,
+    uses_descriptor=False,
     uses_umask=False,
 )
 

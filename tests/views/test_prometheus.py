@@ -35,7 +35,11 @@ def test_it_is_read_as_it_was_meant() -> None:
             ("other", "miss", "first-run"): 1,
         },
         "cachec_saved_seconds": {(NAME,): 10.0, ("other",): 0.0},
-        "cachec_spent_seconds_total": {(NAME,): 2.0, ("other",): float("inf")},
+        "cachec_spent_seconds_total": {
+            (NAME, "miss", "new-input"): 1.0,
+            (NAME, "error", "stage-raised"): 1.0,
+            ("other", "miss", "first-run"): float("inf"),
+        },
         "cachec_faults_total": {("store-full",): 2},
         "cachec_store_bytes": {(): 10},
         "cachec_store_limit_bytes": {(): 20},

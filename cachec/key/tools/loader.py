@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import cache, lru_cache
 from typing import NamedTuple
 
@@ -52,6 +53,16 @@ def read_cache(data: bytes) -> Mapping[str, tuple[str, ...]]:
         name, path = (strings.get(place) or string_at(table, place) for place in (key, value))
         libraries.setdefault(name, []).append(path)
     return {name: tuple(paths) for name, paths in libraries.items()}
+
+
+def default_folders(library_cache: str = DEFAULT_CACHE) -> frozenset[str]:
+    """The folders, by their real paths, where the loader finds a library that nothing else leads to: those that the
+    library cache names, and its own."""
+    folders = {each.format(multiarch=name) for each in DEFAULT_FOLDERS for name in _MULTIARCH.values()}
+    with suppress(OSError, ElfError), open(library_cache, "rb") as file:
+        found = read_cache(file.read())
+        folders |= {os.path.dirname(place) for places in found.values() for place in places}
+    return frozenset(map(os.path.realpath, folders))
 
 
 @lru_cache(maxsize=4096)

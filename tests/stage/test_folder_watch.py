@@ -4,108 +4,13 @@ from __future__ import annotations
 
 import os
 import struct
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from cachec.base.inotify import IN_OPEN, IN_Q_OVERFLOW, InotifyEvent, parse_events
-from cachec.commands.opens import FolderWatch, OpenWatch
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    path = tmp_path / "w.bin"
-    path.write_bytes(b"weights")
-    return path
-
-
-def test_nothing_is_seen_where_nothing_happens(file: Path, tmp_path: Path) -> None:
-    (tmp_path / "other").write_text("x")
-    with OpenWatch([file]) as watch:
-        (tmp_path / "other").read_text()
-        os.stat(file)
-        os.listdir(tmp_path)
-        assert watch.touched() == frozenset()
-
-
-def test_an_open_is_seen_once(file: Path) -> None:
-    with OpenWatch([file]) as watch:
-        file.read_bytes()
-        assert watch.touched() == {str(file)}
-        assert watch.touched() == frozenset()
-
-
-@pytest.mark.parametrize("kind", ["hard", "symbolic"])
-def test_opens_through_links_are_seen(file: Path, tmp_path: Path, kind: str) -> None:
-    other = tmp_path / "deep" / "name"
-    other.parent.mkdir()
-    if kind == "hard":
-        other.hardlink_to(file)
-    else:
-        other.symlink_to(file)
-    with OpenWatch([file]) as watch:
-        subprocess.run(["cat", other], check=True, stdout=subprocess.DEVNULL)
-        assert watch.touched() == {str(file)}
-
-
-def test_a_watch_through_a_link_is_on_the_file(file: Path, tmp_path: Path) -> None:
-    link = tmp_path / "link"
-    link.symlink_to(file)
-    with OpenWatch([link]) as watch:
-        file.read_bytes()
-        assert watch.touched() == {str(link)}
-
-
-def test_a_read_through_a_descriptor_of_before_is_seen(file: Path) -> None:
-    fd = os.open(file, os.O_RDONLY)
-    try:
-        with OpenWatch([file]) as watch:
-            os.read(fd, 1)
-            assert watch.touched() == {str(file)}
-    finally:
-        os.close(fd)
-
-
-def test_replacing_the_file_is_seen(file: Path, tmp_path: Path) -> None:
-    (tmp_path / "new").write_bytes(b"other")
-    with OpenWatch([file]) as watch:
-        os.rename(tmp_path / "new", file)
-        assert watch.touched() == {str(file)}
-
-
-def test_only_the_file_that_was_opened(file: Path, tmp_path: Path) -> None:
-    second = tmp_path / "second"
-    second.write_bytes(b"")
-    with OpenWatch([file, second]) as watch:
-        second.read_bytes()
-        assert watch.touched() == {str(second)}
-
-
-def test_two_names_of_one_inode_are_both_touched(file: Path, tmp_path: Path) -> None:
-    second = tmp_path / "second"
-    second.hardlink_to(file)
-    with OpenWatch([file, second]) as watch:
-        file.read_bytes()
-        assert watch.touched() == {str(file), str(second)}
-
-
-def test_no_event_is_lost_at_the_exit_of_a_process(file: Path) -> None:
-    lost = 0
-    for _ in range(50):
-        with OpenWatch([file]) as watch:
-            subprocess.run(["sh", "-c", f"exec 3<{file}"], check=True)
-            lost += watch.touched() != {str(file)}
-    assert lost == 0
-
-
-def test_an_overflow_counts_for_every_file(file: Path, tmp_path: Path) -> None:
-    second = tmp_path / "second"
-    second.write_bytes(b"")
-    with OpenWatch([file, second]) as watch:
-        assert watch.affected([InotifyEvent(-1, IN_Q_OVERFLOW)]) == {str(file), str(second)}
-        assert watch.affected([]) == set()
+from cachec.stage.folder_watch import FolderWatch
 
 
 def test_events_are_parsed_with_names_and_refused_when_cut() -> None:
@@ -115,13 +20,6 @@ def test_events_are_parsed_with_names_and_refused_when_cut() -> None:
     for cut in range(1, len(one)):
         with pytest.raises(ValueError, match="cut at byte"):
             list(parse_events(one[:cut]))
-
-
-def test_a_missing_file_is_named_and_leaves_no_descriptor(file: Path, tmp_path: Path) -> None:
-    before = len(os.listdir("/proc/self/fd"))
-    with pytest.raises(FileNotFoundError, match="absent"):
-        OpenWatch([file, tmp_path / "absent"])
-    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def _written(path: Path) -> None:
@@ -275,3 +173,19 @@ def test_a_queue_that_runs_over_is_told(tmp_path: Path) -> None:
     watch.drained()
     assert watch.overflowed
     watch.close()
+
+
+def test_what_is_opened_in_a_pause_does_not_count_and_what_changes_does(tmp_path: Path) -> None:
+    for name in ("before", "within", "after", "changed"):
+        (tmp_path / name).write_bytes(b"1")
+    watch = FolderWatch([str(tmp_path)])
+    (tmp_path / "before").read_bytes()
+    (tmp_path / "changed").read_bytes()
+    with watch.paused(), watch.paused():
+        (tmp_path / "within").read_bytes()
+        _written(tmp_path / "changed")
+    (tmp_path / "after").read_bytes()
+    read, torn, _ = watch.drained()
+    watch.close()
+    assert {os.path.basename(path) for path in read} == {"before", "after"}
+    assert torn == {str(tmp_path / "changed")}

@@ -1,7 +1,6 @@
-"""Was a file opened, by anybody and under any name? inotify(7) on the file's inode.
+"""Which files in a folder were opened and written, by whomever: inotify(7).
 
-Opens through hard links and symbolic links are seen; a watch on a path's folder (as watchdog sets it) misses them. Not
-seen: reads through a map or descriptor that existed before the watch was armed, and opens on another machine of a
+Not seen: reads through a map or descriptor that existed before the watch was armed, and opens on another machine of a
 network file system.
 """
 
@@ -9,80 +8,31 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import NamedTuple
 
 from cachec.base.inotify import (
-    IN_ACCESS,
-    IN_ATTRIB,
     IN_CLOSE_NOWRITE,
     IN_CLOSE_WRITE,
     IN_CREATE,
     IN_DELETE,
-    IN_DELETE_SELF,
-    IN_IGNORED,
     IN_ISDIR,
     IN_MODIFY,
-    IN_MOVE_SELF,
     IN_MOVED_FROM,
     IN_MOVED_TO,
     IN_OPEN,
     IN_Q_OVERFLOW,
     Inotify,
-    InotifyEvent,
 )
-
-#: Opened, read or written; or replaced by a rename (which ends or unlinks the inode), so that the path means another.
-TOUCHED = IN_OPEN | IN_ACCESS | IN_MODIFY | IN_ATTRIB | IN_DELETE_SELF | IN_MOVE_SELF
 
 #: Of a name in a folder: it has another content from then on, or none.
 _CHANGED = IN_MODIFY | IN_MOVED_TO | IN_MOVED_FROM | IN_CREATE | IN_DELETE
 #: What the kernel calls a file that has no name (O_TMPFILE; d_tmpfile in fs/dcache.c).
 _NAMELESS = re.compile(rb"#\d+")
 _NAMES = IN_OPEN | IN_CLOSE_WRITE | IN_CLOSE_NOWRITE | _CHANGED
-
-
-class OpenWatch:
-    """Watches files from construction on. Use as a context manager.
-
-    Raises OSError where a file is not there or the kernel gives no watch (ENOSPC: ``fs.inotify.max_user_watches``).
-    """
-
-    def __init__(self, paths: Iterable[str | os.PathLike[str]]) -> None:
-        self._queue = Inotify()
-        self._paths: dict[int, list[str]] = {}  # paths of one inode share a watch
-        try:
-            for path in [os.fspath(path) for path in paths]:
-                self._paths.setdefault(self._queue.watch(path, TOUCHED), []).append(path)
-        except OSError:
-            self.close()
-            raise
-
-    def touched(self) -> frozenset[str]:
-        """The files that something happened to since the last call; all of them where the queue ran over."""
-        return frozenset(self.affected(self._queue.events()))
-
-    def affected(self, events: Iterable[InotifyEvent]) -> set[str]:
-        """The files that these events are about."""
-        named: set[str] = set()
-        for event in events:
-            if event.mask & IN_Q_OVERFLOW:
-                named.update(path for paths in self._paths.values() for path in paths)
-            elif event.mask & (TOUCHED | IN_IGNORED):
-                named.update(self._paths.get(event.watch, ()))
-        return named
-
-    def close(self) -> None:
-        """Give the watches back. May be called twice."""
-        self._queue.close()
-
-    def __enter__(self) -> OpenWatch:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 class Opens(NamedTuple):
@@ -148,6 +98,8 @@ class FolderWatch:
         self._queue, before = _idle_or_new()
         self._names: dict[str, _Name] = {}
         self.overflowed = False
+        self._lock = threading.Lock()
+        self._pauses = 0
         if self._queue is None:
             return
         for folder in folders:
@@ -159,18 +111,35 @@ class FolderWatch:
             for _ in self._queue.events():  # of before
                 pass
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Until the body ends, openings don't count: they are known, or are of others. Changes count."""
+        self._drain(by=1)
+        try:
+            yield
+        finally:
+            self._drain(by=-1)
+
+    def _drain(self, *, by: int = 0) -> None:
+        """Note what happened, and add to the count of pauses then."""
+        with self._lock:
+            for event in self._queue.events() if self._queue is not None else ():
+                self.overflowed = self.overflowed or bool(event.mask & IN_Q_OVERFLOW)
+                if event.name and not event.mask & IN_ISDIR and not _NAMELESS.fullmatch(event.name):
+                    mask = event.mask & _CHANGED if self._pauses else event.mask
+                    for folder in self._folders.get(event.watch, ()) if mask else ():
+                        self._note(os.path.join(folder, os.fsdecode(event.name)), mask)
+            self._pauses += by
+
+    def _note(self, path: str, mask: int) -> None:
+        if path not in self._names:
+            is_new = mask & IN_CREATE or (mask & IN_MOVED_TO and self._was_there(path) is False)
+            self._names[path] = _Name(mask, bool(is_new))
+        self._names[path].add(mask)
+
     def drained(self) -> Opens:
         """What was opened so far."""
-        for event in self._queue.events() if self._queue is not None else ():
-            self.overflowed = self.overflowed or bool(event.mask & IN_Q_OVERFLOW)
-            if not event.name or event.mask & IN_ISDIR or _NAMELESS.fullmatch(event.name):
-                continue
-            for folder in self._folders.get(event.watch, ()):
-                path = os.path.join(folder, os.fsdecode(event.name))
-                if path not in self._names:
-                    is_new = event.mask & IN_CREATE or (event.mask & IN_MOVED_TO and self._was_there(path) is False)
-                    self._names[path] = _Name(event.mask, bool(is_new))
-                self._names[path].add(event.mask)
+        self._drain()
         names = self._names.items()
         return Opens(
             frozenset(path for path, name in names if name.is_read and not name.is_torn),

@@ -13,14 +13,6 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-#: Traced: what takes a path, starts a process, lists a folder, changes the current one, calls a server, or opens files
-#: past the system calls (io_uring). A ``?`` is for those that not every machine has.
-CALLS = "%file,?getdents64,?getdents,fchdir,?clone,?clone3,?fork,?vfork,connect,?io_uring_setup"
-
-#: Longer than PATH_MAX (4,096 bytes), each of which may be escaped.
-STRING_LENGTH = 1 << 15
-
-
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 
 
