@@ -65,8 +65,8 @@ docs: $(VENV)/.docs-ready
 man: $(VENV)/.demo-ready
 	$(BIN)/cachec man build/man/man1
 
-# Generated projects, weights, MLIR modules, commands and JAX programs, against what there is without a cache: 0 wrong
-# hits. COUNT=20000 SEED=7 KIND=projects,commands
+# Generated projects, weights, MLIR modules, commands, toy compilers and JAX programs, against what there is without a
+# cache: 0 wrong hits. COUNT=20000 SEED=7 KIND=projects,commands
 soundness: $(VENV)/.dev-ready
 	$(BIN)/python -m tests.soundness $(or $(COUNT),1500) --seed $(or $(SEED),0) $(if $(KIND),--kind $(KIND))
 

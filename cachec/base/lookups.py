@@ -43,3 +43,14 @@ def attributes_of(path: str | bytes, *, follow: bool = True) -> bytes:
     except OSError as error:
         return b"-%d" % (error.errno or 0)
     return b"".join(b"%d %d %b %b " % (len(name), len(value), name, value) for name, value in values)
+
+
+def stdin_kind() -> str:
+    """What standard input is: ``file``, ``pipe``, ``nothing`` (/dev/null), ``device`` and its number, or ``closed``."""
+    try:
+        status = os.fstat(0)
+    except OSError:
+        return "closed"
+    if stat.S_ISCHR(status.st_mode):
+        return "nothing" if status.st_rdev == os.makedev(1, 3) else f"device {status.st_rdev}"
+    return "file" if stat.S_ISREG(status.st_mode) else "pipe"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from cachec.base import fsio
 from cachec.base.fsio import Identity
 from cachec.base.hashing import EMPTY, FileDigests, Hasher, digest_bytes
-from cachec.base.lookups import attributes_of, described, found_at
+from cachec.base.lookups import attributes_of, described, found_at, stdin_kind
 from cachec.base.paths import absolute, allowed, entries, links_on, relative_to
 from cachec.errors import UsageError
 from cachec.key.tools.environment import variable_digest
@@ -155,17 +155,6 @@ def names_digest(names: Iterable[str]) -> str:
 def attributes_digest(path: str, flags: str) -> str:
     """The digest of the extended attributes of a path. flags: as of ``lookup_digest``."""
     return digest_bytes(attributes_of(path, follow="link" not in flags))
-
-
-def stdin_kind() -> str:
-    """What standard input is: ``file``, ``pipe``, ``nothing`` (/dev/null), ``device``, or ``closed``."""
-    try:
-        status = os.fstat(0)
-    except OSError:
-        return "closed"
-    if stat.S_ISCHR(status.st_mode):
-        return "nothing" if status.st_rdev == os.makedev(1, 3) else "device"
-    return "file" if stat.S_ISREG(status.st_mode) else "pipe"
 
 
 def stdin_digest(digests: FileDigests) -> str:

@@ -22,7 +22,7 @@ Imports no module that takes a millisecond: not even ``typing``.
                   what a look-up finds (path, ``1`` where a link is followed, ``lookups.found_at``);
                   store; index file, identity, trust, row as the file has it, digest of the row;
                   artifacts (digest, size, identity, trust); ``1`` where equal outputs keep their time stamps
-                  (``--restat``), else ``0``; the device that standard input has to be, ``-`` for any;
+                  (``--restat``), else ``0``; what standard input has to be (``lookups.stdin_kind``), ``-`` for any;
                   outputs (path, mode, with ``=`` before it where a file that is there
                   keeps its own, artifact number or ``-``, the file that is there while a launcher compiles
                   to the same place);
@@ -42,7 +42,7 @@ from blake3 import blake3
 from cachec.base import __version__
 from cachec.base.appending import Appender
 from cachec.base.foreign import read_regular
-from cachec.base.lookups import is_found
+from cachec.base.lookups import is_found, stdin_kind
 from cachec.base.xdg import cache_folder, expand_user
 from cachec.launcher.ending import write_streams
 from cachec.launcher.restore import check_place, mode_for, restore_bytes, restore_file
@@ -267,7 +267,7 @@ class _Memo:
             if int(size) < 0:
                 raise _Stale
         self._restat = self._next() == b"1"
-        if self._next() not in {b"-", device_number()}:
+        if self._next() not in {b"-", stdin_kind().encode()}:
             raise _Stale
         for _ in range(int(self._next())):
             path, mode, number, lock = self._take(4)
@@ -340,14 +340,6 @@ class _Memo:
 
             signal.signal(signal.SIGPIPE, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGPIPE)
-
-
-def device_number() -> bytes:
-    """Which device standard input is; ``0`` where it is none, ``closed`` where there is none."""
-    try:
-        return b"%d" % os.fstat(0).st_rdev
-    except OSError:
-        return b"closed"
 
 
 def _matching(keyed: list[bytes], passed: list[bytes], *, others: bool) -> list[bytes]:

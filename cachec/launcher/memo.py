@@ -18,11 +18,10 @@ from blake3 import blake3
 from cachec import config
 from cachec.base import __version__, fsio, xdg
 from cachec.base.hashing import is_foreign
-from cachec.base.lookups import found_at
+from cachec.base.lookups import found_at, stdin_kind
 from cachec.base.mounts import TRACKED_FILESYSTEMS, WATCHED_FILESYSTEMS, Mounts
 from cachec.errors import ConfigError, StoreFault, UsageError
 from cachec.events import inert
-from cachec.key.dependencies import stdin_kind
 from cachec.key.tools.environment import LOCALE
 from cachec.key.tools.executables import Executable, interpreter_name, which
 from cachec.launcher import adapters, direct
@@ -66,7 +65,6 @@ def begin(opened: Opened, command: Command) -> Draft | None:
         or opened.settings.mode not in _MODES
         or opened.settings.log == "all"
         or command.stdin
-        or (command.is_plain and stdin_kind() in {"file", "pipe"})
         or wants_strip(command)
         or command.options.hardlink
     ):
@@ -410,7 +408,7 @@ class Draft:
         if sum(map(len, blobs)) > _MAX_BLOBS:
             raise _Unfit
         self._list(artifacts)
-        self._put(_flag(self._command.options.restat), direct.device_number() if self._command.is_plain else b"-")
+        self._put(_flag(self._command.options.restat), stdin_kind().encode() if self._command.is_plain else b"-")
         self._list(outputs)
         self._put(*_listed(b"%d" % len(blob) for blob in blobs))
         return blobs

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from cachec.base.distributions import Distributions
 from cachec.base.hashing import FileDigests, Hasher, digest_bytes, frame
+from cachec.base.lookups import stdin_kind
 from cachec.errors import UsageError
-from cachec.key.dependencies import stdin_kind
 from cachec.key.folders import path_digest
 from cachec.key.inventory import Inventory
 from cachec.key.tools.environment import LOCALE, environment_parts

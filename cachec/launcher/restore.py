@@ -19,6 +19,9 @@ _FIRST = 1 << 16
 #: Modes that come from the umask alone.
 PLAIN, EXECUTABLE = "plain", "executable"
 
+#: Before a mode that a new file gets, where one that is there keeps its own.
+KEPT = "kept"
+
 
 def mode_of(word: str) -> int:
     """The permission bits that a stored mode stands for here. Raises ValueError for what is no stored mode."""
@@ -38,6 +41,9 @@ def mode_for(word: str, target: str, *, keeps: bool) -> int:
     A file that nobody may write to may be one of ``--hardlink``: it becomes a file that can be written, and no more
     readable. A stored mode that the command has chosen itself always holds. Raises ValueError as ``mode_of``.
     """
+    kept, _, rest = word.rpartition(" ")
+    if kept:
+        word = PLAIN if os.path.exists(target) else rest
     mode = mode_of(word)
     if not keeps or word not in (PLAIN, EXECUTABLE):
         return mode

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from cachec import recording
+from cachec.base.lookups import stdin_kind
 from cachec.commands.process import run_process
 from cachec.commands.traced import Changed, Reads, Traced, run_traced, unstorable
-from cachec.key.dependencies import stdin_digest, stdin_kind
+from cachec.key.dependencies import stdin_digest
 from cachec.key.tools.environment import LOCALE_NAME, variable_digest
 from cachec.launcher import texts
 from cachec.launcher.command import Command, Output
@@ -22,7 +23,7 @@ from cachec.launcher.output_places import OutputPlaces
 from cachec.launcher.outputs import Untouched, check_stored
 from cachec.launcher.places import Places, leaked
 from cachec.launcher.request import environment
-from cachec.launcher.restore import EXECUTABLE, PLAIN
+from cachec.launcher.restore import EXECUTABLE, KEPT, PLAIN
 from cachec.launcher.stage import CommandFailed, RunEnvironment
 from cachec.model import Read, Reason
 from cachec.programs.artifact import Dir, File
@@ -46,7 +47,9 @@ def run_command(
     before, begin = (stdin_digest(where.digests), _offset()) if source == 0 else ("", 0)
     untouched = Untouched(command.outputs, where.digests, restat=command.options.restat)
     flags = texts.time_flags(command)
-    run = run_traced([*argv, *flags], environ=environ, cwd=command.cwd, stdin=source, descriptors=descriptors)
+    run = run_traced(
+        [argv[0], *flags, *argv[1:]], environ=environ, cwd=command.cwd, stdin=source, descriptors=descriptors
+    )
     sees_time = bool(flags) and texts.has_seen_time(run.ended.stderr)
     if sees_time:
         if texts.EPOCH not in environ:
@@ -138,15 +141,19 @@ class _Record:
             self._recorder.keep_out(Reason.UNDESCRIBED, f"weight {path}, which counts by its name, was read")
         if any(path.startswith(f"{store}/") for path in opened):
             self._recorder.keep_out(Reason.UNDESCRIBED, "a cachec inside of it took something from its store")
-        self._of_texts(files)
+        self._of_texts(files, reads.started())
 
-    def _of_texts(self, files: Mapping[str, str]) -> None:
+    def _of_texts(self, files: Mapping[str, str], started: Iterable[str]) -> None:
         """What the texts of a program say of what else its result may hold."""
         command, places = self._command, self._where.places
         is_source = command.adapter is not None and bool(command.adapter.time)
-        if is_source:
+        is_compiled = is_source or any(texts.is_compiler(path) for path in started)
+        if is_compiled:
             self._of_time(files)
         for group in texts.alike(files):  # #pragma once: one file by two paths, or two files
+            if is_compiled and texts.compares_times(group):
+                why = f"the compiler compares the times of {' and '.join(group)}, which are alike (#pragma once)"
+                self._recorder.keep_out(Reason.VOLATILE_INPUT, why)
             kept = "\0".join(map(places.kept, group))
             self._recorder.seen(Read("same", f"{len(group)} paths", kept, places.sameness(kept)))
         if places.base is None:
@@ -187,7 +194,7 @@ def _plain_result(
             continue  # what is in it tells
         paths.append(os.path.relpath(path, here) if path.startswith(f"{here}/") else places.kept(path))
         # One that was not there, and was not looked for, was opened in a way that takes a file that is there.
-        kept.append(before is None or is_same_file)
+        kept.append((before is None or is_same_file) and not change.effect & Effect.ATTRIBUTES)
         modes.append(mode_word(after.mode))
         if stat.S_ISLNK(after.mode):
             outputs.append(os.readlink(path))
@@ -195,9 +202,10 @@ def _plain_result(
         elif stat.S_ISDIR(after.mode):
             outputs.append(None)
         else:
-            if modes[-1] not in {PLAIN, EXECUTABLE} and is_same_file:
+            if modes[-1] not in {PLAIN, EXECUTABLE} and is_same_file and kept[-1]:
                 why = f"output {path} had the mode {modes[-1]} before, which the command may not have chosen"
                 recorder.keep_out(Reason.UNDESCRIBED, why)
+            modes[-1] = f"{KEPT} {modes[-1]}" if kept[-1] else modes[-1]
             outputs.append(File(path, name=f"output-{len(outputs)}"))
             files.append(path)
     check_stored(recorder, [Output(path, "file", "") for path in files])

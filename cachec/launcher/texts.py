@@ -16,22 +16,17 @@ _PIECE = re.compile(
     rb"\b(?:__(?:D|DA|DAT|DATE|DATE_|T|TI|TIM|TIME|TIME_|TIMES\w*)|_?(?:DATE|TIME|TIMESTAMP)__|(?:ATE|TE|IME|ME|STAMP)__)\b"
 )
 
+#: What keeps a compiler from warning of what stands in a source: pragmas, and the marks of a system's header.
+_QUIETS = re.compile(rb"diagnostic\s|_Pragma|system_header|(?m:^\s*#\s*(?:line\s+)?\d+\s+\".*\s3)")
+
 #: What the compilers say, whatever the format of their messages.
 _SAID = (b"-Wdate-time", b"might prevent reproducible builds", b"date or time macro is not reproducible")
 
 #: With one of these on the command line, a flag of ours would come into the result, or might not be heeded.
 _IN_THE_WAY = (
     *("-w", "--no-warnings", "-Wp,-w", "-Xclang", "-Xpreprocessor", "-cc1", "@", "-MJ", "-fverbose-asm", "-save-temps"),
-    *(
-        "-frecord-",
-        "-grecord-",
-        "-gcodeview-command-line",
-        "--gen-cdb-fragment-path",
-        "-specs",
-        "--specs",
-        "-v",
-        "-###",
-    ),
+    *("-frecord-", "-grecord-", "-gcodeview-command-line", "--gen-cdb-fragment-path", "-specs", "--specs", "-v"),
+    *("-###", "-flto", "-Wno-everything"),
 )
 
 #: What stands for the name of a file, or follows from one.
@@ -58,7 +53,7 @@ EPOCH = "SOURCE_DATE_EPOCH"
 
 def time_flags(command: Command) -> tuple[str, ...]:
     """The flags by which a compiler tells that the time came into its result; none where they can't be given."""
-    if command.adapter is None or any(arg.startswith(_IN_THE_WAY) for arg in command.argv[1:]):
+    if command.adapter is None or any(arg.startswith(_IN_THE_WAY) or "date-time" in arg for arg in command.argv[1:]):
         return ()
     return command.adapter.time
 
@@ -79,7 +74,12 @@ def why_volatile(command: Command, files: Mapping[str, str], words: Sequence[byt
     files: those that it read. words: the macros that are looked for.
     """
     is_told = tells_time(command) and words is TIMES
-    for path, data in _texts(files):
+    found = dict(_texts(files))
+    # Lines by which a source has its warnings left out, or stands for one of the system's.
+    is_told &= not any(_QUIETS.search(data) for path, data in found.items() if not path.startswith(_SYSTEM))
+    for path, data in found.items():
+        if path.endswith(".pch") or b"GCC dependency" in data or b"clang dependency" in data:
+            return f"{path} has the compiler compare the times of files"
         if not any(word in data for word in words) and not (b"##" in data and _PIECE.search(data)):
             continue
         # GCC says nothing of what stands in headers of the system.
@@ -116,6 +116,18 @@ def may_hold_folder(command: Command, files: Mapping[str, str], base: str) -> bo
         return False
     own = {path: digest for path, digest in files.items() if path.startswith(f"{base}/")}
     return any(word in data for _, data in _texts(own) for word in _FILE_WORDS)
+
+
+def is_compiler(program: str) -> bool:
+    """Whether a started program is one that compiles C, or another that takes the same macros for the time."""
+    name = os.path.basename(program)
+    return re.match(r"(?:cc1|cc1plus|clang|gcc|g\+\+|[\w-]+-(?:gcc|g\+\+|clang))(?![a-z])", name) is not None
+
+
+def compares_times(group: Sequence[str]) -> bool:
+    """Whether GCC tells these headers, which are alike, apart by their times."""
+    with open(group[0], "rb") as file:
+        return b"pragma once" in file.read(_MAX_BYTES)
 
 
 def alike(files: Mapping[str, str]) -> Iterator[list[str]]:

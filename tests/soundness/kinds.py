@@ -9,7 +9,17 @@ from pathlib import Path
 from tests.soundness.runner import Report
 
 #: The kinds, each with its share of a run: what a case costs differs by a factor of a hundred.
-SHARES = {"projects": 64, "looks": 15, "races": 4, "hands": 2, "weights": 8, "modules": 4, "commands": 2, "jax": 1}
+SHARES = {
+    "projects": 64,
+    "looks": 15,
+    "races": 4,
+    "hands": 2,
+    "weights": 8,
+    "modules": 4,
+    "commands": 2,
+    "toys": 4,
+    "jax": 1,
+}
 #: For each: a module, a function of a seed and a folder that yields reports without end, and packages that it needs.
 _KINDS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "looks": ("tests.soundness.looks", "run_looks", ()),
@@ -18,6 +28,7 @@ _KINDS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "weights": ("tests.soundness.weights", "run_weights", ()),
     "modules": ("tests.soundness.modules", "run_modules", ("jaxlib", "iree", "pytest", "hypothesis")),
     "commands": ("tests.soundness.commands", "run_commands", ()),
+    "toys": ("tests.soundness.toys", "run_toys", ()),
     "jax": ("tests.soundness.jax_programs", "run_jax", ("jax",)),
 }
 

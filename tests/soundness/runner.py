@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import islice
@@ -48,6 +49,9 @@ class Report:
     coarse: list[str] = field(default_factory=list)
     apart: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
+    #: Of toys: for each way to read or write, how many of its cases there are, and how many were wrong and so on;
+    #: "never stored" counts toys.
+    ways: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def add(self, other: Report) -> None:
         """Count what came of more cases."""
@@ -67,6 +71,9 @@ class Report:
             lines += [f"  {title}: {name}" for name in names[:40]]
         lines += [f"  apart: {name}" for name in self.apart[:10]]
         lines += [f"  refused: {name}" for name in self.refused[:20]]
+        found = sorted({way for way, kind in self.ways if kind != "cases"})
+        kinds = ("cases", "wrong", "needless", "refused", "never stored")
+        lines += [f"  way: {way}: " + ", ".join(f"{self.ways[way, kind]} {kind}" for kind in kinds) for way in found]
         return "\n".join(lines)
 
 

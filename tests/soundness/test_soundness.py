@@ -40,8 +40,8 @@ def test_no_generated_edit_gives_a_wrong_hit(tmp_path: Path) -> None:
 
 
 #: Kinds beside projects, with cases of the short run and of the long one; ``make soundness`` takes any number.
-SHORT = {"looks": 25, "races": 40, "hands": 8, "weights": 20, "modules": 8, "commands": 8}
-LONG = {"looks": 200, "races": 300, "hands": 80, "jax": 12, "weights": 100, "modules": 40, "commands": 32}
+SHORT = {"looks": 25, "races": 40, "hands": 8, "weights": 20, "modules": 8, "commands": 8, "toys": 30}
+LONG = {"looks": 200, "races": 300, "hands": 80, "jax": 12, "weights": 100, "modules": 40, "commands": 32, "toys": 1500}
 
 
 @pytest.mark.parametrize(
@@ -53,11 +53,12 @@ def test_no_swap_of_another_kind_gives_a_wrong_hit(tmp_path: Path, kind: str, co
     assert not report.wrong, report.text()
     assert not report.failed, report.text()
     # Of races those that go on while the stage is called again, and what other threads than the run's write, which are
-    # few; before Python 3.12 pools that were there before.
-    expected = {"races": 0.01, "hands": 0.05 if sys.version_info >= (3, 12) else 0.6}.get(kind, 0)
+    # few; before Python 3.12 pools that were there before. Of toys those that change in place what was there.
+    expected = {"races": 0.01, "toys": 0.6, "hands": 0.05 if sys.version_info >= (3, 12) else 0.6}.get(kind, 0)
     assert len(report.refused) <= expected * report.looks, report.text()
     # The hash of a text takes an alias within a dialect's attribute for what it stands for, which MLIR does not.
-    assert len(report.needless) <= (0.1 * report.neutral if kind == "modules" else 0), report.text()
+    needless = {"modules": 0.1, "toys": 0.01}.get(kind, 0)
+    assert len(report.needless) <= needless * report.neutral, report.text()
 
 
 #: Constructs at places where they gave wrong hits that few seeds find.

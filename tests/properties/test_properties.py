@@ -1,0 +1,47 @@
+"""Every property of the tables, with every compiler that it is for. What the code does not keep yet is in ``known``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.needs import need
+from tests.properties import diagnostics, headers, known, outputs, places, tools
+from tests.properties.scenario import Property, compare, find_compiler
+
+PROPERTIES: tuple[Property, ...] = (
+    *headers.PROPERTIES,
+    *places.PROPERTIES,
+    *outputs.PROPERTIES,
+    *diagnostics.PROPERTIES,
+    *tools.PROPERTIES,
+)
+
+
+def _cases() -> Iterator[object]:
+    for each in PROPERTIES:
+        for compiler in each.compilers:
+            reason = known.reason(each, compiler)
+            marks = [pytest.mark.xfail(strict=True, reason=reason)] if reason else []
+            if not each.quick or compiler != each.compilers[0]:
+                marks.append(pytest.mark.long)
+            yield pytest.param(each, compiler, id=f"{each.name}-{compiler}", marks=marks)
+
+
+@pytest.mark.parametrize(("property", "compiler"), list(_cases()))
+def test_property(property: Property, compiler: str, tmp_path: Path) -> None:
+    need(find_compiler(compiler), *property.needs)
+    differences = list(compare(property, compiler, tmp_path))
+    assert not differences, "\n".join(differences)
+
+
+def test_the_table_is_consistent() -> None:
+    names = [each.name for each in PROPERTIES]
+    assert len(names) == len(set(names))
+    assert len(names) >= 80
+    words = {word for each in PROPERTIES for word, _ in each.lines()}
+    assert words == {"sh", "new", "hit", "may", "any", "fail"}
+    cases = {f"{each.name}-{compiler}" for each in PROPERTIES for compiler in each.compilers}
+    assert set(known.KNOWN) <= cases | set(names)
