@@ -18,9 +18,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from cachec.base import fsio
+from cachec.commands import traced
 from cachec.events import read_log
 from cachec.key.tools.environment import LOCALE
-from cachec.launcher import client, direct, ending, full, running
+from cachec.launcher import client, direct, ending, full
 from cachec.model import Outcome
 
 #: A compiler: `fakecc IN -o OUT [-DX] ...` writes IN and its flags to OUT, and talks on both streams.
@@ -224,7 +225,7 @@ def need(*tools: str) -> pytest.MarkDecorator:
 
 def wait_for_clock() -> None:
     """Let what was written be older than what is run next: a header newer than its compile counts as changed."""
-    time.sleep(2 * running._CLOCK_SECONDS)
+    time.sleep(2 * traced._CLOCK_SECONDS)
 
 
 def write(path: str, text: str | bytes) -> Path:

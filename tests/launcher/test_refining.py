@@ -17,7 +17,7 @@ from cachec.errors import ConfigError, UsageError
 from cachec.launcher import options
 from cachec.launcher.command import Options
 from cachec.launcher.exec_settings import with_settings
-from tests.launcher.conftest import Launcher, write
+from tests.launcher.conftest import Launcher, wait_for_clock, write
 
 
 def configure(launcher: Launcher, text: str) -> None:
@@ -154,6 +154,7 @@ def test_a_result_that_holds_no_folder(launcher: Launcher, monkeypatch: pytest.M
         *(("one", ["--relocatable"], "miss:option-changed"), ("two", ["--relocatable"], "hit")),
     ):
         write(f"{name}/a.txt", "x\n")
+        wait_for_clock()
         monkeypatch.chdir(launcher.folder / name)
         monkeypatch.setenv("CACHEC_BASE_DIR", os.getcwd())
         launcher.run("cp", "a.txt", "b.txt", options=given)
