@@ -28,8 +28,8 @@ class Options(msgspec.Struct, frozen=True):
     """What ``cachec exec`` was told beside the command. weights: path -> key; paths as they were given.
 
     patterns: of paths that are outputs. ignore_env: variables that don't count. network: whether it may be used. stdin:
-    whether all of standard input is read first. relocatable: no folder is in the result. cache_folders: names, and paths,
-    of folders whose files are neither inputs nor outputs; from the settings alone.
+    whether all of standard input is read first. relocatable: no folder is in the result. cache_folders: names, and
+    paths, of folders whose files are neither inputs nor outputs; from the settings alone.
     """
 
     inputs: tuple[str, ...] = ()

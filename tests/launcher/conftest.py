@@ -224,13 +224,8 @@ def need(*tools: str) -> pytest.MarkDecorator:
 
 
 def wait_for_clock() -> None:
-<<<<<<< HEAD
     """Let what was written be older than what is run next: an input newer than that counts as changed."""
     time.sleep(1.5 * traced._CLOCK_SECONDS)
-=======
-    """Let what was written be older than what is run next: a header newer than its compile counts as changed."""
-    time.sleep(2 * traced._CLOCK_SECONDS)
->>>>>>> 74e7654939a993f25afad8b3c6b5f55398cec7a4
 
 
 def write(path: str, text: str | bytes) -> Path:

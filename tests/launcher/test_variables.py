@@ -205,14 +205,8 @@ def test_an_adapter_says_whether_it_names_all_variables(
         assert launcher.last().hit
     monkeypatch.setenv("FAKE_U1", "another")  # it chooses what the adapter does not describe, and the trace sees
     assert launcher.direct(*line) is None
-<<<<<<< HEAD
     launcher.run(*line)
     assert launcher.last().reason.kind == "miss"
-=======
-    for expected in ("miss:tool-changed", "hit"):
-        launcher.run(*line)
-        assert launcher.last().reason.value == expected
->>>>>>> 74e7654939a993f25afad8b3c6b5f55398cec7a4
 
 
 def test_a_folder_below_the_base_folder_in_a_variable_is_equal_in_each_checkout(
@@ -286,9 +280,7 @@ def test_a_variable_that_gives_another_object(
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", ["SDKROOT", "CCC_OVERRIDE_OPTIONS", "LD_PROFILE"])
-def test_a_variable_by_which_an_adapter_is_none(
-    launcher: Launcher, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_a_variable_by_which_an_adapter_is_none(launcher: Launcher, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     need("clang-19")
     write("a.c", "int f(void) { return 1; }\n")
     line = ("clang-19", "-c", "a.c", "-o", "a.o")
