@@ -63,7 +63,8 @@ _REASONS = {
     traced.Reason.LEFT_BEHIND: Reason.UNDESCRIBED,
 }
 
-_WORDS = {
+#: What each reason of the tracer means.
+WORDS = {
     traced.Reason.UNSUPPORTED_MACHINE: "cachec traces no programs of this machine",
     traced.Reason.NO_LISTENER: "the system gives no tracer",
     traced.Reason.NESTED: "another tracer holds the command",
@@ -83,6 +84,15 @@ _WORDS = {
 }
 
 
+#: Those for which a command runs without a tracer, as every other one would here.
+BARE = frozenset(
+    {
+        *(traced.Reason.UNSUPPORTED_MACHINE, traced.Reason.NO_LISTENER),
+        *(traced.Reason.NESTED, traced.Reason.NO_ACCESS),
+    }
+)
+
+
 class Traced(NamedTuple):
     """One run. started: Unix time."""
 
@@ -94,7 +104,13 @@ class Traced(NamedTuple):
         """Why the result must not be stored, in words. network: whether the network may be used."""
         for reason, detail in self.accesses.problems:
             if not (network and reason is traced.Reason.NETWORK):
-                yield _REASONS.get(reason, Reason.UNTRACED), f"{_WORDS[reason]} ({detail})"
+                hint = "; `cachec doctor` says what to do" if reason in BARE else ""
+                yield _REASONS.get(reason, Reason.UNTRACED), f"{WORDS[reason]} ({detail}){hint}"
+
+    def opened(self) -> set[str]:
+        """The real paths of files that the run opened, and did not make."""
+        inputs = (each for each in self.accesses.inputs if each.kinds & Kind.CONTENT)
+        return {os.path.realpath(os.path.join(each.folder, each.path)) for each in inputs}
 
 
 def run_traced(
@@ -125,6 +141,7 @@ def run_traced(
                 stderr=streams[1].given,
                 descriptors=descriptors,
                 readers={stream.taken: stream.read for stream in streams},
+                ends_with_us=True,
             )
         for stream in streams:
             stream.end()
@@ -269,11 +286,6 @@ class Reads:
             elif before.ino == after.ino:
                 yield Read("lookup", change.path, "mode", mode_digest(before.mode))
 
-    def opened(self) -> set[str]:
-        """The real paths of files that the run opened, and did not make."""
-        inputs = self._run.accesses.inputs
-        return {os.path.realpath(os.path.join(each.folder, each.path)) for each in inputs if each.kinds & Kind.CONTENT}
-
     def started(self) -> set[str]:
         """The paths of programs that the run started, as it named them."""
         return {each.path for each in self._run.accesses.inputs if each.kinds & Kind.EXECUTED}
@@ -377,7 +389,7 @@ def unstorable(changes: Iterable[Change], is_output: Callable[[str], bool], is_n
         if after is None:
             return f"it removed {path}, which was there before"
         if not is_output(path):
-            return f"it wrote {path}, which no argument names and which is not below the current folder"
+            return f"it wrote {path}, which is not known as an output"
         kind = stat.S_IFMT(after.mode)
         if kind not in {stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK}:
             return f"it made {path}, which is no file, folder or link"

@@ -83,6 +83,7 @@ class Draft:
         self._numbers: dict[str, bytes] = {}
         self._lookups: dict[tuple[str, bytes], bytes] = {}
         self._installed: set[str] = set()
+        self._mask = b"-"
         self._out: list[bytes] = []
         self._collect()
         self._before = {path: direct.identity(path) for path in (*self._files, *self._folders)}
@@ -171,7 +172,8 @@ class Draft:
                 self._files[path] = self._digests.of_installed(path)
                 follow = "link" not in read.name
                 self._lookups[path, _flag(follow)] = found_at(path, follow=follow)
-                self._installed.add(path)
+                if os.stat(path).st_uid == 0:  # who writes into a file of his own, another user does not see
+                    self._installed.add(path)
             elif read.kind == "lookup":
                 follow = "link" not in read.name
                 if "mode" in read.name:
@@ -184,6 +186,8 @@ class Draft:
             elif read.kind == "same":
                 for each in map(self._opened.places.present, read.name.split("\0")):
                     self._numbers[each] = direct.file_number(each)
+            elif read.kind == "umask":
+                self._mask = direct.mask()
             elif read.kind not in {"folder", "env"}:  # such a variable is compared by itself
                 raise _Unfit
 
@@ -327,7 +331,8 @@ class Draft:
         if sum(map(len, blobs)) > _MAX_BLOBS:
             raise _Unfit
         self._list(artifacts)
-        self._put(_flag(self._command.options.restat), stdin_kind().encode() if self._command.is_plain else b"-")
+        kind = stdin_kind().encode() if self._command.is_plain else b"-"
+        self._put(_flag(self._command.options.restat), kind, self._mask)
         self._list(outputs)
         self._put(*_listed(b"%d" % len(blob) for blob in blobs))
         return blobs

@@ -80,9 +80,9 @@ class Launcher:
         self._capfd = capfd
 
     def run(self, *line: object, options: Sequence[str] = ()) -> Ran:
-        """The whole road."""
-        self._capfd.readouterr()
+        """The whole road. What was written before is older, by the clock of the kernel."""
         wait_for_clock()
+        self._capfd.readouterr()
         code = full.main([*options, "--", *map(str, line)])
         out, err = self._capfd.readouterr()
         return Ran(code, out, err)
@@ -224,8 +224,8 @@ def need(*tools: str) -> pytest.MarkDecorator:
 
 
 def wait_for_clock() -> None:
-    """Let what was written be older than what is run next: a file newer than its compile counts as changed."""
-    time.sleep(traced._CLOCK_SECONDS)
+    """Let what was written be older than what is run next: an input newer than that counts as changed."""
+    time.sleep(1.5 * traced._CLOCK_SECONDS)
 
 
 def write(path: str, text: str | bytes) -> Path:
