@@ -100,7 +100,6 @@ class Reason(enum.Enum):
     # again.
     BUILD_HELPER = "bypass:build-helper"
     NOT_UNDERSTOOD = "bypass:not-understood"
-    SIDE_EFFECT_FLAG = "bypass:side-effect-flag"
     VOLATILE_INPUT = "bypass:volatile-input"
     UNDESCRIBED = "bypass:undescribed-effect"
     UNTRACED = "bypass:untraced"  # nothing, or not all, could be seen of what the command looked up
