@@ -17,7 +17,7 @@ from cachec.launcher.explain import explain
 from tests.launcher.conftest import Launcher, wait_for_clock, write
 from tests.needs import need
 
-DOCUMENTATION = (Path(__file__).parents[2] / "docs" / "launcher.md").read_text()
+DOCUMENTATION = (Path(__file__).parents[2] / "docs" / "launcher-reference.md").read_text()
 
 #: Says which variables a program asks for.
 SHIM = """
@@ -281,9 +281,7 @@ def test_a_variable_that_gives_another_object(
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", ["SDKROOT", "CCC_OVERRIDE_OPTIONS", "LD_PROFILE"])
-def test_a_variable_by_which_an_adapter_is_none(
-    launcher: Launcher, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_a_variable_by_which_an_adapter_is_none(launcher: Launcher, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     need("clang-19")
     write("a.c", "int f(void) { return 1; }\n")
     line = ("clang-19", "-c", "a.c", "-o", "a.o")
@@ -300,7 +298,7 @@ def test_a_variable_by_which_an_adapter_is_none(
 
 
 def test_the_documentation_lists_what_does_not_count() -> None:
-    section = DOCUMENTATION.partition("### Variables")[2].partition("\n## ")[0]
+    section = DOCUMENTATION.partition("## Variables")[2].partition("\n## ")[0]
     for group, names in variables.NEUTRAL_GROUPS.items():
         line = next(line for line in section.splitlines() if line.startswith(f"| {group} |"))
         assert re.findall(r"`([^`]+)`", line) == list(names)
