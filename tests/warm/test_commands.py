@@ -114,8 +114,7 @@ def test_a_command_that_hits_puts_in_place_what_the_next_one_reads(project: Proj
     (project.folder / "a.mid").unlink()
     (project.folder / "a.out").unlink()
     checked = project.warm(check=True)
-    assert statuses(checked)["second"] == "failed"
-    assert "comes after first, which hits; `cachec warm` puts in place what it writes" in checked.results[1].error
+    assert statuses(checked)["second"] == "would-miss"  # its input is not there
     assert not (project.folder / "a.mid").exists(), "a check writes nothing"
     before = len(project.log())
     assert statuses(project.warm()) == {"first": "hit", "second": "hit"}
