@@ -25,14 +25,13 @@ from cachec.events import inert
 from cachec.key.tools.environment import LOCALE
 from cachec.key.tools.executables import Executable, interpreter_name, which
 from cachec.launcher import adapters, direct
-from cachec.launcher.arguments import configuration_places
 from cachec.launcher.command import Command
 from cachec.launcher.output_places import outputs_of
 from cachec.launcher.outputs import lock_of
 from cachec.launcher.request import environment, helper_path, variable_rule, variables_of_run
 from cachec.launcher.stage import Opened
 from cachec.launcher.stripping import wants_strip
-from cachec.launcher.variables import UNKNOWN, Rule, overlap
+from cachec.launcher.variables import Rule, overlap
 from cachec.model import Entry, Mode, Outcome, Reason, Trace
 from cachec.stage.engine import Answer
 from cachec.stage.look import Looker
@@ -160,8 +159,6 @@ class Draft:
                 self._files[path] = self._digests.of_path(path)
         for path in (os.path.join(command.cwd, text) for text in command.responses):
             self._files[path] = self._digests.of_path(path)
-        for path in (*command.undescribed, *command.absent):
-            self._absent[os.path.join(command.cwd, path)] = None
         self._settings()
         self._programs()
 
@@ -226,19 +223,15 @@ class Draft:
             if command.options.tools:
                 raise _Unfit
             return  # the trace tells all that starting it loads
-        for folder, name in configuration_places(command.program, command.adapter):
-            if not name:
-                raise _Unfit  # such a folder may come to be
-            self._names_in(folder)
         programs = [tools.program(command.program, environ)]
         adapter = command.adapter
-        helpers = command.starts()
+        helpers = command.options.tools
         for path in [helper_path(name, command, environ) for name in helpers]:
             self._looked_up(path, environ)
             programs.append(tools.program(path, environ))
         for name in helpers:
             self._looked_up(name, environ)
-        names = set() if adapter is None or not adapter.distribution else {adapter.distribution, *adapter.also}
+        names = set() if adapter is None or not adapter.distribution else {adapter.distribution}
         for program in programs:
             names |= {name for _, name in program.distributions}
             self._loaded(program)
@@ -246,7 +239,7 @@ class Draft:
             distribution = distributions.find(name)
             record = None if distribution is None else distribution.record()
             if distribution is None or record is None:
-                continue  # one of ``also`` that is not installed: its folder tells
+                continue
             self._files.setdefault(distribution.record_path, "")
             for row in record.rows:
                 path = os.path.normpath(os.path.join(distribution.root, row.path))
@@ -341,9 +334,7 @@ class Draft:
         adapter = self._command.adapter
         rule = variable_rule(self._command)
         names = dict.fromkeys([*_VARIABLES, *LOCALE, *rule.names, *variables_of_run(self._command), *cachec])
-        unknown: tuple[str, ...] = UNKNOWN
-        if adapter is not None:
-            unknown += adapter.environment.unknown
+        unknown = adapter.environment.plain if adapter is not None else ()
         names.update(dict.fromkeys(name for name in unknown if not name.endswith("*")))
         self._list(
             [
@@ -411,8 +402,8 @@ class Draft:
         if sum(map(len, blobs)) > _MAX_BLOBS:
             raise _Unfit
         self._list(artifacts)
-        kind = stdin_kind().encode() if self._command.is_plain else b"-"
-        self._put(_flag(self._command.options.restat), kind, self._mask)
+        stdin = stdin_kind().encode() if self._command.is_plain else b"-"
+        self._put(_flag(self._command.options.restat), stdin, self._mask)
         self._list(outputs)
         self._put(*_listed(b"%d" % len(blob) for blob in blobs))
         return blobs

@@ -160,6 +160,8 @@ class _Record:
         is_compiled = is_source or any(texts.is_compiler(path) for path in started)
         if is_compiled:
             self._of_time(files)
+            if any(path.endswith(".cfg") for path in files):  # it may hold flags like -g
+                self._recorder.seen(Read("folder", "cwd", "", places.digest("cwd")))
         for group in texts.alike(files):  # #pragma once: one file by two paths, or two files
             if is_compiled and texts.compares_times(group):
                 why = f"the compiler compares the times of {' and '.join(group)}, which are alike (#pragma once)"
@@ -175,7 +177,7 @@ class _Record:
     def _of_time(self, files: Mapping[str, str]) -> None:
         environ = self._where.variables
         why = "it used the time" if self._sees_time else texts.why_volatile(self._command, files)
-        if why and texts.EPOCH in environ:  # which no compiler takes for the time of a file
+        if why and texts.EPOCH in environ and texts.heeds_epoch(self._command, environ):  # but not for a file's time
             self._recorder.environment(texts.EPOCH, variable_digest(texts.EPOCH, environ))
             why = texts.why_volatile(self._command, files, texts.TIMES[2:])
         if why:

@@ -259,6 +259,7 @@ def _import_all() -> None:
     import cachec.store.recent
     import cachec.store.summaries
     import cachec.store.table
+    import cachec.tracing.supervisor
     from cachec import model
     from cachec.launcher import adapters
     from cachec.store import usage
@@ -269,7 +270,7 @@ def _import_all() -> None:
         import_clients({url.partition(":")[0] for url in remotes})
     for path in sorted(adapters.SHIPPED.glob("*.toml")):
         adapter = adapters.read(path)
-        for pattern in (*adapter.match, *map(os.path.basename, adapter.configured_by)):
+        for pattern in adapter.match:
             fnmatch.fnmatchcase("", pattern)
     for kind in (model.Entry, model.KeyDescription, cachec.store.recent.Recent, usage.Usage):
         msgspec.json.Decoder(kind)  # msgspec looks at the annotations of a type once a process

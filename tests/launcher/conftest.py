@@ -48,13 +48,12 @@ exit 0
 #: Its adapter.
 FAKECC_ADAPTER = """
 match = ["fakecc"]
-single = true
 
 flags = [
   { names = ["-o"], takes = ["next"], is = "output" },
   { names = ["-l"], takes = ["next"], is = "input" },
-  { names = ["--print"], is = "side-effect" },
-  { names = ["--server"], is = "unknown" },
+  { names = ["--print"], is = "plain" },
+  { names = ["--server"], is = "plain" },
 ]
 
 [environment]

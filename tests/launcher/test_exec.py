@@ -168,7 +168,7 @@ def test_binary_streams_of_any_size(launcher: Launcher) -> None:
 
 def test_standard_input_is_an_input(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
     (launcher.folder.parent / "cachec.toml").write_text(
-        '[adapters.cat]\nmatch = ["cat"]\nstdin = true\nstdout = true\nsingle = true\n'
+        '[adapters.cat]\nmatch = ["cat"]\nstdin = true\nstdout = true\n'
     )
     kept = os.dup(0)
     seen = []

@@ -141,7 +141,7 @@ def _with_replaces(tmp_path: Path) -> None:
     """Let the fake compiler make a new file, and its adapter say so."""
     tool, adapter = tmp_path / "bin" / "fakecc", tmp_path / "fakecc.toml"
     tool.write_text(tool.read_text().replace('> "$out"', '> "$out.new"; mv -f "$out.new" "$out"'))
-    adapter.write_text(adapter.read_text().replace("single = true", "single = true\nreplaces = true"))
+    adapter.write_text(adapter.read_text().replace("flags = [", "replaces = true\nflags = ["))
 
 
 @pytest.mark.usefixtures("_umask")

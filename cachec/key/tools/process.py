@@ -161,7 +161,7 @@ def _asked(code: CodeType, namespace: Mapping[str, object]) -> Iterator[str]:
             own, package = "", module_of(type(value))
         if (state := PACKAGES.get(package.partition(".")[0])) is not None:
             yield state
-        yield from tables_asked({name, own, package})
+        yield from tables_asked((name, own, package))
 
 
 def _asks_another(code: CodeType, name: str) -> bool:

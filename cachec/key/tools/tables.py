@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterator, Mapping
-from functools import lru_cache
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache, lru_cache
 from types import BuiltinFunctionType, FunctionType
 from typing import Any, NamedTuple
 
@@ -23,10 +23,11 @@ class _Tables(NamedTuple):
     names: frozenset[str] = frozenset()
 
 
+_ALIASES = "encodings.aliases"
 #: By module.
 _TABLES: Mapping[str, _Tables] = {
     "mimetypes": _Tables(("types_map", "common_types", "encodings_map", "suffix_map"), frozenset({"urlopen"})),
-    "encodings.aliases": _Tables(("aliases",), frozenset({"encode", "decode", "codecs", "encodings", "open", "str"})),
+    _ALIASES: _Tables(("aliases",), frozenset({"encode", "decode", "codecs", "encodings", "open", "str"})),
     "gettext": _Tables(("_translations", "_localedirs", "_current_domain")),
     "email.charset": _Tables(("CHARSETS", "ALIASES", "CODEC_MAP"), frozenset({"email", "MIMEText", "EmailMessage"})),
     "locale": _Tables(("locale_alias", "locale_encoding_alias")),
@@ -40,11 +41,17 @@ _STATE = "tables of "
 TABLES = tuple(f"{_STATE}{module}" for module in _TABLES)
 
 
-def tables_asked(names: Collection[str]) -> Iterator[str]:
+#: The states that code with a name may ask for.
+_ASKED: dict[str, list[str]] = {}
+for _module, (_, _names) in _TABLES.items():
+    for _name in (_module, *_names):
+        _ASKED.setdefault(_name, []).append(f"{_STATE}{_module}")
+
+
+def tables_asked(names: Iterable[str]) -> Iterator[str]:
     """The states of tables that code with these names may have asked for."""
-    for module, (_, others) in _TABLES.items():
-        if module in names or not others.isdisjoint(names):
-            yield f"{_STATE}{module}"
+    for name in names:
+        yield from _ASKED.get(name, ())
 
 
 def tables_of(state: str) -> list[Any]:
@@ -53,7 +60,26 @@ def tables_of(state: str) -> list[Any]:
     if module not in _TABLES or module not in sys.modules:
         return []
     held = [vars(sys.modules[module]).get(name) for name in _TABLES[module].tables]
+    if module == _ALIASES:
+        return [_set(held[0], _aliases())]  # each Python has its own: what the program set counts
     return [dict(each) if type(each) is dict else each for each in held]
+
+
+def _set(table: Any, own: dict[str, str]) -> dict[Any, Any]:
+    """What differs in a table from what Python has in it; None for what is gone."""
+    if table == own:
+        return {}
+    return {name: table.get(name) for name in {*table, *own} if table.get(name) != own.get(name)}
+
+
+@cache
+def _aliases() -> dict[str, str]:
+    """The table as its module makes it: that holds nothing else."""
+    namespace: dict[str, Any] = {}
+    spec = sys.modules[_ALIASES].__spec__
+    exec(spec.loader.get_code(_ALIASES), namespace)  # type: ignore[union-attr]
+    aliases: dict[str, str] = namespace["aliases"]
+    return aliases
 
 
 def tables_text(tables: list[Any]) -> str:
