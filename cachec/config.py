@@ -26,7 +26,7 @@ from cachec.errors import ConfigError, NoStoreFolder
 from cachec.model import Mode
 
 #: Sub-tables of the file that other parts of cachec read for themselves.
-KNOWN_TABLES = frozenset({"warm", "adapters"})
+KNOWN_TABLES = frozenset({"warm", "adapters", "exec"})
 
 #: Names of configuration files, the first wins in one folder, each with the table that holds the settings.
 FILES: Mapping[str, tuple[str, ...]] = {"cachec.toml": (), "pyproject.toml": ("tool", "cachec")}

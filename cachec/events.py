@@ -15,13 +15,14 @@ import os
 import re
 import sys
 import time
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 
 import msgspec
 
 from cachec.base import fsio
-from cachec.base.appending import Appender
+from cachec.base.appending import Appender, create_once
 from cachec.base.texts import clean
 from cachec.model import MALFORMED_JSON, Fault, Outcome, Reason
 
@@ -113,8 +114,18 @@ class EventLog:
         hit = outcome.reason is Reason.HIT
         if outcome.reason in _TOLD_ONCE and self.counts[outcome.reason] > 1 and self._log != "all":
             return
-        if self._log == "all" or (not hit and self.tells(outcome.reason)):
+        if self._log == "all" or (not hit and self.tells(outcome.reason) and self._is_news_here(outcome)):
             self._tell(describe(outcome), _INFO if hit else _WARNING)
+
+    def _is_news_here(self, outcome: Outcome) -> bool:
+        """Whether this user has not heard before, in this store, why nothing is traced: a build has many commands."""
+        if outcome.reason is not Reason.UNTRACED or self._folder is None:
+            return True
+        words = outcome.detail.partition(" (")[0]  # behind it stands what is this command's own
+        try:
+            return create_once(os.path.join(self._folder, f"untraced-{os.geteuid()}-{zlib.crc32(words.encode()):08x}"))
+        except OSError:
+            return True
 
     def note_fault(self, fault: Fault, detail: str) -> None:
         """Count and record a fault of the cache itself. The first of each kind in a process is told."""
@@ -252,7 +263,7 @@ _TOLD = frozenset(
     }
 )
 
-#: The same for every call of a process, so it is told once.
+#: The same for every call of a process, so it is told once by each. ``UNTRACED`` is told once to a user of a store.
 _TOLD_ONCE = frozenset({Reason.NO_STORE_FOLDER})
 
 

@@ -379,7 +379,7 @@ def test_a_miss_is_one_line_and_a_hit_is_silent(tmp_path: Path, capsys: pytest.C
             {reason for reason in Reason if reason.kind == "miss"}
             | {Reason.INPUT_CHANGED, Reason.KEY_UNREADABLE, Reason.STALE_MEMO, Reason.UNNAMED_CODE, Reason.UNDESCRIBED}
             | {Reason.UNSUPPORTED_VERSION, Reason.NO_STORE_FOLDER, Reason.PROCESS_BOUND, Reason.UNRESOLVED_CODE}
-            | {Reason.UNDECLARED_PROGRAM, Reason.UNSTORABLE},
+            | {Reason.UNDECLARED_PROGRAM, Reason.UNSTORABLE, Reason.UNTRACED, Reason.NETWORK},
         ),
         ("all", set(Reason)),
     ],
@@ -395,6 +395,23 @@ def test_levels(tmp_path: Path, capsys: pytest.CaptureFixture[str], level: str, 
     log.note_waiting(None, 3)
     log.note_fault(Fault.STORE_FULL, "no room")
     assert bool(capsys.readouterr().err) == (level != "off")
+
+
+@pytest.mark.usefixtures("no_logging")
+@pytest.mark.parametrize("mode", [0o700, 0o2770])
+def test_why_nothing_is_traced_is_told_once_a_user_and_store(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], mode: int
+) -> None:
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log").chmod(mode)
+    heard = []
+    for detail in ("no tracer (a)", "no tracer (b)", "foreign calls (a)", "no tracer (a)"):
+        EventLog(tmp_path).emit(outcome(Reason.UNTRACED, detail=detail))  # each is another process
+        heard.append(bool(capsys.readouterr().err))
+    assert heard == [True, False, True, False]
+    assert len(list(read_log(tmp_path))) == 4
+    EventLog(tmp_path, log="all").emit(outcome(Reason.UNTRACED, detail="no tracer (a)"))
+    assert capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("no_logging")

@@ -79,3 +79,16 @@ def make_shared_file(path: str, mode: int, *, is_new: bool = False) -> None:
     finally:
         os.unlink(staged)
         os.close(fd)
+
+
+def create_once(path: str) -> bool:
+    """Make an empty file; whether nobody had made it before. Raises OSError."""
+    shared = stat.S_ISGID | stat.S_IWGRP  # as fsio.is_shared
+    try:
+        if os.stat(os.path.dirname(path)).st_mode & shared == shared:
+            make_shared_file(path, 0o660, is_new=True)
+        else:
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+    except FileExistsError:
+        return False
+    return True

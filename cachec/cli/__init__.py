@@ -24,7 +24,7 @@ else:
 
 #: Command -> what it does, in the order of the help, which imports none of them.
 _COMMANDS = {
-    "exec": "Run a compiler, or hand out what it wrote before.",
+    "exec": "Run a command, or hand out what it wrote before.",
     "check": "Say whether a command would be a hit, without running it.",
     "stats": "How often the cache answered, why not, and what it saved.",
     "log": "The calls one by one, as they end, and as a trace.",

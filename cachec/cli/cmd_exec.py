@@ -45,19 +45,17 @@ def _line(name: str, metavar: str, words: str) -> str:
 
 
 #: Help for the options that ``exec``, ``check`` and ``why`` share.
-OPTIONS_HELP = "\n".join(
-    ["\b", "    Options, for what no adapter tells:", *(_line(name, *each) for name, each in LINE_OPTIONS.items())]
-)
+OPTIONS_HELP = "\n".join(["\b", "    Options:", *(_line(name, *each) for name, each in LINE_OPTIONS.items())])
 
 
 @click.command(
     "exec",
     cls=CommandLine,
     options_metavar="[OPTIONS] --",
-    help=f"""Run a compiler, or hand out what it wrote before for the same inputs.
+    help=f"""Run a command, or hand out what it wrote before for the same inputs.
 
-    What COMMAND reads and writes is known for iree-compile, iree-opt, iree-import-onnx, mlir-opt, mlir-translate, llc,
-    opt and clang, and from adapters of your own (the table [adapters] of cachec.toml). Anything else passes through.
+    A tracer sees which files COMMAND looks up and writes. What it writes below the current folder, or where an argument
+    points, is its result. A command that does more (removes files, uses the network) runs, and is not stored.
 
     {OPTIONS_HELP}
 
@@ -65,7 +63,7 @@ OPTIONS_HELP = "\n".join(
     Examples:
       cachec exec -- iree-compile model.mlir -o model.vmfb --iree-hal-target-backends=llvm-cpu
       cachec exec -- clang -c a.c -o a.o
-      cachec exec --input in.txt --output out.bin -- ./mytool in.txt out.bin
+      cachec exec --outputs '*.log' -- python3 generate.py
 
     Exit code: that of COMMAND; 2 for wrong use of cachec; 127 where COMMAND is not there.
     """,

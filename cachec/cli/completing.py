@@ -9,14 +9,19 @@ from click.shell_completion import CompletionItem
 
 #: What ``exec`` and its kin take before ``--``, as their help has it; their command lines are not click's to parse.
 LINE_OPTIONS = {
-    "--input": ("PATH", "a file or folder that COMMAND reads"),
-    "--output": ("PATH", "a file or folder that it writes"),
+    "--outputs": ("PATTERN", "files and folders that COMMAND writes, wherever and however it does so"),
+    "--output": ("PATH", "one file or folder that it writes"),
+    "--input": ("PATH", "a file or folder that counts, whether it is read or not"),
     "--weights": (
         "PATH[=content|opened|name]",
         "a file of weights: keyed by content; by content only if it is opened; by its name",
     ),
     "--env": ("NAME", "a variable that is in the key, whatever its name"),
-    "--tool": ("COMMAND", "an executable that it starts"),
+    "--ignore-env": ("NAME", "a variable that is not, with * at the end for any rest"),
+    "--network": ("trust", "store a result although the network was used"),
+    "--stdin": ("", "read all of standard input first, and have it count"),
+    "--relocatable": ("", "its result holds no folder, so with base_dir other checkouts may have it"),
+    "--tool": ("COMMAND", "an executable that counts, whether it is started or not"),
     "--strip": ("", "give it the model without weights; these are written beside the output (.irpa)"),
     "--hardlink": ("", "outputs may be hard links into the store, read-only"),
     "--restat": ("", "an output that has its content already keeps its time stamp, for build systems that look again"),

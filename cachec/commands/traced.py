@@ -63,7 +63,8 @@ _REASONS = {
     traced.Reason.LEFT_BEHIND: Reason.UNDESCRIBED,
 }
 
-_WORDS = {
+#: What each reason of the tracer means.
+WORDS = {
     traced.Reason.UNSUPPORTED_MACHINE: "cachec traces no programs of this machine",
     traced.Reason.NO_LISTENER: "the system gives no tracer",
     traced.Reason.NESTED: "another tracer holds the command",
@@ -83,6 +84,15 @@ _WORDS = {
 }
 
 
+#: Those for which a command runs without a tracer, as every other one would here.
+BARE = frozenset(
+    {
+        *(traced.Reason.UNSUPPORTED_MACHINE, traced.Reason.NO_LISTENER),
+        *(traced.Reason.NESTED, traced.Reason.NO_ACCESS),
+    }
+)
+
+
 class Traced(NamedTuple):
     """One run. started: Unix time."""
 
@@ -94,7 +104,8 @@ class Traced(NamedTuple):
         """Why the result must not be stored, in words. network: whether the network may be used."""
         for reason, detail in self.accesses.problems:
             if not (network and reason is traced.Reason.NETWORK):
-                yield _REASONS.get(reason, Reason.UNTRACED), f"{_WORDS[reason]} ({detail})"
+                hint = "; `cachec doctor` says what to do" if reason in BARE else ""
+                yield _REASONS.get(reason, Reason.UNTRACED), f"{WORDS[reason]} ({detail}){hint}"
 
     def opened(self) -> set[str]:
         """The real paths of files that the run opened, and did not make."""

@@ -11,7 +11,10 @@ from cachec.doctor.case import Case, Finding
 from cachec.errors import StoreFault
 
 #: What is looked at, also where there is no store yet.
-_ANYWHERE = (machine.settings, rights.rights, disk.room, machine.clock, machine.kernel, machine.compilers)
+_ANYWHERE = (
+    *(machine.settings, rights.rights, disk.room),
+    *(machine.clock, machine.kernel, machine.tracer, machine.compilers),
+)
 
 #: What needs one.
 _IN_STORES = (disk.file_system, state.database, state.left_over, state.weights, remotes.remotes)

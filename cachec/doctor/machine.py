@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import platform
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,16 +15,23 @@ import cachec
 from cachec import config, report
 from cachec.base import __version__
 from cachec.base.inotify import IN_ATTRIB, Inotify
+from cachec.commands.traced import BARE, WORDS
 from cachec.doctor.case import Case, Finding
 from cachec.key.tools.platform import accelerators_digest, platform_facts, platform_part, processor_digest
 from cachec.model import Mode
 from cachec.programs.plugin import Plugin
 from cachec.programs.supported import is_within
+from cachec.store.locks import forking_to_exec
+from cachec.tracing.accesses import Reason
+from cachec.tracing.supervisor import trace
 
 #: Seconds that two clocks may differ by, and a file may be ahead.
 _AHEAD = 120.0
 
 _LIMITS = "/proc/sys/fs/inotify"
+
+#: How far a process may look into others: 2 is for administrators alone, 3 for nobody.
+_YAMA = "/proc/sys/kernel/yama/ptrace_scope"
 
 
 def settings(case: Case) -> Iterator[Finding]:
@@ -103,6 +111,40 @@ def _limit(name: str) -> int:
         return int(Path(_LIMITS, name).read_text())
     except (OSError, ValueError):
         return 0
+
+
+def tracer(case: Case) -> Iterator[Finding]:
+    """Whether the system lets a command be traced: without that ``cachec exec`` stores nothing."""
+    del case
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        with forking_to_exec():
+            problems = trace([sys.executable, "-I", "-S", "-c", ""], stdin=null, stdout=null, stderr=null).problems
+    finally:
+        os.close(null)
+    for reason, detail in problems:
+        if reason in BARE:
+            yield Finding("tracer", f"commands of `cachec exec` run uncached: {WORDS[reason]} ({detail})", _way(reason))
+
+
+def _way(reason: Reason) -> str:
+    """What a person does about a tracer that is refused."""
+    release = os.uname().release
+    version = tuple(int(each) for each in re.findall(r"\d+", release)[:2])
+    scope = _limit(_YAMA)
+    if reason is Reason.UNSUPPORTED_MACHINE:
+        return "use a machine of x86-64 or aarch64"
+    if reason is Reason.NESTED:
+        return "run it without the other one: a container's runtime, a sandbox or a debugger that takes system calls"
+    if version < (5, 5):
+        return f"use Linux 5.5 or later, this is {release}; under gVisor another runtime (docker run --runtime=runc)"
+    if not os.path.exists("/proc/self/stat"):
+        return "mount /proc"
+    if scope > 2:
+        return f"set kernel.yama.ptrace_scope={scope} to 1 where the system sets it, and start the machine anew"
+    if scope > 1:
+        return "sudo sysctl kernel.yama.ptrace_scope=1"
+    return "allow seccomp(2) with a listener, process_vm_readv(2) and pidfd_open(2), as Docker's own profile does"
 
 
 def compilers(case: Case) -> Iterator[Finding]:

@@ -11,7 +11,6 @@ from cachec.base.texts import is_text
 from cachec.errors import UsageError
 from cachec.launcher.adapters import Adapter, Flag, WeightKey
 from cachec.launcher.command import Command, Input, Options, Output, OutputKind, PassThrough, Piece
-from cachec.launcher.helpers import DETAIL, is_helper
 from cachec.launcher.restore import check_place
 from cachec.launcher.stripping import wants_strip
 from cachec.launcher.variables import matches
@@ -41,8 +40,6 @@ def describe(
 
     Raises PassThrough where it is not to be cached, UsageError for bad options.
     """
-    if adapter is None and is_helper(argv[0]) and options == Options(restat=options.restat):
-        raise PassThrough(Reason.BUILD_HELPER, DETAIL)
     for text in (*argv, cwd, *environ):
         if not is_text(text):
             raise PassThrough(Reason.NOT_UNDERSTOOD, f"{text!a} is not UTF-8")

@@ -30,7 +30,9 @@ from cachec.launcher.ending import Ending, die_by, pack
 PATIENCE = 2.0
 
 #: Variables that a process obeys from its start on.
-_OBEYED = (b"PYTHON", b"LD_", b"LC_", b"LANG", b"TZ", b"GLIBC_", b"MALLOC_", b"GCONV_", b"LOCPATH")
+#:
+#: Not the locale, of which Python takes the encoding of file names alone, nor the time zone, which a child sets anew.
+_OBEYED = (b"PYTHON", b"LD_", b"GLIBC_", b"MALLOC_", b"GCONV_", b"LOCPATH")
 
 #: What /proc/self/status has of the credentials and limits of a process, which it has from its parent.
 _STATUS = (
@@ -67,7 +69,7 @@ def surroundings() -> str:
     prefixes = b"" if any(name in os.environb for name in _LOADING) else _OBEYED
     obeyed = sorted(each for each in os.environb.items() if each[0].startswith(prefixes))
     hasher.update(pack([b"%b=%b" % each for each in obeyed]))
-    hasher.update(repr((sys.warnoptions, sys._xoptions)).encode())
+    hasher.update(repr((sys.warnoptions, sys._xoptions, sys.getfilesystemencoding())).encode())
     hasher.update(pack([line for line in lines if line.partition(b":")[0] in _STATUS]))
     hasher.update(pack([_read(name) for name in _PROC]))
     hasher.update(pack([os.fsencode(_link(name)) for name in _NAMESPACES]))

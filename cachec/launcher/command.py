@@ -28,7 +28,8 @@ class Options(msgspec.Struct, frozen=True):
     """What ``cachec exec`` was told beside the command. weights: path -> key; paths as they were given.
 
     patterns: of paths that are outputs. ignore_env: variables that don't count. network: whether it may be used. stdin:
-    whether all of standard input is read first. relocatable: no folder is in the result.
+    whether all of standard input is read first. relocatable: no folder is in the result. cache_folders: names, and
+    paths, of folders whose files are neither inputs nor outputs; from the settings alone.
     """
 
     inputs: tuple[str, ...] = ()
@@ -45,6 +46,7 @@ class Options(msgspec.Struct, frozen=True):
     network: Literal["", "trust"] = ""
     stdin: bool = False
     relocatable: bool = False
+    cache_folders: tuple[str, ...] = ()
 
 
 class Piece(NamedTuple):

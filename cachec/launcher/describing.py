@@ -8,17 +8,23 @@ from collections.abc import Sequence
 from cachec.launcher import adapters
 from cachec.launcher.arguments import describe, plain
 from cachec.launcher.command import Command, Options, PassThrough
+from cachec.launcher.exec_settings import with_settings
+from cachec.launcher.helpers import DETAIL, is_helper
 from cachec.launcher.places import Places
 from cachec.launcher.stage import Opened
 from cachec.launcher.stripping import wants_strip
+from cachec.model import Reason
 
 
 def describe_here(opened: Opened, given: Options, argv: Sequence[str], program: str) -> Command:
     """What the command line means in the current folder. Raises PassThrough, UsageError, ConfigError."""
     adapter = adapters.find(program, argv[0])
     program = os.path.join(opened.places.cwd, program)
+    if adapter is None and is_helper(argv[0]) and given == Options(restat=given.restat):
+        raise PassThrough(Reason.BUILD_HELPER, DETAIL)
     try:
-        command = describe(argv, program, opened.places.cwd, adapter, given, opened.variables)
+        options = with_settings(given, opened.places.cwd)
+        command = describe(argv, program, opened.places.cwd, adapter, options, opened.variables)
     except PassThrough as way:
         way.stage = "" if adapter is None else f"exec:{adapter.name}"
         raise

@@ -22,8 +22,8 @@ Imports no module that takes a millisecond: not even ``typing``.
                   what a look-up finds (path, ``1`` where a link is followed, ``lookups.found_at``);
                   store; index file, identity, trust, row as the file has it, digest of the row;
                   artifacts (digest, size, identity, trust); ``1`` where equal outputs keep their time stamps
-                  (``--restat``), else ``0``; what standard input has to be (``lookups.stdin_kind``), ``-`` for any; the
-                  mask of new files, ``-`` for any;
+                  (``--restat``), else ``0``; what standard input has to be (``lookups.stdin_kind``), ``-`` for any;
+                  the mask of new files, ``-`` for any;
                   outputs (path, mode, with ``=`` before it where a file that is there
                   keeps its own, artifact number or ``-``, the file that is there while a launcher compiles
                   to the same place);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import glob
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,12 +15,6 @@ from cachec.launcher.direct import default_folder
 from cachec.launcher.places import Places
 from cachec.launcher.restore import check_place
 from cachec.programs.artifact import File
-
-#: Names of folders in which programs keep what they can make again. What is written below one is no output.
-CACHE_FOLDERS = ("__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache")
-
-#: The same, by path; ``~`` is the home folder.
-HOME_CACHES = ("~/.cache", "~/.triton", "~/.nv", "~/.ccache")
 
 #: What separates words in an argument that may hold paths: of a shell's ``-c``, of ``--out=PATH``, of lists.
 _WORDS = re.compile(r"[\s=,;:|&<>(){}\"']+")
@@ -33,15 +28,15 @@ class OutputPlaces:
 
     def __init__(self, command: Command, environ: Mapping[str, str]) -> None:
         self._cwd = os.path.realpath(command.cwd)
-        self._patterns = [os.path.join(self._cwd, each) for each in command.options.patterns]
+        here = glob.escape(self._cwd)
+        self._patterns = [os.path.normpath(os.path.join(here, each)) for each in command.options.patterns]
         self._named = {os.path.realpath(output.path) for output in command.outputs}
         self._pointed = {*self._named, *self._pointed_at(command.argv[1:])}
-        home = environ.get("HOME", "")
-        caches = [home + each[1:] for each in HOME_CACHES] if home.startswith("/") else []
-        own = xdg.cache_folder(environ)
-        caches += [os.path.dirname(own)] if own else []
+        caches = xdg.home_caches(environ)
         store = default_folder(dict(environ), command.cwd)  # of a cachec inside of the command
         caches += [store] if store else []
+        caches += [each for each in command.options.cache_folders if "/" in each]
+        self._cache_names = {*xdg.CACHE_NAMES, *command.options.cache_folders}
         self._caches = [path for path in map(os.path.realpath, caches) if not _is_below(self._cwd, [path])]
 
     def _pointed_at(self, arguments: Sequence[str]) -> Iterator[str]:
@@ -58,11 +53,12 @@ class OutputPlaces:
         if _is_below(path, self._pointed) or self.is_named(path):
             return False
         names = path.removeprefix(f"{self._cwd}/").split("/")
-        return any(name in CACHE_FOLDERS for name in names) or _is_below(path, self._caches)
+        return not self._cache_names.isdisjoint(names) or _is_below(path, self._caches)
 
     def is_named(self, path: str) -> bool:
         """Whether somebody said that a real path is an output."""
-        return _is_below(path, self._named) or any(fnmatch.fnmatchcase(path, each) for each in self._patterns)
+        matches = (fnmatch.fnmatchcase(path, each) or fnmatch.fnmatchcase(path, f"{each}/*") for each in self._patterns)
+        return _is_below(path, self._named) or any(matches)
 
     def allows(self, path: str) -> bool:
         """Whether a real path is a place for outputs."""

@@ -20,7 +20,7 @@ from cachec.key.tools.executables import which
 from cachec.key.tools.platform import CPUINFO, cpu_features
 from cachec.key.tools.tools import ToolKeys
 from cachec.launcher.adapters import AdapterEnvironment
-from cachec.launcher.command import Command, PassThrough
+from cachec.launcher.command import Command, Options, PassThrough
 from cachec.launcher.depth import deepened
 from cachec.launcher.places import Places
 from cachec.launcher.texts import EPOCH, tells_time
@@ -214,10 +214,13 @@ class CommandRequests:
         if command.sees_cwd:
             folder = self._places.keyed(self._places.cwd)
             yield _argument("current folder", digest_bytes(os.fsencode(folder)), _shown([folder]))
-        for pattern in command.options.patterns:
-            yield _argument(f"--outputs {pattern}", digest_bytes(pattern.encode()), pattern)
+        yield from map(self._option_part, _refinements(command.options))
         kinds = " ".join(output.kind for output in command.outputs)
         yield _argument("outputs", digest_bytes(kinds.encode()), kinds)
+
+    def _option_part(self, text: str) -> Part:
+        kept = self._places.keyed(text)
+        return _argument(_text(_name(kept)), digest_bytes(os.fsencode(kept)), "(set)")
 
     def _content_parts(
         self, command: Command, programs: Mapping[str, Program], stdin: str | None, *, fresh: bool
@@ -256,6 +259,16 @@ class CommandRequests:
             yield Part(PartKind.FILE, "standard input", digest, digest[:12])
         elif command.is_plain:
             yield _argument("standard input", digest_bytes(stdin_kind().encode()), stdin_kind())
+
+
+def _refinements(options: Options) -> Iterator[str]:
+    """What options and settings say of what is stored, and when."""
+    yield from (f"--outputs {pattern}" for pattern in options.patterns)
+    yield from (f"cache folder {folder}" for folder in options.cache_folders)
+    if options.network:
+        yield f"--network {options.network}"
+    if options.relocatable:
+        yield "--relocatable"
 
 
 def _described_environment(command: Command) -> AdapterEnvironment:

@@ -146,7 +146,8 @@ class _Record:
                     continue
                 if read.kind == "content":
                     files[full] = read.digest
-                kept = places.kept(read.where) if read.where else ""
+                is_here = read.kind == "lookup" and read.where == places.cwd  # asked by PWD: another one elsewhere
+                kept = "." if is_here else places.kept(read.where) if read.where else ""
                 self._recorder.traced(msgspec.structs.replace(read, where=kept))
         except (Changed, OSError) as error:
             self._recorder.keep_out(Reason.INPUT_CHANGED, str(error))

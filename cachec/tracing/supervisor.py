@@ -48,13 +48,13 @@ def trace(
 ) -> Accesses:
     """Run ``command`` once, and return how it ended and what it looked up and changed.
 
-    Where it can't be traced it runs all the same, and ``problems`` say why. program: what is started, as
-    ``executable`` of ``subprocess``; None: the first word of the command. stdin, stdout, stderr: descriptors; None:
-    those of this process. descriptors: others that the command inherits, of which is told whether it uses one.
-    readers: what takes data from descriptors while the command runs. ends_with_us: the command gets SIGTERM where this
-    process is killed; and a signal that is passed on to it ends this process too, unless the command ends well. Only
-    the main thread can pass signals on, and ignore those of the terminal. Raises OSError where the program, the folder
-    or a descriptor can't be used, and ValueError for words that the kernel does not take.
+    Where it can't be traced it runs all the same, and ``problems`` say why. program: what is started, as ``executable``
+    of ``subprocess``; None: the first word of the command. stdin, stdout, stderr: descriptors; None: those of this
+    process. descriptors: others that the command inherits, of which is told whether it uses one. readers: what takes
+    data from descriptors while the command runs. ends_with_us: the command gets SIGTERM where this process is killed;
+    and a signal that is passed on to it ends this process too, unless the command ends well. Only the main thread can
+    pass signals on, and ignore those of the terminal. Raises OSError where the program, the folder or a descriptor
+    can't be used, and ValueError for words that the kernel does not take.
     """
     environ = os.environ if env is None else env
     command_ = Command.of(command, program, environ, cwd, (stdin, stdout, stderr))

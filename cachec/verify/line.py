@@ -18,10 +18,12 @@ from cachec.errors import CachecError
 from cachec.launcher.command import Command, Output, PassThrough
 from cachec.launcher.describing import describe_here
 from cachec.launcher.explain import explain
+from cachec.launcher.output_places import outputs_of
 from cachec.launcher.places import Places, leaked
 from cachec.launcher.request import environment, keyed_variables
 from cachec.launcher.stage import CommandStage, Opened, looked_at
 from cachec.launcher.stripping import wants_strip
+from cachec.programs.artifact import Dir, File
 from cachec.reproduce.recipe import Recipe, RecordedLine
 
 #: What of a command line names an output.
@@ -107,21 +109,24 @@ def _unset_others(args: Sequence[str], recorded: Collection[str]) -> None:
 def _run(opened: Opened, command: Command, folder: Path) -> LineEnded:
     if wants_strip(command) or command.weights:
         raise _NotAgain("a command with weights")
-    written = {output.path: os.fspath(folder / str(number)) for number, output in enumerate(command.outputs)}
+    stored = _stored(opened, command)
+    outputs = outputs_of(command, opened.variables, opened.places, stored)
+    if not all(isinstance(each, File | Dir | bytes) for each in stored["outputs"]):
+        raise _NotAgain("it makes folders or links of its own")
+    written = {output.path: os.fspath(folder / str(number)) for number, output in enumerate(outputs)}
     for place in written.values():
         os.mkdir(place, 0o700)
     written = {path: os.path.join(place, os.path.basename(path)) for path, place in written.items()}
-    line = _redirected(command, written)
-    stored = _stored(opened, command)
+    line = _redirected(command, outputs, written)
     ended = run_process(
         line, command.program, environ=environment(command, opened.variables), cwd=command.cwd, ends_with_us=True
     )
     if ended.returncode:
-        if command.adapter is None:  # of which nobody knows whether it takes another place for its output
+        if command.is_plain:  # of which nobody knows whether it takes another place for its output
             raise _NotAgain(f"it ended with exit status {ended.returncode} where it was to write to another place")
         tail = ended.stderr[-_TAIL:].decode(errors="replace").strip()
         return LineEnded("failed", f"it ended with exit status {ended.returncode}: {tail}")
-    return _compared(opened.places, command, stored, written, ended, folder)
+    return _compared(opened.places, outputs, stored, written, ended, folder)
 
 
 def _stored(opened: Opened, command: Command) -> Mapping[str, Any]:
@@ -136,7 +141,7 @@ def _stored(opened: Opened, command: Command) -> Mapping[str, Any]:
     return value
 
 
-def _redirected(command: Command, written: Mapping[str, str]) -> list[str]:
+def _redirected(command: Command, outputs: Sequence[Output], written: Mapping[str, str]) -> list[str]:
     """The command line with each output in its other place."""
     line = list(command.argv)
     places = {os.path.normpath(path): place for path, place in written.items()}
@@ -148,7 +153,7 @@ def _redirected(command: Command, written: Mapping[str, str]) -> list[str]:
                 line[number] = before + places[path]
                 named[path] = named.get(path, 0) + 1
                 break
-    for output in command.outputs:
+    for output in outputs:
         # A depfile that is not named comes to lie beside the output; it is not compared.
         if named.get(os.path.normpath(output.path), 0) != 1 and (output.kind != "depfile" or not named):
             raise _NotAgain(f"its command line does not name {_name(output)} once, in an argument of its own")
@@ -157,7 +162,7 @@ def _redirected(command: Command, written: Mapping[str, str]) -> list[str]:
 
 def _naming(command: Command) -> Iterator[int]:
     """The numbers of the arguments that may name an output."""
-    if command.adapter is None:
+    if command.is_plain:
         yield from range(1, len(command.argv))
         return
     for piece in command.pieces:
@@ -177,9 +182,14 @@ def _values(arg: str) -> Iterator[tuple[str, str]]:
 
 
 def _compared(
-    places: Places, command: Command, stored: Mapping[str, Any], written: Mapping[str, str], ended: Ended, folder: Path
+    places: Places,
+    outputs: Sequence[Output],
+    stored: Mapping[str, Any],
+    written: Mapping[str, str],
+    ended: Ended,
+    folder: Path,
 ) -> LineEnded:
-    fresh = [written[output.path] for output in command.outputs if output.kind != "depfile"]
+    fresh = [written[output.path] for output in outputs if output.kind != "depfile"]
     files = [file for path in fresh for file in _files(path)]
     where = leaked({"folder": os.fspath(folder)}, files, [ended.stdout, ended.stderr])
     if where:
@@ -187,7 +197,7 @@ def _compared(
     for name, stream in (("stdout", ended.stdout), ("stderr", ended.stderr)):
         if places.template(stream) != stored[name]:
             return LineEnded("differs", f"it says something else on {name}")
-    for output, kept in zip(command.outputs, stored["outputs"], strict=True):
+    for output, kept in zip(outputs, stored["outputs"], strict=True):
         if output.kind == "depfile":
             continue  # which names the output
         if not os.path.lexists(written[output.path]):
@@ -198,7 +208,8 @@ def _compared(
 
 
 def _name(output: Output) -> str:
-    return f"{os.path.basename(output.path)} ({output.where})"
+    name = os.path.basename(output.path)
+    return name if output.where == output.path else f"{name} ({output.where})"
 
 
 def _files(path: str) -> Sequence[str]:

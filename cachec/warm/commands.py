@@ -36,10 +36,7 @@ def run_command(task: Task) -> list[Outcome]:
         outcomes = _executed(task.row)
     for outcome in outcomes:
         if outcome.reason.kind == "bypass":
-            hint = "; these go into `options`, or into an adapter" if outcome.reason is Reason.UNKNOWN_COMMAND else ""
-            raise TargetFailed(
-                f"{task.row.command[0]} goes round the cache ({outcome.reason.value}: {outcome.detail}{hint})"
-            )
+            raise TargetFailed(f"{task.row.command[0]} goes round the cache ({outcome.reason.value}: {outcome.detail})")
     return outcomes
 
 

@@ -12,11 +12,12 @@
 #     [TOOLS command...]             executables that it starts
 #     [DEPENDS file-or-target...]    what else has to be there first
 #     [DEPFILE file]                 written by the compiler, in the syntax of Make
-#     [COMMENT text] [STRIP] [PORTABLE] [DESCRIBE] [EXCLUDE_FROM_ALL])
+#     [COMMENT text] [STRIP] [PORTABLE] [RELOCATABLE] [DESCRIBE]
+#     [EXCLUDE_FROM_ALL])
 #
 # adds the target NAME, with the property CACHEC_OUTPUT: the paths of what it writes. STRIP: the compiler gets the model
-# without weights, which are written to OUTPUT.irpa. DESCRIBE: no adapter knows the compiler; it reads INPUT and writes
-# OUTPUT, and nothing else.
+# without weights, which are written to OUTPUT.irpa. RELOCATABLE: what it writes holds no folder, so with base_dir other
+# checkouts get it. DESCRIBE: INPUT counts, used or not, and OUTPUT is written, whatever the command line says.
 #
 #   cachec_launch_custom_commands([GLOBAL])
 #
@@ -157,7 +158,7 @@ function(_cachec_weights name out_options out_depends)
 endfunction()
 
 function(cachec_add_program name)
-  set(switches STRIP PORTABLE DESCRIBE EXCLUDE_FROM_ALL)
+  set(switches STRIP PORTABLE RELOCATABLE DESCRIBE EXCLUDE_FROM_ALL)
   set(single COMPILER DEPFILE COMMENT)
   set(several INPUT OUTPUT OPTIONS WEIGHTS ENVIRONMENT TOOLS DEPENDS)
   cmake_parse_arguments(PARSE_ARGV 1 arg "${switches}" "${single}" "${several}")
@@ -165,8 +166,8 @@ function(cachec_add_program name)
     message(
       FATAL_ERROR
         "cachec_add_program(${name}): \"${arg_UNPARSED_ARGUMENTS}\" belongs to no keyword. The keywords are "
-        "INPUT OUTPUT COMPILER OPTIONS WEIGHTS ENVIRONMENT TOOLS DEPENDS DEPFILE COMMENT STRIP PORTABLE DESCRIBE "
-        "EXCLUDE_FROM_ALL.")
+        "INPUT OUTPUT COMPILER OPTIONS WEIGHTS ENVIRONMENT TOOLS DEPENDS DEPFILE COMMENT STRIP PORTABLE "
+        "RELOCATABLE DESCRIBE EXCLUDE_FROM_ALL.")
   endif()
   foreach(keyword IN ITEMS INPUT OUTPUT COMPILER)
     if(NOT arg_${keyword})
@@ -200,6 +201,9 @@ function(cachec_add_program name)
   endif()
   if(arg_PORTABLE)
     list(APPEND options --portable)
+  endif()
+  if(arg_RELOCATABLE)
+    list(APPEND options --relocatable)
   endif()
   _cachec_restat(restat)
   list(APPEND options ${restat})

@@ -10,19 +10,23 @@ import re
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from cachec import config
 from cachec.base.mounts import Mounts
+from cachec.commands.traced import BARE
 from cachec.doctor import examine, machine
 from cachec.doctor.case import Case
 from cachec.doctor.examination import repair
 from cachec.model import RECORD_VERSION
 from cachec.store.packing import pack
 from cachec.store.usage import ROW, TAG, Usage
+from cachec.tracing.accesses import Problem, Reason
 
 from .conftest import HOURS, KEY, Patient, key_of
 
@@ -90,6 +94,7 @@ def _no_maps(patient: Patient) -> None:
         raise OSError(errno.ENODEV, "no maps")
 
     patient.patch.setattr(mmap, "mmap", refused)
+    patient.patch.setattr(machine, "trace", lambda *_, **__: SimpleNamespace(problems=()))
 
 
 def _whole_seconds(patient: Patient) -> None:
@@ -168,6 +173,11 @@ def _inotify(patient: Patient) -> None:
     patient.patch.setattr(machine, "Inotify", refused)
 
 
+def _untraced(patient: Patient, reason: Reason) -> None:
+    ran = SimpleNamespace(problems=(Problem(reason, "refused"),))
+    patient.patch.setattr(machine, "trace", lambda *_, **__: ran)
+
+
 def _clock(patient: Patient) -> None:
     patient.given["clock"] = lambda: time.time() - 10 * 86400
 
@@ -222,6 +232,7 @@ FAULTS: dict[str, tuple[str, Callable[[Patient], object]]] = {
     "reproducers in a file": ("repro-dir", lambda p: p.settings.update(repro_dir=Path(__file__))),
     "a clock that is behind": ("clock", _clock),
     "no more inotify": ("inotify", _inotify),
+    **{f"a tracer that is refused: {each.value}": ("tracer", partial(_untraced, reason=each)) for each in sorted(BARE)},
     "a plugin that can't be imported": ("plugin", _broken_plugin),
     "an unknown compiler": ("compiler", lambda p: p.installed("jax-0.1.0")),
 }

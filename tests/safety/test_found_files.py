@@ -178,7 +178,7 @@ def test_a_record_is_nothing_to_a_shell_or_a_terminal(run: Run, place: Path, uid
     stats = tmp_path / "stats"
     detail = "$(touch pwned) `touch pwned` ${IFS} \x1b[31m \x7f \x9b31m \u202e \U000e0001 é"
     EventLog(tmp_path / "store", log="off", stats_file=stats).emit(
-        Outcome(reason=Reason.UNKNOWN_COMMAND, stage="exec:$(touch pwned)", key="", detail=detail)
+        Outcome(reason=Reason.NOT_UNDERSTOOD, stage="exec:$(touch pwned)", key="", detail=detail)
     )
     text = stats.read_text()
     assert not set(text.rstrip("\n")) & set("$`\x1b\x7f\x9b\u202e\U000e0001")

@@ -1,0 +1,93 @@
+"""The table ``[exec]`` of a project's configuration file: it says for each command what options say for one.
+
+[exec]
+outputs = ["*.log", "generated"]     # from the folder of the file, which no pattern leaves
+ignore_env = ["BUILD_USER", "MY_*"]
+network = "trust"
+cache_folders = [".parcel", "~/.deno", "var/cache"]
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from typing import Any, Literal
+
+import msgspec
+
+from cachec import config
+from cachec.base import xdg
+from cachec.errors import ConfigError
+from cachec.launcher.command import Options
+
+
+class ExecSettings(msgspec.Struct, frozen=True):
+    """What the table may hold. cache_folders: names of folders wherever they are, and paths."""
+
+    outputs: tuple[str, ...] = ()
+    ignore_env: tuple[str, ...] = ()
+    network: Literal["", "trust"] = ""
+    cache_folders: tuple[str, ...] = ()
+
+
+_ACCEPTED = {
+    "outputs": "a list of patterns of paths",
+    "ignore_env": "a list of names of variables, with * at the end for any rest",
+    "network": '"trust"; without it, what uses the network is not stored',
+    "cache_folders": "a list of names of folders, and of paths with a / in them",
+}
+
+
+def with_settings(given: Options, cwd: str) -> Options:
+    """The options of a command line, and what the file in force says beside them. Raises ConfigError."""
+    table = config.sub_table("exec", cwd=cwd)
+    if table is None:
+        return given
+    said = ExecSettings(**{key: _value(table, key, value) for key, value in table.data.items()})
+    return msgspec.structs.replace(
+        given,
+        patterns=(*given.patterns, *(_pattern(table, each) for each in said.outputs)),
+        ignore_env=(*given.ignore_env, *said.ignore_env),
+        network=given.network or said.network,
+        cache_folders=tuple(_folder(table, each) for each in said.cache_folders),
+    )
+
+
+def _value(table: config.ConfigTable, key: str, value: object) -> Any:
+    if key not in _ACCEPTED:
+        names = ", ".join(_ACCEPTED)
+        hint = config.suggestion(key, _ACCEPTED)
+        raise ConfigError(f"{table.where(key)}: {key!r} is not a setting of [exec]{hint}; these are {names}")
+    try:
+        found = getattr(msgspec.convert({key: value}, ExecSettings), key)
+    except msgspec.ValidationError:
+        found = ""
+    texts = [found] if isinstance(found, str) else found
+    if not all(text and "\0" not in text for text in texts):
+        raise ConfigError(f"{table.where(key)}: {key} = {value!r} is not accepted; give {_ACCEPTED[key]}")
+    return found
+
+
+def _pattern(table: config.ConfigTable, text: str) -> str:
+    """An absolute pattern. One that leads out of the project is refused: a stored result is written where it says."""
+    folder = glob.escape(os.path.realpath(table.folder))
+    pattern = os.path.normpath(os.path.join(folder, text))
+    if not pattern.startswith(f"{folder}/"):
+        raise ConfigError(
+            f"{table.where('outputs')}: outputs = {text!r} leads out of the project {table.folder}, which a file that "
+            "is found there may not; say --outputs for the command"
+        )
+    return pattern
+
+
+def _folder(table: config.ConfigTable, text: str) -> str:
+    """A name, or an absolute path."""
+    if "/" not in text and not text.startswith("~"):
+        return text
+    path = xdg.expand_user(text, os.environ)
+    if not path:
+        raise ConfigError(
+            f"{table.where('cache_folders')}: {text!r} is not accepted: its home folder is not known; give an "
+            "absolute path"
+        )
+    return os.path.normpath(os.path.join(table.folder, path))
