@@ -2,6 +2,9 @@
 
 import sys
 import time
+from collections.abc import Iterator
+from types import CodeType
+from typing import Any, NamedTuple
 
 #: The version of cachec: here, where every room can have it; ``cachec.__version__`` is this one.
 __version__ = "0.1.0"
@@ -10,3 +13,23 @@ __version__ = "0.1.0"
 #: systems tell it (CLOCK_REALTIME_COARSE of linux/time.h): every other module was executed after that.
 IMPORTED_BEFORE = frozenset(sys.modules)
 IMPORTED_AT = time.clock_gettime(5)
+
+
+class Importer(NamedTuple):
+    """A module that was being executed when cachec was imported: its globals, its ``__spec__`` then, and its code."""
+
+    namespace: dict[str, Any]
+    spec: object
+    code: CodeType
+
+
+def _importers() -> Iterator[Importer]:
+    frame = sys._getframe(1).f_back  # from there on: not this file
+    while frame is not None:
+        if frame.f_code.co_name == "<module>":
+            yield Importer(frame.f_globals, frame.f_globals.get("__spec__"), frame.f_code)
+        frame = frame.f_back
+
+
+#: The modules in whose execution cachec was imported.
+IMPORTERS = tuple(_importers())

@@ -7,11 +7,13 @@ import functools
 import struct
 from collections.abc import Iterable
 from types import MethodType
-from typing import Any
+from typing import Any, TypeGuard, TypeVar
 
 import msgspec
 
 from cachec.base.fills import counting
+
+T = TypeVar("T")
 
 _WORD = struct.calcsize("P")
 
@@ -22,11 +24,17 @@ def class_attribute(cls: type, name: str) -> Any:
 
 
 def attribute(value: object, name: str) -> Any:
-    """An attribute as ``object`` finds it, or None: no ``__getattr__`` of the value's class runs."""
+    """An attribute as ``object`` finds it, or None: no ``__getattr__`` of the value's class runs, and what a property
+    raises is no answer."""
     try:
         return object.__getattribute__(value, name)
-    except (AttributeError, TypeError):
+    except Exception:  # noqa: BLE001 - a property is the value's own code
         return None
+
+
+def is_instance(value: object, *kinds: type[T]) -> TypeGuard[T]:
+    """Whether a value is of one of these types, without its own code: ``isinstance`` asks for its ``__class__``."""
+    return issubclass(type(value), kinds)
 
 
 def present_fields(value: object, names: Iterable[str]) -> dict[str, Any]:

@@ -11,13 +11,14 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import msgspec
 
 from cachec.base.distributions import Distributions
 from cachec.base.fsio import Identity, identity_if_there
 from cachec.base.paths import absolute, entries
+from cachec.commands.call import CommandCall, Declared
 from cachec.commands.process import Ended, run_process
 from cachec.commands.traced import Changed, Reads, Traced, run_traced_apart
 from cachec.errors import CachecWarning, UsageError
@@ -27,9 +28,6 @@ from cachec.key.tools.tools import ToolKeys
 from cachec.model import Reason
 from cachec.recording import Recorder
 from cachec.tracing.accesses import Change, Effect, Input, Kind
-
-if TYPE_CHECKING:
-    from cachec.commands.run import CommandCall, Declared
 
 #: Names of folders in which programs keep what they can make again, and such folders of a user's home.
 CACHE_FOLDERS = ("__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache")

@@ -17,11 +17,12 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from cachec import recording
 from cachec.base import audited
 from cachec.base.paths import absolute
+from cachec.commands.call import CommandCall, Declared, WeightRule
 from cachec.commands.environment import command_environment
 from cachec.errors import UsageError, printable
 from cachec.key.dependencies import ABSENT, search_text
@@ -29,7 +30,6 @@ from cachec.key.tools.environment import LOCALE_NAME, environment_parts, variabl
 from cachec.key.tools.platform import accelerators_digest, processor_digest
 
 AnyPath = str | os.PathLike[str]
-WeightRule = Literal["content", "opened", "withheld"]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -190,36 +190,6 @@ def run(
         if not os.path.lexists(path):
             raise FileNotFoundError(errno.ENOENT, f"{args[0]} ended well but did not write its output", path)
     return CompletedCommand(args, ended.returncode, ended.stdout, ended.stderr)
-
-
-class Declared(NamedTuple):
-    """What ``run`` was told, as absolute paths (a tool may be a bare name, to be found in PATH)."""
-
-    inputs: tuple[str, ...]
-    candidates: tuple[str, ...]
-    search: tuple[str, ...]
-    outputs: tuple[str, ...]
-    weights: Mapping[str, WeightRule]
-    tools: tuple[str, ...]
-
-
-class CommandCall(NamedTuple):
-    """What a process is started with. named_variables: those that count, None where one was not set."""
-
-    args: tuple[str, ...]
-    program: str
-    cwd: str
-    environ: Mapping[str, str]
-    stdin: bytes | str | None
-    pass_fds: tuple[int, ...]
-    timeout: float | None
-    named_variables: Mapping[str, str | None]
-
-    def process_arguments(self) -> dict[str, Any]:
-        """The arguments of ``run_process``."""
-        arguments = self._asdict()
-        del arguments["named_variables"]
-        return arguments
 
 
 def _tool_place(tool: str, base: str) -> str:

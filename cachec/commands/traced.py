@@ -107,6 +107,11 @@ class Traced(NamedTuple):
                 hint = "; `cachec doctor` says what to do" if reason in BARE else ""
                 yield _REASONS.get(reason, Reason.UNTRACED), f"{WORDS[reason]} ({detail}){hint}"
 
+    def opened(self) -> set[str]:
+        """The real paths of files that the run opened, and did not make."""
+        inputs = (each for each in self.accesses.inputs if each.kinds & Kind.CONTENT)
+        return {os.path.realpath(os.path.join(each.folder, each.path)) for each in inputs}
+
 
 def run_traced(
     argv: Sequence[str],
@@ -136,6 +141,7 @@ def run_traced(
                 stderr=streams[1].given,
                 descriptors=descriptors,
                 readers={stream.taken: stream.read for stream in streams},
+                ends_with_us=True,
             )
         for stream in streams:
             stream.end()
@@ -280,11 +286,6 @@ class Reads:
             elif before.ino == after.ino:
                 yield Read("lookup", change.path, "mode", mode_digest(before.mode))
 
-    def opened(self) -> set[str]:
-        """The real paths of files that the run opened, and did not make."""
-        inputs = self._run.accesses.inputs
-        return {os.path.realpath(os.path.join(each.folder, each.path)) for each in inputs if each.kinds & Kind.CONTENT}
-
     def started(self) -> set[str]:
         """The paths of programs that the run started, as it named them."""
         return {each.path for each in self._run.accesses.inputs if each.kinds & Kind.EXECUTED}
@@ -388,7 +389,7 @@ def unstorable(changes: Iterable[Change], is_output: Callable[[str], bool], is_n
         if after is None:
             return f"it removed {path}, which was there before"
         if not is_output(path):
-            return f"it wrote {path}, which no argument names and which is not below the current folder"
+            return f"it wrote {path}, which is not known as an output"
         kind = stat.S_IFMT(after.mode)
         if kind not in {stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK}:
             return f"it made {path}, which is no file, folder or link"

@@ -105,7 +105,9 @@ def content_digest(path: str, flags: str, digests: FileDigests) -> str:
     not followed. Raises OSError."""
     if flags and os.path.islink(path):
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
-    return digest_bytes(b"%o %b" % (os.stat(path).st_mode, digests.of_installed(path).encode()))
+    status = os.stat(path)
+    digest = digests.of_installed(path) if status.st_uid == 0 else digests.of_path(path)
+    return digest_bytes(b"%o %b" % (status.st_mode, digest.encode()))
 
 
 def lookup_digest(path: str, flags: str, keyed: Callable[[str], str] | None = None) -> str:

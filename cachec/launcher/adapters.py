@@ -38,32 +38,21 @@ _TRIPLE = re.compile(r"^(?:[a-z0-9_]+-){2,3}(?=(?:gcc|g\+\+|clang)(?:$|[-+]))")
 
 #: What a flag means.
 #:
-#: value: keyed by its text; no file is looked for. pipeline: keyed by its text, and by the files that options in braces
-#: name. input: a file that is read. output, output-folder: the result. extra-output: a file that is written beside the
-#: result, whose own place does not follow from it. depfile: an output in the syntax of Make that names the files that
-#: were read. depfile-on, depfile-short: the flag makes the command write one; a short one
-#: leaves out system headers. search: a folder where files are looked for. weights: a file of weights. path-only: its
-#: value leaves the key. side-effect: it is there for what the command prints or writes beside its result. sees-cwd: the
-#: current folder comes into the result. sees-line: the command line does, as it was written. language: says what the
-#: input is written in. unknown: the command is not understood with it.
+#: value: keyed by its text. path-only: its value leaves the key. input: a file that is read. output, output-folder: the
+#: result. extra-output: a file that is written beside the result, whose own place does not follow from it. depfile: an
+#: output in the syntax of Make. weights: a file of weights. sees-cwd: the current folder comes into the result. plain:
+#: the adapter says nothing of a command line with it, of which all counts then.
 Meaning = Literal[
     "value",
-    "pipeline",
+    "path-only",
     "input",
     "output",
     "output-folder",
     "extra-output",
     "depfile",
-    "depfile-on",
-    "depfile-short",
-    "search",
     "weights",
-    "path-only",
-    "side-effect",
     "sees-cwd",
-    "sees-line",
-    "language",
-    "unknown",
+    "plain",
 ]
 
 #: How a flag takes its value: the next argument, right behind its name, or behind ``=``. None: it takes none.
@@ -73,7 +62,24 @@ Takes = Literal["next", "joined", "equals"]
 WeightKey = Literal["content", "opened", "name"]
 
 #: Meanings of flags that can't be without a value.
-_VALUED = frozenset({"input", "output", "output-folder", "extra-output", "depfile", "search", "weights", "path-only"})
+_VALUED = frozenset({"input", "output", "output-folder", "extra-output", "depfile", "weights", "path-only"})
+
+#: What adapters said before commands were traced -> what to do with it.
+_GONE = {
+    **dict.fromkeys(("side-effect", "unknown", "sees-line", "language"), "write 'plain'"),
+    **dict.fromkeys(("search", "pipeline"), "write 'value'; the tracer sees what is read"),
+    **dict.fromkeys(
+        ("depfile-on", "depfile-short"), "leave the flag out, and let the one that names the file be 'depfile'"
+    ),
+    **dict.fromkeys(
+        (
+            *("single", "requires", "includes", "shadows", "configured_by", "unconfigured", "also", "helpers"),
+            *("languages", "builtin_search", "volatile", "unless_set", "spelling"),
+        ),
+        "leave it out",
+    ),
+    **{"environment.search": "name these variables in 'keyed'", "environment.unknown": "call it 'plain'"},
+}
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,63}")
 
@@ -96,8 +102,8 @@ class Flag(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 class AdapterEnvironment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """Variables of the environment, of which the command gets every one. keyed: they are in the key. passed: they are
-    not. search: keyed too, and lists of folders where files are looked for. unknown: with one of them set, and not
-    empty, the command is not understood. Each but those of ``search`` may be a pattern, with ``*`` at its end.
+    not. plain: with one of them set, and not empty, the adapter says nothing of the command. Each may be a pattern,
+    with ``*`` at its end.
 
     complete: the command obeys no other variable. Without it every other variable is in the key too, but those that say
     where, for whom and under what a command runs (``launcher.variables.NEUTRAL``).
@@ -105,38 +111,31 @@ class AdapterEnvironment(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 
     keyed: tuple[str, ...] = ()
     passed: tuple[str, ...] = ()
-    search: tuple[str, ...] = ()
-    unknown: tuple[str, ...] = ()
+    plain: tuple[str, ...] = ()
     complete: bool = False
 
 
 class Adapter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """What is known of one command.
+    """What is known of one command. The tracer sees what it reads and writes; this says what counts.
 
     match: names of its executable, with ``*``, ``?`` and ``[...]``. distribution: the one that it has to belong to, and
-    that counts with it; also: and these, where they are installed. helpers: executables that it starts.
+    that counts with it.
 
     positional: what an argument without a dash is. format: of the inputs; the plugin of that name strips them, always
     (``strip``) or with ``--strip``. strip_as: what the command takes for a weight, in the plugin's words. stdin: the
-    command reads that where no input is named. stdout: it writes its result there where no output is. single: it is not
-    understood with several inputs; requires: nor without one of these flags. default_output: flag -> suffix of the file
-    that is written to the current folder where no output is named. suffixes: of the inputs that are understood, empty
-    for any; languages: value of the ``language`` flag -> the suffix that it stands for.
+    command reads that where no input is named. stdout: it writes its result there where no output is. suffixes: of the
+    inputs that the adapter speaks of, empty for any. default_output: flag -> suffix of the file that is written to the
+    current folder where no output is named; without one of them the adapter says nothing of a command line.
 
     replaces: it makes a new file in the place of a result that is there; other commands write to the old one, which
     keeps its mode, and its other names.
 
     dashes: ``either`` where ``-x`` and ``--x`` are one flag. response_files: ``@FILE`` holds arguments.
 
-    includes: inputs (by suffix) that include other files. configured_by: patterns of files with options that it reads
-    by itself; relative ones are beside its executable. With one of them there the command is not understood, unless a
-    flag of unconfigured is on the line. shadows: endings of files that are taken instead of one that a flag names, if
-    they are there.
-
     relative: the name of an input comes into the result. With a base folder, what is below it is named from the current
     folder, so that it is the same in each checkout; no other result follows from that.
-    plain: its arguments are not read any further than for outputs; time: flags by which the compiler warns where the
-    time came into its result (``-Wdate-time``).
+    plain: all arguments count as they are; only outputs are looked for in them. time: flags by which the compiler warns
+    where the time came into its result (``-Wdate-time``).
 
     normalises: flag that keeps paths out of the result -> what leaks without it.
     origin: the file that the adapter was read from.
@@ -145,29 +144,20 @@ class Adapter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     name: str
     match: tuple[str, ...]
     distribution: str = ""
-    also: tuple[str, ...] = ()
-    helpers: tuple[str, ...] = ()
     positional: Literal["input", "value"] = "input"
     format: str = ""
     strip: bool = False
     strip_as: str = ""
     stdin: bool = False
     stdout: bool = False
-    single: bool = False
-    requires: tuple[str, ...] = ()
     default_output: dict[str, str] = {}
     replaces: bool = False
     dashes: Literal["exact", "either"] = "exact"
     response_files: bool = False
-    configured_by: tuple[str, ...] = ()
-    unconfigured: tuple[str, ...] = ()
     suffixes: tuple[str, ...] = ()
-    includes: tuple[str, ...] = ()
-    shadows: tuple[str, ...] = ()
     relative: bool = False
     plain: bool = False
     time: tuple[str, ...] = ()
-    languages: dict[str, str] = {}
     normalises: dict[str, str] = {}
     environment: AdapterEnvironment = AdapterEnvironment()
     flags: tuple[Flag, ...] = ()
@@ -325,6 +315,10 @@ def _malformed(where: str, text: str, problem: str, line: int) -> ConfigError:
         known = [field.encode_name for field in msgspec.structs.fields(kind) if field.name != "origin"]
         close = nearest(unknown[1], known)
         hint = f"; did you mean {close!r}?" if close else f"; the keys are {', '.join(known)}"
+    gone = unknown or re.search(r"enum value '([^']*)'", problem)
+    key = f"environment.{gone[1]}" if gone and "$.environment" in problem else gone[1] if gone else ""
+    if key in _GONE:
+        hint = f"; commands are traced now, so {_GONE[key]}"
     return ConfigError(f"{where}:{line}: {problem}{hint}")
 
 
@@ -339,7 +333,7 @@ def _is_flag_line(text: str, line: int) -> bool:
 
 
 def _line_of(text: str, problem: str) -> int:
-    named = re.search(r"`\$\.(\w+)", problem) or re.search(r"field `([^`]*)`", problem)
+    named = re.search(r"field `([^`]*)`", problem) or re.search(r"`\$\.(\w+)", problem)
     return _line(text, named[1]) if named else 1
 
 

@@ -22,6 +22,7 @@ import sys
 from blake3 import blake3
 
 from cachec.base import __version__
+from cachec.launcher.depth import depth
 from cachec.launcher.direct import default_folder
 from cachec.launcher.ending import Ending, die_by, pack
 
@@ -29,7 +30,9 @@ from cachec.launcher.ending import Ending, die_by, pack
 PATIENCE = 2.0
 
 #: Variables that a process obeys from its start on.
-_OBEYED = (b"PYTHON", b"LD_", b"LC_", b"LANG", b"TZ", b"GLIBC_", b"MALLOC_", b"GCONV_", b"LOCPATH")
+#:
+#: Not the locale, of which Python takes the encoding of file names alone, nor the time zone, which a child sets anew.
+_OBEYED = (b"PYTHON", b"LD_", b"GLIBC_", b"MALLOC_", b"GCONV_", b"LOCPATH")
 
 #: What /proc/self/status has of the credentials and limits of a process, which it has from its parent.
 _STATUS = (
@@ -57,16 +60,16 @@ class _NoAnswer(Exception):
 
 def surroundings() -> str:
     """A name for all that this process has from its parent or from its start, and a child of its own would have; empty
-    where somebody follows what it does (strace, gdb), or there is no /proc to tell."""
+    where somebody follows what it does (strace, gdb, a launcher around this one), or there is no /proc to tell."""
     lines = _read("status").split(b"\n")
-    if b"TracerPid:\t0" not in lines:
+    if b"TracerPid:\t0" not in lines or (depth(os.environ) and b"Seccomp:\t2" in lines):
         return ""
     hasher = blake3(pack([__version__.encode(), os.fsencode(__file__), sys.version.encode(), repr(sys.flags).encode()]))
     hasher.update(pack([os.fsencode(text) for text in (sys.executable, sys.prefix, *sys.path)]))
     prefixes = b"" if any(name in os.environb for name in _LOADING) else _OBEYED
     obeyed = sorted(each for each in os.environb.items() if each[0].startswith(prefixes))
     hasher.update(pack([b"%b=%b" % each for each in obeyed]))
-    hasher.update(repr((sys.warnoptions, sys._xoptions)).encode())
+    hasher.update(repr((sys.warnoptions, sys._xoptions, sys.getfilesystemencoding())).encode())
     hasher.update(pack([line for line in lines if line.partition(b":")[0] in _STATUS]))
     hasher.update(pack([_read(name) for name in _PROC]))
     hasher.update(pack([os.fsencode(_link(name)) for name in _NAMESPACES]))
@@ -187,7 +190,7 @@ class _Asked:
 
     def ending(self) -> Ending | None:
         """Have the child do it. Signals that would end this process go to the child, which hands them to the command;
-        this process ends by them once that has."""
+        this process ends by them once that has, unless the command ended well all the same."""
         replaced = []
         try:
             for number in (_signal.SIGTERM, _signal.SIGHUP, _signal.SIGINT):
@@ -207,9 +210,10 @@ class _Asked:
             for number, before in replaced:
                 _signal.signal(number, before)
             os.close(self._child)
-        if self._caught:
+        ending = Ending.unpacked(answer) if answer else None
+        if self._caught and (ending is None or ending.status):
             die_by(self._caught)
-        return Ending.unpacked(answer) if answer else None
+        return ending
 
     def _end_what_is_left(self) -> None:
         """Where the child was killed the command may go on, and is not to write beside the one that comes now."""

@@ -28,8 +28,8 @@ class Options(msgspec.Struct, frozen=True):
     """What ``cachec exec`` was told beside the command. weights: path -> key; paths as they were given.
 
     patterns: of paths that are outputs. ignore_env: variables that don't count. network: whether it may be used. stdin:
-    whether all of standard input is read first. relocatable: no folder is in the result. cache_folders: names, and paths,
-    of folders whose files are neither inputs nor outputs; from the settings alone.
+    whether all of standard input is read first. relocatable: no folder is in the result. cache_folders: names, and
+    paths, of folders whose files are neither inputs nor outputs; from the settings alone.
     """
 
     inputs: tuple[str, ...] = ()
@@ -89,15 +89,11 @@ class Output(NamedTuple):
 
 
 class Command(msgspec.Struct):
-    """One command line, understood. Paths are absolute, but for those of ``search``, ``responses`` and ``absent``: as
-    they were given; ``cwd`` is where relative ones start.
+    """One command line, understood. Paths are absolute, but for ``responses``: as they were given; ``cwd`` is where
+    relative ones start.
 
-    argv: with the command's name as it was given. program: the executable that this leads to. search: folders where
-    files are looked for, in order. responses: files that arguments were read from. absent: files that are looked for
-    and not there. undescribed: paths that flags name, of which nothing is known. is_plain: its arguments say no
-    more than their text, and the trace tells all. sees_line: the command line comes into the result. includes: an input
-    includes other files.
-    depfile: what is written of these: ``short`` leaves system headers out, empty where nothing is.
+    argv: with the command's name as it was given. program: the executable that this leads to. responses: files that
+    arguments were read from. is_plain: its arguments say no more than their text, and the trace tells all.
     """
 
     argv: tuple[str, ...]
@@ -109,26 +105,15 @@ class Command(msgspec.Struct):
     inputs: list[Input] = []
     outputs: list[Output] = []
     weights: dict[str, WeightKey] = {}
-    search: list[str] = []
     responses: list[str] = []
-    absent: list[str] = []
-    undescribed: list[str] = []
     stdin: bool = False
     is_plain: bool = False
     sees_cwd: bool = False
-    sees_line: bool = False
-    includes: bool = False
-    depfile: Literal["full", "short", ""] = ""
 
     @property
     def stage(self) -> str:
         """The name of the stage in keys and reports."""
         return f"exec:{self.adapter.name if self.adapter is not None else os.path.basename(self.argv[0])}"
-
-    def starts(self) -> tuple[str, ...]:
-        """The executables that count with it: those of its adapter, of ``--tool``, and what it is seen to run."""
-        helpers = () if self.adapter is None or self.is_plain else self.adapter.helpers
-        return (*helpers, *self.options.tools)
 
     def keeps_file(self, output: Output) -> bool:
         """Whether the command writes to a file that is in the place of an output, or may do so. Else it makes a new

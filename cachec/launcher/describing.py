@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 
 from cachec.launcher import adapters
-from cachec.launcher.arguments import describe
+from cachec.launcher.arguments import describe, plain
 from cachec.launcher.command import Command, Options, PassThrough
 from cachec.launcher.exec_settings import with_settings
 from cachec.launcher.helpers import DETAIL, is_helper
@@ -28,6 +28,10 @@ def describe_here(opened: Opened, given: Options, argv: Sequence[str], program: 
     except PassThrough as way:
         way.stage = "" if adapter is None else f"exec:{adapter.name}"
         raise
+    if adapter is not None and adapter.distribution and not command.is_plain:
+        owner = opened.requests.distributions(command).owner(program)
+        if owner is None or owner.name != adapter.distribution:
+            command = plain(command)  # another program of that name
     if adapter is not None and adapter.relative and not wants_strip(command):  # that one comes without a name
         _call_inputs(command, opened.places)
     return command

@@ -23,6 +23,7 @@ Imports no module that takes a millisecond: not even ``typing``.
                   store; index file, identity, trust, row as the file has it, digest of the row;
                   artifacts (digest, size, identity, trust); ``1`` where equal outputs keep their time stamps
                   (``--restat``), else ``0``; what standard input has to be (``lookups.stdin_kind``), ``-`` for any;
+                  the mask of new files, ``-`` for any;
                   outputs (path, mode, with ``=`` before it where a file that is there
                   keeps its own, artifact number or ``-``, the file that is there while a launcher compiles
                   to the same place);
@@ -267,7 +268,7 @@ class _Memo:
             if int(size) < 0:
                 raise _Stale
         self._restat = self._next() == b"1"
-        if self._next() not in {b"-", stdin_kind().encode()}:
+        if self._next() not in {b"-", stdin_kind().encode()} or self._next() not in {b"-", mask()}:
             raise _Stale
         for _ in range(int(self._next())):
             path, mode, number, lock = self._take(4)
@@ -340,6 +341,13 @@ class _Memo:
 
             signal.signal(signal.SIGPIPE, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGPIPE)
+
+
+def mask() -> bytes:
+    """The mask of new files (umask(2))."""
+    found = os.umask(0o077)
+    os.umask(found)
+    return b"%o" % found
 
 
 def _matching(keyed: list[bytes], passed: list[bytes], *, others: bool) -> list[bytes]:

@@ -244,7 +244,7 @@ def _hand_out(opened: Opened, command: Command, value: Any) -> None:
         hardlink, restat = command.options.hardlink, command.options.restat
         try:
             if stored is None:
-                restore_folder(output.path, mode_of(word), is_new=output.kind == "new")
+                restore_folder(output.path, mode_of(word), is_new=output.kind == "new", restat=restat)
                 continue
             if isinstance(stored, str):
                 restore_link(stored, output.path)

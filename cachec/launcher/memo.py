@@ -23,16 +23,15 @@ from cachec.base.mounts import TRACKED_FILESYSTEMS, WATCHED_FILESYSTEMS, Mounts
 from cachec.errors import ConfigError, StoreFault, UsageError
 from cachec.events import inert
 from cachec.key.tools.environment import LOCALE
-from cachec.key.tools.executables import Executable, interpreter_name, which
+from cachec.key.tools.executables import which
 from cachec.launcher import adapters, direct
-from cachec.launcher.arguments import configuration_places
 from cachec.launcher.command import Command
 from cachec.launcher.output_places import outputs_of
 from cachec.launcher.outputs import lock_of
-from cachec.launcher.request import environment, helper_path, variable_rule, variables_of_run
+from cachec.launcher.request import environment, variable_rule, variables_of_run
 from cachec.launcher.stage import Opened
 from cachec.launcher.stripping import wants_strip
-from cachec.launcher.variables import UNKNOWN, Rule, overlap
+from cachec.launcher.variables import Rule, overlap
 from cachec.model import Entry, Mode, Outcome, Reason, Trace
 from cachec.stage.engine import Answer
 from cachec.stage.look import Looker
@@ -47,11 +46,6 @@ _VARIABLES = ("PATH", "PWD", "HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "PYTHO
 
 #: Bytes of streams in a memo; what writes more is answered by the other road.
 _MAX_BLOBS = 1 << 20
-
-#: Bytes of a script where its interpreter is named, and how many interpreters of interpreters there are.
-_HEAD, _MAX_DEPTH = 4096, 4
-
-_PRELOAD = "/etc/ld.so.preload"
 
 
 class _Unfit(Exception):
@@ -89,6 +83,7 @@ class Draft:
         self._numbers: dict[str, bytes] = {}
         self._lookups: dict[tuple[str, bytes], bytes] = {}
         self._installed: set[str] = set()
+        self._mask = b"-"
         self._out: list[bytes] = []
         self._collect()
         self._before = {path: direct.identity(path) for path in (*self._files, *self._folders)}
@@ -113,7 +108,7 @@ class Draft:
         if trace is None:
             raise _Unfit
         for path, digest in self._files.items():
-            if digest and self._digests.of_installed(path) != digest:
+            if self._digests.of_installed(path) != digest:
                 raise _Unfit
         self._collect_reads(trace)
         files = [(path, direct.identity(path), digest) for path, digest in self._files.items()]
@@ -131,7 +126,7 @@ class Draft:
         )
         self._list(
             [
-                [os.fsencode(path), state, _flag(self._is_certain(path, state, digest)), digest.encode()]
+                [os.fsencode(path), state, _flag(self._is_certain(path, state)), digest.encode()]
                 for path, state, digest in files
             ]
         )
@@ -159,10 +154,8 @@ class Draft:
                 self._files[path] = self._digests.of_path(path)
         for path in (os.path.join(command.cwd, text) for text in command.responses):
             self._files[path] = self._digests.of_path(path)
-        for path in (*command.undescribed, *command.absent):
-            self._absent[os.path.join(command.cwd, path)] = None
         self._settings()
-        self._programs()
+        self._program()
 
     def _collect_reads(self, trace: Trace) -> None:
         for read in trace.reads:
@@ -179,7 +172,8 @@ class Draft:
                 self._files[path] = self._digests.of_installed(path)
                 follow = "link" not in read.name
                 self._lookups[path, _flag(follow)] = found_at(path, follow=follow)
-                self._installed.add(path)
+                if os.stat(path).st_uid == 0:  # who writes into a file of his own, another user does not see
+                    self._installed.add(path)
             elif read.kind == "lookup":
                 follow = "link" not in read.name
                 if "mode" in read.name:
@@ -192,6 +186,8 @@ class Draft:
             elif read.kind == "same":
                 for each in map(self._opened.places.present, read.name.split("\0")):
                     self._numbers[each] = direct.file_number(each)
+            elif read.kind == "umask":
+                self._mask = direct.mask()
             elif read.kind not in {"folder", "env"}:  # such a variable is compared by itself
                 raise _Unfit
 
@@ -212,94 +208,27 @@ class Draft:
         for path in (*adapters.sources(), *(() if adapter is None else (adapter.origin,))):
             self._file_or_absent(path)
 
-    def _programs(self) -> None:
-        """Everything that starting the compiler loads, and the places where other files would be loaded instead."""
-        command = self._command
-        environ = environment(command, self._opened.variables)
-        distributions = self._opened.requests.distributions(command)
-        tools = self._opened.requests.tool_keys(command)
-        self._looked_up(command.argv[0], environ)
-        if command.is_plain:
-            if command.options.tools:
-                raise _Unfit
-            return  # the trace tells all that starting it loads
-        for folder, name in configuration_places(command.program, command.adapter):
-            if not name:
-                raise _Unfit  # such a folder may come to be
-            self._names_in(folder)
-        programs = [tools.program(command.program, environ)]
-        adapter = command.adapter
-        helpers = command.starts()
-        for path in [helper_path(name, command, environ) for name in helpers]:
-            self._looked_up(path, environ)
-            programs.append(tools.program(path, environ))
-        for name in helpers:
-            self._looked_up(name, environ)
-        names = set() if adapter is None or not adapter.distribution else {adapter.distribution, *adapter.also}
-        for program in programs:
-            names |= {name for _, name in program.distributions}
-            self._loaded(program)
-        for name in names:
-            distribution = distributions.find(name)
-            record = None if distribution is None else distribution.record()
-            if distribution is None or record is None:
-                continue  # one of ``also`` that is not installed: its folder tells
-            self._files.setdefault(distribution.record_path, "")
-            for row in record.rows:
-                path = os.path.normpath(os.path.join(distribution.root, row.path))
-                if not row.path.endswith(".pyc"):
-                    self._file_or_absent(path, "")
-            self._folders.setdefault(distribution.root, {})
+    def _program(self) -> None:
+        """The places where the program is looked for. What starting it loads is in the trace."""
+        if self._command.options.tools:
+            raise _Unfit
+        asked, cwd = self._command.argv[0], self._command.cwd
+        environ = environment(self._command, self._opened.variables)
+        executable = which(asked, environ, cwd)
+        for folder in environ.get("PATH", os.defpath).split(os.pathsep) if "/" not in asked else ():
+            path = os.path.join(cwd, folder, asked)
+            if path == executable:
+                break
+            if os.path.exists(path):
+                raise _Unfit  # there, and not to be executed: that may change
+            self._absent[path] = None
+        if executable is not None:
+            self._files[executable] = self._digests.of_installed(executable)
+            self._installed.add(executable)
 
-    def _looked_up(self, asked: str, environ: dict[str, str], depth: int = 0) -> None:
-        """The places where an executable would be found first, and the one where it is; then those of its interpreter.
-
-        The path counts as it was found: a link in it may come to lead elsewhere.
-        """
-        executable = which(asked, environ, self._command.cwd)
-        if "/" not in asked:
-            for folder in environ.get("PATH", os.defpath).split(os.pathsep):
-                path = os.path.join(self._command.cwd, folder, asked)
-                if path == executable:
-                    break
-                if os.path.exists(path):
-                    raise _Unfit  # there, and not to be executed: that may change
-                self._absent[path] = None
-        if executable is None:
-            return
-        self._installed_file(executable)
-        with open(executable, "rb") as file:
-            head = file.read(_HEAD)
-        name = interpreter_name(head) if head.startswith(b"#!") else ""
-        if name and depth < _MAX_DEPTH:
-            self._looked_up(name, environ, depth + 1)
-
-    def _loaded(self, program: Executable) -> None:
-        for _, path in program.files:
-            self._installed_file(path)
-        for script, _ in program.distributions:
-            if script:
-                self._installed_file(script)
-        if program.cache is not None:
-            self._files[program.cache[0]] = self._digests.of_path(program.cache[0])
-        self._file_or_absent(_PRELOAD)
-        for folder in program.searched:
-            self._names_in(os.path.join(self._command.cwd, folder))
-
-    def _installed_file(self, path: str) -> None:
-        self._files[path] = self._digests.of_installed(path)
-        self._installed.add(path)
-
-    def _names_in(self, folder: str) -> None:
-        """Whatever appears or goes in a folder may matter."""
-        if os.path.isdir(folder):
-            self._folders.setdefault(folder, {})
-        else:
-            self._absent[folder] = None
-
-    def _file_or_absent(self, path: str, digest: str | None = None) -> None:
+    def _file_or_absent(self, path: str) -> None:
         if os.path.isfile(path):
-            self._files.setdefault(path, self._digests.of_path(path) if digest is None else digest)
+            self._files.setdefault(path, self._digests.of_path(path))
         else:
             self._absent[path] = None
 
@@ -315,11 +244,7 @@ class Draft:
         with fsio.closing(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)) as fd:
             return direct.identity(path) == state and self._digests.trusts(fd, fsio.identity(fd))
 
-    def _is_certain(self, path: str, state: bytes, digest: str) -> bool:
-        if not digest:  # a file of a distribution, trusted as RECORD is (see key/tools/tools.py)
-            if not fsio.settled(fsio.identity(path)):
-                raise _Unfit
-            return True
+    def _is_certain(self, path: str, state: bytes) -> bool:
         with fsio.closing(fsio.open_read(path)) as fd:
             is_calm = fsio.no_writer(fd) or (path in self._installed and is_foreign(fd, path))
             is_certain = is_calm and self._trusts(path, state)
@@ -338,9 +263,7 @@ class Draft:
         adapter = self._command.adapter
         rule = variable_rule(self._command)
         names = dict.fromkeys([*_VARIABLES, *LOCALE, *rule.names, *variables_of_run(self._command), *cachec])
-        unknown: tuple[str, ...] = UNKNOWN
-        if adapter is not None:
-            unknown += adapter.environment.unknown
+        unknown = adapter.environment.plain if adapter is not None else ()
         names.update(dict.fromkeys(name for name in unknown if not name.endswith("*")))
         self._list(
             [
@@ -401,14 +324,15 @@ class Draft:
                 path, digest = os.fspath(stored.path), stored.path.name
                 identity = direct.identity(path)
                 size = b"%d" % os.stat(path).st_size
-                artifacts.append([digest.encode(), size, identity, _flag(self._is_certain(path, identity, digest))])
+                artifacts.append([digest.encode(), size, identity, _flag(self._is_certain(path, identity))])
             lock = lock_of(self._opened.store, output).path
             word = ("=" if self._command.keeps_file(output) else "") + mode
             outputs.append([os.fsencode(output.path), word.encode(), number, os.fsencode(lock)])
         if sum(map(len, blobs)) > _MAX_BLOBS:
             raise _Unfit
         self._list(artifacts)
-        self._put(_flag(self._command.options.restat), stdin_kind().encode() if self._command.is_plain else b"-")
+        kind = stdin_kind().encode() if self._command.is_plain else b"-"
+        self._put(_flag(self._command.options.restat), kind, self._mask)
         self._list(outputs)
         self._put(*_listed(b"%d" % len(blob) for blob in blobs))
         return blobs

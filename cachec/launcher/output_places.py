@@ -11,6 +11,7 @@ from typing import Any
 
 from cachec.base import xdg
 from cachec.launcher.command import Command, Output
+from cachec.launcher.direct import default_folder
 from cachec.launcher.places import Places
 from cachec.launcher.restore import check_place
 from cachec.programs.artifact import File
@@ -41,6 +42,8 @@ class OutputPlaces:
         caches = [home + each[1:] for each in HOME_CACHES] if home.startswith("/") else []
         own = xdg.cache_folder(environ)
         caches += [os.path.dirname(own)] if own else []
+        store = default_folder(dict(environ), command.cwd)  # of a cachec inside of the command
+        caches += [store] if store else []
         caches += [each for each in command.options.cache_folders if "/" in each]
         self._cache_names = {*CACHE_FOLDERS, *command.options.cache_folders}
         self._caches = [path for path in map(os.path.realpath, caches) if not _is_below(self._cwd, [path])]

@@ -184,20 +184,11 @@ class CommandRequests:
         environ = environment(command, self._environ)
         yield keys.executable(command.program, environ, fresh=fresh)
         adapter = command.adapter
-        for name in command.starts():
+        for name in command.options.tools:
             yield keys.executable(helper_path(name, command, environ), environ, fresh=fresh)
         if adapter is None or not adapter.distribution:
             return
-        distributions = self.distributions(command)
-        owner = distributions.owner(command.program)
-        if owner is None or owner.name != adapter.distribution:
-            raise PassThrough(
-                Reason.NOT_UNDERSTOOD,
-                f"{command.program} is not of distribution {adapter.distribution}, so what it runs is not known",
-            )
-        for name in (adapter.distribution, *adapter.also):
-            if distributions.find(name) is not None:
-                yield keys.distribution(name, fresh=fresh)
+        yield keys.distribution(adapter.distribution, fresh=fresh)
 
     def _argument_parts(self, command: Command, programs: Mapping[str, Program]) -> Iterator[Part]:
         """One part a flag, over its values in order; then the order of the flags. For a stripped model counts the dash
@@ -288,7 +279,7 @@ def variable_rule(command: Command) -> Rule:
     """Return which variables are in the key of a command, beside the locale."""
     described = _described_environment(command)
     found = _SEARCHED if command.is_plain else ()
-    keyed = (*described.keyed, *described.search, *command.options.env, *_ALWAYS, *found)
+    keyed = (*described.keyed, *command.options.env, *_ALWAYS, *found)
     left = (*command.options.ignore_env, *variables_of_run(command))
     keyed = tuple(name for name in keyed if name not in left)
     return Rule(keyed, (*described.passed, *LOCALE, *left), others=not described.complete)
@@ -312,7 +303,7 @@ def sealed_variables(command: Command, names: Iterable[str]) -> frozenset[str]:
     Such a variable may hold a secret, whatever it is called.
     """
     described = _described_environment(command)
-    shown = (*described.keyed, *described.search, *_ALWAYS, *LOCALE)
+    shown = (*described.keyed, *_ALWAYS, *LOCALE)
     return frozenset(name for name in names if not matches(name, shown))
 
 

@@ -227,16 +227,18 @@ def restore_tree(source: str, target: str, *, hardlink: bool = False, restat: bo
         os.utime(target)
 
 
-def restore_folder(target: str, mode: int, *, is_new: bool) -> None:
+def restore_folder(target: str, mode: int, *, is_new: bool, restat: bool = False) -> None:
     """Make a folder, where there is none yet; what is in one that is there stays. Raises OSError.
 
-    is_new: whether the command makes a new one in its place, with a mode of its own.
+    is_new: whether the command makes a new one in its place, with a mode of its own. restat: as of ``restore_tree``.
     """
     is_there = os.path.isdir(target)
     if not is_there:
         os.mkdir(target, 0o700)
     if is_new or not is_there:
         os.chmod(target, mode)
+    if not restat:
+        os.utime(target)
 
 
 def restore_link(to: str, place: str) -> None:

@@ -73,12 +73,17 @@ def run_command(
         recorder.keep_out(reason, detail)
     why = unstorable(changes, allowed.allows if command.is_plain else allowed.is_named, allowed.is_named)
     if why:
+        written = {change.path for change in changes if change.effect & Effect.WRITTEN}
+        for path in sorted(written & run.opened()):
+            if not allowed.is_named(path):
+                recorder.keep_out(Reason.INPUT_CHANGED, f"the command read {path} and then changed it")
         recorder.keep_out(Reason.UNDESCRIBED, f"{why}; --outputs names outputs")
     if run.accesses.changes and not changes and not run.ended.stdout:
         recorder.keep_out(Reason.UNDESCRIBED, "all that it wrote is in caches of programs, which are no outputs")
     if recorder.kept_out() is None:
         named = {change.path for change in changes if allowed.is_named(change.path)}
         _Record(where, command, run, recorder, sees_time=sees_time).record(named, allowed.is_cache)
+    _check_written(command, changes, recorder)
     if not command.is_plain:
         return _described_result(where.places, command, run, recorder, untouched)
     if recorder.kept_out() is not None:  # what it wrote may be what no store holds
@@ -121,27 +126,32 @@ class _Record:
         places, command = self._where.places, self._command
         store = os.path.realpath(default_folder(dict(self._where.variables), command.cwd) or "/nonexistent")
         withheld = {os.path.realpath(path) for path, key in command.weights.items() if key == "name"}
-        given = {output.path for output in command.outputs}
-        named = named | withheld | {os.path.realpath(path) for path in given}
+        named = named | withheld
+        by_content = {os.path.realpath(path) for path, key in command.weights.items() if key == "opened"}
         files: dict[str, str] = {}
         reads = Reads(self._run, self._where.digests, command.cwd, keyed=places.folder, named=named, is_cache=is_cache)
-        try:
-            for read in reads.all():
-                if read.kind == "content":
-                    files[os.path.join(command.cwd, read.where)] = read.digest
-                is_here = read.kind == "lookup" and read.where == places.cwd  # asked by PWD: another one elsewhere
-                kept = "." if is_here else places.kept(read.where) if read.where else ""
-                self._recorder.traced(msgspec.structs.replace(read, where=kept))
-        except (Changed, OSError) as error:
-            self._recorder.keep_out(Reason.INPUT_CHANGED, str(error))
-            return
-        opened = reads.opened()
+        opened = self._run.opened()
         for name in sorted(BY_TIME & set(map(os.path.basename, reads.started()))):
             self._recorder.keep_out(Reason.UNDESCRIBED, f"it starts {name}, which goes by the times of files")
         for path in sorted(withheld & opened):
             self._recorder.keep_out(Reason.UNDESCRIBED, f"weight {path}, which counts by its name, was read")
         if any(path.startswith(f"{store}/") for path in opened):
             self._recorder.keep_out(Reason.UNDESCRIBED, "a cachec inside of it took something from its store")
+        if self._recorder.kept_out() is not None:
+            return
+        try:
+            for read in reads.all():
+                full = os.path.join(command.cwd, read.where)
+                if read.kind == "lookup" and by_content and os.path.realpath(full) in by_content:
+                    continue
+                if read.kind == "content":
+                    files[full] = read.digest
+                is_here = read.kind == "lookup" and read.where == places.cwd  # asked by PWD: another one elsewhere
+                kept = "." if is_here else places.kept(read.where) if read.where else ""
+                self._recorder.traced(msgspec.structs.replace(read, where=kept))
+        except (Changed, OSError) as error:
+            self._recorder.keep_out(Reason.INPUT_CHANGED, str(error))
+            return
         self._of_texts(files, reads.started())
 
     def _of_texts(self, files: Mapping[str, str], started: Iterable[str]) -> None:
@@ -151,6 +161,8 @@ class _Record:
         is_compiled = is_source or any(texts.is_compiler(path) for path in started)
         if is_compiled:
             self._of_time(files)
+            if any(path.endswith(".cfg") for path in files):  # it may hold flags like -g
+                self._recorder.seen(Read("folder", "cwd", "", places.digest("cwd")))
         for group in texts.alike(files):  # #pragma once: one file by two paths, or two files
             if is_compiled and texts.compares_times(group):
                 why = f"the compiler compares the times of {' and '.join(group)}, which are alike (#pragma once)"
@@ -166,7 +178,7 @@ class _Record:
     def _of_time(self, files: Mapping[str, str]) -> None:
         environ = self._where.variables
         why = "it used the time" if self._sees_time else texts.why_volatile(self._command, files)
-        if why and texts.EPOCH in environ:  # which no compiler takes for the time of a file
+        if why and texts.EPOCH in environ and texts.heeds_epoch(self._command, environ):  # but not for a file's time
             self._recorder.environment(texts.EPOCH, variable_digest(texts.EPOCH, environ))
             why = texts.why_volatile(self._command, files, texts.TIMES[2:])
         if why:
@@ -216,6 +228,17 @@ def _plain_result(
     return {**streams, "outputs": outputs, "modes": modes, "paths": paths, "kept": kept}
 
 
+def _check_written(command: Command, changes: Sequence[Change], recorder: Recorder) -> None:
+    """Keep the result out where an output was not written: the command may have found it up to date."""
+    made = {change.path for change in changes}
+    for output in command.outputs:
+        if command.is_plain and output.kind != "any":  # the trace tells what an argument's output rests on
+            continue
+        real = os.path.realpath(output.path)
+        if real not in made and not any(path.startswith(f"{real}/") for path in made):
+            recorder.keep_out(Reason.UNDESCRIBED, f"{output.path} ({output.where}) was not written")
+
+
 def _described_result(
     places: Places, command: Command, run: Traced, recorder: Recorder, untouched: Untouched
 ) -> dict[str, Any]:
@@ -228,14 +251,8 @@ def _described_result(
     made = {change.path for change in run.accesses.changes}
     templates = [places.template(ended.stdout), places.template(ended.stderr)]
     for output in command.outputs:
-        if not os.path.lexists(output.path):
-            recorder.keep_out(Reason.UNDESCRIBED, f"{output.path} ({output.where}) was not written")
+        if not os.path.exists(output.path):
             continue
-        real = os.path.realpath(output.path)
-        if real not in made and not os.path.isdir(real):
-            recorder.keep_out(
-                Reason.UNDESCRIBED, f"{output.path} ({output.where}) was there before, and was not written"
-            )
         status = os.stat(output.path)
         modes.append(mode_word(status.st_mode))
         has_old_mode = untouched.has_old_mode(output.path, status)

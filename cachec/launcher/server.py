@@ -269,7 +269,7 @@ def _import_all() -> None:
         import_clients({url.partition(":")[0] for url in remotes})
     for path in sorted(adapters.SHIPPED.glob("*.toml")):
         adapter = adapters.read(path)
-        for pattern in (*adapter.match, *map(os.path.basename, adapter.configured_by)):
+        for pattern in adapter.match:
             fnmatch.fnmatchcase("", pattern)
     for kind in (model.Entry, model.KeyDescription, cachec.store.recent.Recent, usage.Usage):
         msgspec.json.Decoder(kind)  # msgspec looks at the annotations of a type once a process

@@ -26,7 +26,7 @@ _SAID = (b"-Wdate-time", b"might prevent reproducible builds", b"date or time ma
 _IN_THE_WAY = (
     *("-w", "--no-warnings", "-Wp,-w", "-Xclang", "-Xpreprocessor", "-cc1", "@", "-MJ", "-fverbose-asm", "-save-temps"),
     *("-frecord-", "-grecord-", "-gcodeview-command-line", "--gen-cdb-fragment-path", "-specs", "--specs", "-v"),
-    *("-###", "-flto", "-Wno-everything"),
+    *("-###", "-flto", "-Wno-everything", "-Wno-date-time"),
 )
 
 #: What stands for the name of a file, or follows from one.
@@ -53,8 +53,11 @@ EPOCH = "SOURCE_DATE_EPOCH"
 
 def time_flags(command: Command) -> tuple[str, ...]:
     """The flags by which a compiler tells that the time came into its result; none where they can't be given."""
-    if command.adapter is None or any(arg.startswith(_IN_THE_WAY) or "date-time" in arg for arg in command.argv[1:]):
+    args = command.argv[1:]
+    if command.adapter is None or any(arg.startswith(_IN_THE_WAY) or "=date-time" in arg for arg in args):
         return ()
+    if not {"-Wdate-time", "-Weverything"}.isdisjoint(args) and any(arg.startswith("-Werror") for arg in args):
+        return ()  # ours says that it is no error
     return command.adapter.time
 
 
@@ -66,6 +69,20 @@ def tells_time(command: Command) -> bool:
 def has_seen_time(stderr: bytes) -> bool:
     """Whether a compiler that was given ``time_flags`` says that it used the time."""
     return any(words in stderr for words in _SAID)
+
+
+def heeds_epoch(command: Command, environ: Mapping[str, str]) -> bool:
+    """Whether a compiler takes the time from ``EPOCH`` (clang from version 16 on): it is asked, unless it is a script,
+    which may do anything."""
+    import subprocess
+
+    with open(command.program, "rb") as file:
+        if file.read(2) == b"#!" or command.adapter is None or not command.adapter.time:
+            return False
+    argv = [command.program, "-E", "-x", "c", "-"]
+    env = {**environ, EPOCH: "86400"}
+    said = subprocess.run(argv, input=b"__DATE__\n", env=env, cwd=command.cwd, capture_output=True, check=False)
+    return b"Jan  2 1970" in said.stdout
 
 
 def why_volatile(command: Command, files: Mapping[str, str], words: Sequence[bytes] = TIMES) -> str:

@@ -56,10 +56,6 @@ NEUTRAL = tuple(name for names in NEUTRAL_GROUPS.values() for name in names)
 SECRET_WORDS = ("TOKEN", "SECRET", "PASSW", "PASSPHRASE", "COOKIE", "CREDENTIAL", "API_KEY", "APIKEY", "ACCESS_KEY")
 
 
-#: The loader of any program loads or writes files by them, which nothing describes.
-UNKNOWN = ("LD_AUDIT", "LD_DEBUG_OUTPUT", "LD_PROFILE", "LD_PROFILE_OUTPUT", "LD_TRACE_LOADED_OBJECTS")
-
-
 class Rule:
     """Decides which variables count.
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from types import BuiltinFunctionType, CodeType, FrameType, ModuleType
 from typing import Any
 
+from cachec.base.instances import is_instance
 from cachec.base.paths import descriptor_path, in_folder
 from cachec.recording.active import Active
 from cachec.recording.looks import (
@@ -117,7 +118,7 @@ def untold(code: CodeType, namespace: dict[str, Any]) -> Iterator[str]:
     """The names by which code calls functions that were taken from ``os`` before, which are not seen."""
     for name in code.co_names:
         value = namespace.get(name)
-        if isinstance(value, ModuleType) and value.__name__ == "posix":
+        if is_instance(value, ModuleType) and value.__name__ == "posix":
             yield from sorted(_ASKED.keys() & set(code.co_names))
-        if isinstance(value, BuiltinFunctionType) and value.__module__ == "posix" and _ASKED.get(value.__name__):
+        if is_instance(value, BuiltinFunctionType) and value.__module__ == "posix" and _ASKED.get(value.__name__):
             yield value.__name__

@@ -326,6 +326,26 @@ def _distributions(observed: Observed, frame: FrameType) -> None:
     observed.installed.setdefault("*")
 
 
+def _lines(observed: Observed, frame: FrameType) -> None:
+    """The lines of a file, which ``linecache`` may have had before: the file counts where it still has these lines."""
+    name, cached = frame.f_locals["filename"], frame.f_globals["cache"]
+    entry = cached.get(name)
+    if entry is None or len(entry) == 1 or entry[1] is None:
+        return  # it will be opened, or is the text of no file
+    import tokenize  # linecache has it
+
+    try:
+        with tokenize.open(entry[3]) as file:
+            lines = file.readlines()
+    except (OSError, UnicodeDecodeError, SyntaxError):
+        lines = []
+    if "".join(lines).rstrip("\n") == "".join(entry[2]).rstrip("\n"):
+        content_asked(observed, entry[3])
+    else:
+        said = f"linecache has lines of {name} that are not those of the file: call linecache.checkcache() before"
+        observed.volatile = observed.volatile or said
+
+
 _PATHS = ("genericpath", "posixpath")
 _PATHLIB = ("pathlib", "pathlib._local")
 _METADATA = ("importlib.metadata",)
@@ -335,6 +355,7 @@ _LOOKS: dict[str, tuple[tuple[str, ...], Look]] = {
     **dict.fromkeys(("lexists", "islink", "ismount"), (_PATHS, _is_link)),
     **dict.fromkeys(("Path.exists", "Path.is_file", "Path.is_dir"), (_PATHLIB, _is_there)),
     **dict.fromkeys(("getsize", "getmtime", "getctime", "getatime"), (_PATHS, _is_such)),
+    "getlines": (("linecache",), _lines),
     "Path.stat": (_PATHLIB, _is_such),
     **dict.fromkeys(("Path.is_symlink", "Path.readlink"), (_PATHLIB, _is_link)),
     **dict.fromkeys(("samefile", "Path.samefile"), ((*_PATHS, *_PATHLIB), _same)),

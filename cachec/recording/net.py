@@ -6,10 +6,10 @@ in place of code, nothing runs; there the static part of the key is needed, whic
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from cachec.recording.active import active
 from cachec.recording.audit import AuditObserver
@@ -46,12 +46,19 @@ class Beside(Protocol):
 class Net:
     """Observes one run, each time that it is spread.
 
-    is_project: whether a file name is a project's. beside: watches folders for this run.
+    is_project: whether a file name is a project's. beside: watches folders for this run. tables: what was in the
+    tables of Python's library before the run, by their states.
     """
 
-    def __init__(self, is_project: Callable[[str], bool], beside: Beside | None = None) -> None:
+    def __init__(
+        self,
+        is_project: Callable[[str], bool],
+        beside: Beside | None = None,
+        tables: Mapping[str, list[Any]] | None = None,
+    ) -> None:
         self.observed = Observed()
         self.beside = beside
+        self.tables = tables or {}
         self._is_project = is_project
 
     @contextmanager

@@ -33,11 +33,8 @@ _SYSTEM = (
 #: Kinds of reads whose ``where`` is a path, of stages and of commands.
 _PATHS = frozenset(
     {"file", "absent", "there", "listing", "links", "access", "status", "tool", "code", "cwd"}
-    | {"content", "lookup", "names", "attributes"}
+    | {"content", "names", "attributes"}  # a look-up finds the same on most machines: a folder, or nothing
 )
-
-#: Digests of look-ups that found nothing (ENOENT, ENOTDIR): most paths are not there on most machines.
-_NOTHING_THERE = frozenset({digest_bytes(b"-2"), digest_bytes(b"-20")})
 
 #: What says nothing against a remote.
 _HARMLESS = frozenset({Fault.REMOTE_SKIPPED})
@@ -391,12 +388,9 @@ def _told(fault: StoreFault, remote: Remote, stage: str) -> str:
 def local_path(reads: Iterable[Read]) -> str:
     """The first path of reads that another machine need not have for the same; empty where there is none.
 
-    A path from an anchor, or from the current folder, means the same there, and one of the system's as well. A look-up
-    that found nothing is one that most machines repeat.
+    A path from an anchor, or from the current folder, means the same there, and one of the system's as well.
     """
     for read in reads:
-        if read.kind == "lookup" and read.digest in _NOTHING_THERE:
-            continue
         paths = read.name.split("\0") if read.kind == "same" else [read.where] if read.kind in _PATHS else []
         for path in paths:
             if path.startswith("/") and not f"{path}/".startswith(_SYSTEM):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from cachec import recording
 from cachec.base import foreign, fsio
 from cachec.base.anchors import is_anchored
 from cachec.base.hashing import EMPTY, FileDigests, digest_bytes
+from cachec.base.paths import absolute
 from cachec.base.texts import clean
 from cachec.errors import ClassNotLoaded, ResultUnusableHere, StoreFault
 from cachec.key.dependencies import IN_PROCESS, Dependencies
@@ -20,6 +22,7 @@ from cachec.store.store import Store
 if TYPE_CHECKING:  # of stages: a command is looked up without any of it
     from cachec.key.request import Request, Requests
     from cachec.programs.registry import Plugins
+    from cachec.recording import Recorder
     from cachec.stage.observing import Observing
     from cachec.weights import WeightSet
     from cachec.weights.manifest import Folded
@@ -182,6 +185,23 @@ class Looker:
             for read in trace.reads:
                 if read.kind != "weight":  # the handles of the outer stage have recorded those themselves
                     outer.seen(self.resolved(read, request))
+            for path in request.inventory.paths:
+                self._tell_argument(outer, absolute(path))
+
+    def _tell_argument(self, outer: Recorder, path: str) -> None:
+        """A file or a folder is an argument of a stage that the outer one called: its content counts there as well.
+
+        What the outer stage made itself is none of its inputs, and what is in the store stays as it is.
+        """
+        made = None if outer.net is None else outer.net.observed
+        if path.startswith(f"{self._store.folder}/") or (made is not None and made.counted(path) is None):
+            return
+        if not os.path.isdir(path):
+            outer.file(path, self._dependencies.file(path))
+            return
+        outer.listing(path, self._dependencies.listing(path))
+        for name in sorted(os.listdir(path)):
+            self._tell_argument(outer, os.path.join(path, name))
 
     def explain(self, request: Request, stage: str, look: Look) -> tuple[Reason, str]:
         """Why ``look`` missed: for a key never seen, the first part that differs from the nearest entry's."""

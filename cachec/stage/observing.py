@@ -24,6 +24,7 @@ from cachec.base.anchors import (
 )
 from cachec.base.fsio import Identity, identity_if_there
 from cachec.base.hashing import EMPTY
+from cachec.base.instances import is_instance
 from cachec.base.paths import absolute, current_folder, links_on, relative_to
 from cachec.key.code.modules import is_cell
 from cachec.key.dependencies import (
@@ -97,6 +98,7 @@ class Observing:
         if not self.on and not always:
             return None
         from cachec.commands.run import are_commands_alone
+        from cachec.key.tools.tables import TABLES, tables_of
         from cachec.recording.net import Net
         from cachec.stage.watching import Places, PlacesWatch, texts_of
 
@@ -107,7 +109,7 @@ class Observing:
         places = Places(beside, current, self._ran.is_elsewhere, self._below)
         places.look_at(texts_of(request.stage.__wrapped__, self._requests.is_project))
         places.look_below([current, project_of(_source(request))])
-        return Net(self._requests.is_project, PlacesWatch(places))
+        return Net(self._requests.is_project, PlacesWatch(places), {state: tables_of(state) for state in TABLES})
 
     def collect(self, request: Request, recorder: Recorder) -> frozenset[Read]:
         """Make reads of what the net of a run caught; keep the result out where that can't be done.
@@ -165,7 +167,8 @@ class Observing:
             states.add(ENVIRONMENT)  # ``find_spec(name).origin``
         if coverage.has_decimals:
             states.add(PACKAGES["decimal"])
-        looked |= {Read("state", state, "", state_digest(state)) for state in states}
+        # Tables count as the run found them: it may have filled them itself.
+        looked |= {Read("state", state, "", state_digest(state, net.tables.get(state))) for state in states}
         for read in looked:
             recorder.seen(read)
         self._files(request, recorder, net)
@@ -386,7 +389,7 @@ def _under_other_names(observed: Observed) -> Iterator[str]:
     for ran in list(observed.ran.values()):
         for name in ran.code.co_names:
             value = ran.namespace.get(name)
-            if isinstance(value, FunctionType):
+            if is_instance(value, FunctionType):
                 yield value.__name__
 
 

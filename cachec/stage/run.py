@@ -18,10 +18,11 @@ from cachec.base.hashing import digest_bytes
 from cachec.codecs.data import SCALARS
 from cachec.codecs.encoder import encode
 from cachec.codecs.files import files_size
-from cachec.errors import LinkError, StoreFault, Uncacheable, UnkeyableArgument, UnresolvedCode, UsageError
+from cachec.errors import CachecError, LinkError, StoreFault, Uncacheable, UnkeyableArgument, UnresolvedCode, UsageError
 from cachec.key.code.memos import memo_name
 from cachec.key.options import StageLike
 from cachec.key.request import Request
+from cachec.key.words import words_of
 from cachec.model import ArtifactRef, Fault, KeyDescription, Node, PartKind, Read, Reason, Trace
 from cachec.programs.plugin import Plugin
 from cachec.programs.supported import Asking, bypass_reason
@@ -284,6 +285,12 @@ class Run:
             return False
         except UnresolvedCode as error:  # of a value that the run itself put there
             finished.kept_out, finished.changed = Reason.UNRESOLVED_CODE, str(error)
+            return False
+        except CachecError:
+            raise
+        except Exception as error:  # noqa: BLE001 - code of the values that the run put there
+            said = f"looking at what the run used raised {words_of(error)}"
+            finished.kept_out, finished.changed = Reason.UNRESOLVED_CODE, said
             return False
         return True
 

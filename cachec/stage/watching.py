@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from cachec.base import fsio
 from cachec.base.anchors import PROJECT_MARKS
+from cachec.base.instances import is_instance
 from cachec.base.kept import Kept
 from cachec.base.mounts import WATCHED_FILESYSTEMS, Mounts
 from cachec.base.paths import absolute
@@ -300,7 +301,7 @@ def texts_of(function: object, is_project: Callable[[str], bool]) -> list[str]:
         if id(value) in seen:
             continue
         seen.add(id(value))
-        if isinstance(value, FunctionType) and is_project(value.__code__.co_filename):
+        if is_instance(value, FunctionType) and is_project(value.__code__.co_filename):
             pending.extend(value.__defaults__ or ())
             pending.extend((value.__kwdefaults__ or {}).values())
             pending.extend(cell.cell_contents for cell in value.__closure__ or () if _is_filled(cell))
@@ -309,13 +310,15 @@ def texts_of(function: object, is_project: Callable[[str], bool]) -> list[str]:
                 for name in code.co_names:
                     found = value.__globals__.get(name)
                     pending.append(found)
-                    if isinstance(found, ModuleType) and is_project(getattr(found, "__file__", None) or ""):
+                    if is_instance(found, ModuleType) and is_project(getattr(found, "__file__", None) or ""):
                         pending.extend(vars(found)[each] for each in code.co_names if each in vars(found))
         elif type(value) in _CONTAINERS:
             pending.extend(value.values() if isinstance(value, dict) else value)  # type: ignore[arg-type]
-        elif isinstance(value, type) and is_project(getattr(sys.modules.get(value.__module__), "__file__", None) or ""):
+        elif is_instance(value, type) and is_project(
+            getattr(sys.modules.get(value.__module__), "__file__", None) or ""
+        ):
             pending.extend(vars(value).values())
-        elif isinstance(value, PurePath) or type(value) is str:
+        elif is_instance(value, PurePath) or type(value) is str:
             text = os.fspath(value)
             if _may_name_a_file(text):
                 texts.setdefault(text)

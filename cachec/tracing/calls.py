@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import socket
+import stat
 import struct
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -201,9 +202,12 @@ class Calls:
         return b"", descriptor_path(pid, descriptor & 0xFFFFFFFF) if flags & _EMPTY_PATH else b""
 
     def _open(self, pid: int, descriptor: int, address: int, flags: int) -> Commit | None:
-        folder, path = self._path(pid, descriptor, address)
+        text = self._memory.string(pid, address)
+        folder, path = self._locate(pid, descriptor & 0xFFFFFFFF, text) if text else (b"", b"")
         if not path:
             return None
+        if text.startswith((b"/dev/", b"/proc/")) and self._is_stdin(path):
+            self._recorder.uses_stdin = True
         if flags & _NO_CONTENT:
             return self._recorder.look_up(folder, path, not flags & os.O_NOFOLLOW, _STATUS)
         if flags & _WRITES:
@@ -297,6 +301,17 @@ class Calls:
             if fd in self._given and not getattr(self._recorder, name) and self._is_given(pid, fd):
                 return partial(setattr, self._recorder, name, True)
         return None
+
+    def _is_stdin(self, path: bytes) -> bool:
+        """Whether a path to which a link of /proc leads is what the run was given as standard input."""
+        given = self._given.get(0)
+        if given is None or stat.S_ISCHR(given.st_mode):
+            return False
+        try:
+            status = os.stat(path)
+        except OSError:
+            return False
+        return (status.st_dev, status.st_ino) == (given.st_dev, given.st_ino)
 
     def _is_given(self, pid: int, fd: int) -> bool:
         given = self._given[fd]

@@ -30,7 +30,7 @@ _FORWARDED_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 #: Python ignores these by itself.
 _PYTHON_SIGNALS = (signal.SIGPIPE, signal.SIGXFSZ)
 
-_PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 1, 36, 37
 _NOT_FOUND = 127
 
 _TRACED, _BARE = b"t", b"b"
@@ -82,8 +82,8 @@ class Command(NamedTuple):
         return cls(words, os.fsdecode(name), programs, variables, folder, streams)
 
 
-#: The filter, its token, and whether each signal is ignored.
-_Arguments = tuple[bytes, int, Mapping[int, bool]]
+#: The filter, its token, whether each signal is ignored, and whether the child ends with us.
+_Arguments = tuple[bytes, int, Mapping[int, bool], bool]
 
 
 class NoListener(Exception):
@@ -92,6 +92,10 @@ class NoListener(Exception):
     def __init__(self, number: int) -> None:
         super().__init__(os.strerror(number))
         self.number = number
+
+
+#: The commands that run: each is reaped by its own run, and not as what another has left behind.
+_running: set[int] = set()
 
 
 class Child:
@@ -110,12 +114,13 @@ class Child:
         self._returncode: int | None = None
         #: Where the child has ``program`` in its memory.
         self.program_address = 0
-        arguments = program, token, signals.in_child()
+        arguments = program, token, signals.in_child(), signals.ends_with_us
         self.pid = 0
         if program and is_large():  # without a filter an outer tracer would record what an interpreter looks up
             self._spawn(arguments)
         if not self.pid:
             self._fork(machine, arguments)
+        _running.add(self.pid)
         signals.send_to(self.pid)
 
     def _fork(self, machine: Architecture | None, arguments: _Arguments) -> None:
@@ -179,6 +184,7 @@ class Child:
             self._signals.send_to(0)
             _, status = os.waitpid(self.pid, 0)
             self._returncode = os.waitstatus_to_exitcode(status)
+            _running.discard(self.pid)
         return self._returncode
 
     def kill(self) -> None:
@@ -205,10 +211,13 @@ class Signals:
     Only the main thread can set that; in another thread all stays as it is.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, ends_with_us: bool = False) -> None:
+        """ends_with_us: see ``trace``."""
+        self.ends_with_us = ends_with_us
         self._saved: dict[signal.Signals, Any] = {}
         self._pid = 0
         self._pending: list[int] = []
+        self._caught = 0
 
     @contextlib.contextmanager
     def set(self) -> Iterator[Signals]:
@@ -223,7 +232,8 @@ class Signals:
 
     def _set(self, number: signal.Signals, before: Any) -> None:
         if number in _TERMINAL_SIGNALS and before not in {None, signal.SIG_IGN}:
-            self._saved[number] = signal.signal(number, signal.SIG_IGN)
+            is_for_us = self.ends_with_us and not _is_in_foreground()
+            self._saved[number] = signal.signal(number, self._forward if is_for_us else signal.SIG_IGN)
         elif number in _FORWARDED_SIGNALS and before == signal.SIG_DFL:
             self._saved[number] = signal.signal(number, self._forward)
         elif number == signal.SIGCHLD and before == signal.SIG_IGN:  # then there would be no exit status
@@ -241,11 +251,25 @@ class Signals:
             self._forward(self._pending.pop(), None)
 
     def _forward(self, number: int, _frame: FrameType | None) -> None:
+        self._caught = number
         if not self._pid:
             self._pending.append(number)
             return
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._pid, number)
+
+    def end_with(self, returncode: int) -> None:
+        """End by a signal that came, unless the command ended well. To be called when they are as before."""
+        if self.ends_with_us and self._caught and (returncode or self._pending):
+            os.kill(os.getpid(), self._caught)
+
+
+def _is_in_foreground() -> bool:
+    """Whether a terminal sends its signals to the group of this process, which is that of the command: proc(5)."""
+    with contextlib.suppress(OSError), open("/proc/self/stat", "rb") as file:
+        _, _, group, _, _, foreground, *_ = file.read().rpartition(b")")[2].split()
+        return group == foreground
+    return True
 
 
 @contextlib.contextmanager
@@ -277,7 +301,7 @@ def reap_orphans(known: set[int], *, all_end: bool = False) -> None:
     all_end: wait for each, as all are about to end. Before Linux 6.11 a zombie still uses its filter.
     A process that another thread has started has no filter more than we have.
     """
-    for pid in children() - known:
+    for pid in children() - known - _running:
         if _filters(pid) > _filters("self"):
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, 0 if all_end else os.WNOHANG)
@@ -297,12 +321,15 @@ def _run_child(
     program: bytes,
     token: int,
     signals: Mapping[int, bool],
+    ends_with_parent: bool,
     parent: socket.socket,
 ) -> None:
     """The child, up to execve(2). signals: whether each is ignored."""
     gc.disable()  # nothing of the parent is to be finalized here
     for number, is_ignored in signals.items():
         signal.signal(number, signal.SIG_IGN if is_ignored else signal.SIG_DFL)
+    if ends_with_parent:  # of one that has ended already there is no order below
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
     _set_streams(command.streams)
     order = parent.recv(1)
     try:
@@ -328,13 +355,13 @@ def _run_child(
 def run_spawned(task: tuple[Any, ...], parent: int, *_: int) -> None:
     """The child, in an interpreter of its own."""
     try:
-        command, closed, program, token, signals = task
+        command, closed, program, token, signals, ends_with_parent = task
         for fd in (parent, *closed):
             os.set_inheritable(fd, False)
         held = ctypes.create_string_buffer(program, len(program))
         ours = socket.socket(fileno=parent)
         ours.send(ctypes.addressof(held).to_bytes(8, "little"))
-        _run_child(Command(*command), architecture(), program, token, signals, ours)
+        _run_child(Command(*command), architecture(), program, token, signals, ends_with_parent, ours)
     finally:
         os._exit(_NOT_FOUND)
 

@@ -44,24 +44,30 @@ def trace(
     stderr: int | None = None,
     descriptors: Sequence[int] = (),
     readers: Mapping[int, Reader] | None = None,
+    ends_with_us: bool = False,
 ) -> Accesses:
     """Run ``command`` once, and return how it ended and what it looked up and changed.
 
-    Where it can't be traced it runs all the same, and ``problems`` say why. program: what is started, as
-    ``executable`` of ``subprocess``; None: the first word of the command. stdin, stdout, stderr: descriptors; None:
-    those of this process. descriptors: others that the command inherits, of which is told whether it uses one.
-    readers: what takes data from descriptors while the command runs. Only the main thread can ignore the signals of
-    the terminal. Raises OSError where the program, the folder or a descriptor can't be used, and ValueError for words
-    that the kernel does not take.
+    Where it can't be traced it runs all the same, and ``problems`` say why. program: what is started, as ``executable``
+    of ``subprocess``; None: the first word of the command. stdin, stdout, stderr: descriptors; None: those of this
+    process. descriptors: others that the command inherits, of which is told whether it uses one. readers: what takes
+    data from descriptors while the command runs. ends_with_us: the command gets SIGTERM where this process is killed;
+    and a signal that is passed on to it ends this process too, unless the command ends well. Only the main thread can
+    pass signals on, and ignore those of the terminal. Raises OSError where the program, the folder or a descriptor
+    can't be used, and ValueError for words that the kernel does not take.
     """
     environ = os.environ if env is None else env
     command_ = Command.of(command, program, environ, cwd, (stdin, stdout, stderr))
-    with Signals().set() as signals, subreaper():
+    signals = Signals(ends_with_us=ends_with_us)
+    with signals.set(), subreaper():
         machine = architecture()
         if machine is None:
             problem = Problem(Reason.UNSUPPORTED_MACHINE, os.uname().machine)
-            return _Run(command_, readers or {}, signals).run_bare(problem)
-        return _TracedRun(command_, readers or {}, signals, machine, descriptors).run()
+            accesses = _Run(command_, readers or {}, signals).run_bare(problem)
+        else:
+            accesses = _TracedRun(command_, readers or {}, signals, machine, descriptors).run()
+    signals.end_with(accesses.returncode)
+    return accesses
 
 
 class _Run:

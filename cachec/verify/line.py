@@ -109,8 +109,6 @@ def _unset_others(args: Sequence[str], recorded: Collection[str]) -> None:
 def _run(opened: Opened, command: Command, folder: Path) -> LineEnded:
     if wants_strip(command) or command.weights:
         raise _NotAgain("a command with weights")
-    if command.sees_line:
-        raise _NotAgain("its command line comes into the result, so it can't write to other places")
     stored = _stored(opened, command)
     outputs = outputs_of(command, opened.variables, opened.places, stored)
     if not all(isinstance(each, File | Dir | bytes) for each in stored["outputs"]):

@@ -721,7 +721,7 @@ def _adapter(folder: Path) -> tuple[list[Seed], Read]:
     shipped = sorted(Path(adapters.__file__).with_name("adapters").glob("*.toml")) or sorted(
         Path(cachec.__file__).parent.rglob("adapters/*.toml")
     )
-    text = b'match = ["fakecc"]\nsingle = true\nflags = [\n  { names = ["-o"], takes = ["next"], is = "output" },\n]\n'
+    text = b'match = ["fakecc"]\nflags = [\n  { names = ["-o"], takes = ["next"], is = "output" },\n]\n'
     return plain(text, *(path.read_bytes() for path in shipped)), in_file(folder / "a.toml", adapters.read)
 
 

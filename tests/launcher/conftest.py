@@ -48,13 +48,12 @@ exit 0
 #: Its adapter.
 FAKECC_ADAPTER = """
 match = ["fakecc"]
-single = true
 
 flags = [
   { names = ["-o"], takes = ["next"], is = "output" },
   { names = ["-l"], takes = ["next"], is = "input" },
-  { names = ["--print"], is = "side-effect" },
-  { names = ["--server"], is = "unknown" },
+  { names = ["--print"], is = "plain" },
+  { names = ["--server"], is = "plain" },
 ]
 
 [environment]
@@ -81,7 +80,8 @@ class Launcher:
         self._capfd = capfd
 
     def run(self, *line: object, options: Sequence[str] = ()) -> Ran:
-        """The whole road."""
+        """The whole road. What was written before is older, by the clock of the kernel."""
+        wait_for_clock()
         self._capfd.readouterr()
         code = full.main([*options, "--", *map(str, line)])
         out, err = self._capfd.readouterr()
@@ -224,8 +224,8 @@ def need(*tools: str) -> pytest.MarkDecorator:
 
 
 def wait_for_clock() -> None:
-    """Let what was written be older than what is run next: a header newer than its compile counts as changed."""
-    time.sleep(2 * traced._CLOCK_SECONDS)
+    """Let what was written be older than what is run next: an input newer than that counts as changed."""
+    time.sleep(1.5 * traced._CLOCK_SECONDS)
 
 
 def write(path: str, text: str | bytes) -> Path:

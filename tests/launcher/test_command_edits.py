@@ -167,11 +167,3 @@ def test_a_file_with_keys_is_told_by_key(launcher: Launcher) -> None:
         write(f"cfg.{suffix}", after)
         found = explain(["--", *line])
         assert found.outcome.detail.endswith(f"file cfg.{suffix}: ['opt']['level']: 2 -> 3"), found
-
-
-@pytest.mark.long
-def test_a_cold_build_of_many_files_is_all_new(launcher: Launcher) -> None:
-    for number in range(12):
-        write(f"{number}.txt", "" if number % 2 else f"{number}")
-        launcher.run("fakecc", f"{number}.txt", "-o", f"{number}.out")
-    assert launcher.reasons() == ["miss:new-input"] * 12

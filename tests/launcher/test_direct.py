@@ -61,13 +61,7 @@ def test_an_identical_output_is_new_unless_restat_is_said(known: Launcher) -> No
         assert (os.stat("a.out").st_mtime == 1) == bool(options)
 
 
-def test_a_file_that_was_only_touched_is_the_same(known: Launcher) -> None:
-    os.utime("a.txt")
-    write("extra.txt", "extra\n")
-    assert _direct(known) is not None
-
-
-@pytest.mark.parametrize("given", ["one", "~/two", "", "../three/./four"])
+@pytest.mark.parametrize("given", ["~/two", "", "../three/./four"])
 def test_each_build_has_a_stats_file_of_its_own(known: Launcher, monkeypatch: pytest.MonkeyPatch, given: str) -> None:
     (known.folder.parent / "three").mkdir()
     monkeypatch.setenv("CACHEC_STATS_FILE", given)
@@ -112,38 +106,58 @@ def test_an_answer_from_another_store_leaves_no_memo_for_this_one(launcher: Laun
     assert launcher.direct(*_LINE) is None
 
 
-@pytest.mark.parametrize("name", ["a.txt", "extra.txt"])
-def test_a_changed_input(known: Launcher, name: str) -> None:
-    write(name, "changed\n")
-    assert _direct(known) is None
+def _same_size_and_times(path: Path) -> None:
+    before = path.stat()
+    path.write_bytes(path.read_bytes().swapcase())
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
-def test_a_changed_input_with_the_same_size_and_times(known: Launcher) -> None:
-    before = os.stat("a.txt")
-    write("a.txt", "sourcE\n")
-    os.utime("a.txt", ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert _direct(known) is None
+def _append(path: Path) -> None:
+    path.write_text(path.read_text() + "# more\n")
 
 
-def test_a_missing_input(known: Launcher) -> None:
-    os.unlink("extra.txt")
-    assert _direct(known) is None
+#: What changes a file that a command rests on.
+CHANGES: tuple[tuple[str, Callable[[Path], object]], ...] = (
+    ("a.txt", _append),
+    ("extra.txt", _append),
+    ("a.txt", _same_size_and_times),
+    ("extra.txt", Path.unlink),
+    ("../bin/fakecc", _append),
+    ("../cachec.toml", _append),
+    ("../fakecc.toml", _append),
+    ("pyproject.toml", lambda path: path.write_text("[project]\n")),
+)
 
 
-def test_another_command_line(known: Launcher) -> None:
+def test_a_change_of_what_it_rests_on_and_back(known: Launcher) -> None:
+    for name, change in CHANGES:
+        path = Path(name)
+        before = path.read_bytes() if path.exists() else None
+        mode = path.stat().st_mode if path.exists() else 0
+        change(path)
+        assert _direct(known) is None, name
+        if before is None:
+            path.unlink()
+        else:
+            path.write_bytes(before)
+            path.chmod(mode)
+        known.run(*_LINE, "-l", "extra.txt")
+        assert known.last().hit, name
+        assert _direct(known) is not None, name
+    os.utime("a.txt")
+    assert _direct(known) is not None
+
+
+def test_another_call(known: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
     assert known.direct(*_LINE) is None
     assert known.direct(*_LINE, "-l", "extra.txt", "-O2") is None
-
-
-def test_another_folder(known: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("FAKE_OPT", "FAKE_HIDDEN", "LD_LIBRARY_PATH", "CACHEC_NAMESPACE", "CACHEC_NEW", "PATH", "HOME", "TERM")
+    for name in names:
+        with monkeypatch.context() as changed:
+            changed.setenv(name, "/other")
+            assert (_direct(known) is None) == (name != "TERM"), name
     shutil.copytree(".", "../elsewhere")
     monkeypatch.chdir("../elsewhere")
-    assert _direct(known) is None
-
-
-def test_a_rebuilt_compiler(known: Launcher) -> None:
-    tool = known.store.parent / "bin" / "fakecc"
-    tool.write_text(tool.read_text() + "# rebuilt\n")
     assert _direct(known) is None
 
 
@@ -157,66 +171,28 @@ def test_another_compiler_that_comes_first_in_path(known: Launcher, monkeypatch:
     assert _direct(known) is None
 
 
-@pytest.mark.parametrize(
-    "name", ["FAKE_OPT", "FAKE_HIDDEN", "LD_LIBRARY_PATH", "CACHEC_NAMESPACE", "CACHEC_NEW", "PATH", "HOME"]
-)
-def test_another_variable(known: Launcher, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setenv(name, "/other")
-    assert _direct(known) is None
-
-
-def test_a_variable_outside_the_key(known: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TERM", "other")
-    assert _direct(known) is not None
-
-
-@pytest.mark.parametrize("mode", ["off", "refresh", "verify", "read-only"])
-@pytest.mark.sampled
-def test_other_modes_take_the_whole_road(known: Launcher, monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
-    monkeypatch.setenv("CACHEC_MODE", mode)
-    assert _direct(known) is None
-    if mode != "off":
-        known.run(*_LINE, "-l", "extra.txt")
+def test_other_modes_take_the_whole_road(known: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    for mode in ("off", "refresh", "verify", "read-only"):
+        monkeypatch.setenv("CACHEC_MODE", mode)
         assert _direct(known) is None
+        if mode != "off":
+            known.run(*_LINE, "-l", "extra.txt")
+            assert _direct(known) is None
 
 
-def test_a_changed_configuration(known: Launcher, tmp_path: Path) -> None:
-    (tmp_path / "cachec.toml").write_text('lock_timeout = 3\n[adapters]\nfiles = ["fakecc.toml"]\n')
-    assert _direct(known) is None
-
-
-def test_a_nearer_configuration(known: Launcher) -> None:
-    write("pyproject.toml", "[project]\n")
-    assert _direct(known) is None
-
-
-def test_a_changed_adapter(known: Launcher, tmp_path: Path) -> None:
-    path = tmp_path / "fakecc.toml"
-    path.write_text(path.read_text() + "passed2 = 1\n")
-    assert _direct(known) is None
-
-
-def test_an_invalidated_entry(known: Launcher) -> None:
+@pytest.mark.parametrize("change", ["invalidate", "quarantine"])
+def test_an_entry_that_is_gone(known: Launcher, change: str) -> None:
     store = Store(known.store)
-    assert store.invalidate(known.last().key)
+    key = known.last().key
+    assert store.invalidate(key) if change == "invalidate" else store.quarantine(key, "wrong")
     store.close()
     assert _direct(known) is None
 
 
-def test_a_quarantined_entry(known: Launcher) -> None:
-    store = Store(known.store)
-    assert store.quarantine(known.last().key, "wrong")
-    store.close()
-    assert _direct(known) is None
-
-
-def test_an_index_that_is_gone(known: Launcher) -> None:
-    shutil.rmtree(known.store / "index")
-    assert _direct(known) is None
-
-
-def test_an_index_that_is_damaged(known: Launcher) -> None:
+def test_an_index_that_is_damaged_or_gone(known: Launcher) -> None:
     (known.store / "index" / "cache.db").write_bytes(b"not a database" * 1000)
+    assert _direct(known) is None
+    shutil.rmtree(known.store / "index")
     assert _direct(known) is None
 
 
@@ -249,14 +225,11 @@ def test_a_memo_that_is_cut_or_damaged_anywhere(known: Launcher) -> None:
     assert _direct(known) is not None
 
 
-def test_a_memo_of_another_version(known: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(direct, "__version__", "0.0.0")
-    assert _direct(known) is None
-
-
-def test_a_memo_of_another_boot(known: Launcher, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(direct, "BOOT_ID", write(str(tmp_path / "boot"), "other\n"))
-    assert _direct(known) is None
+def test_a_memo_of_another_version_or_boot(known: Launcher, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name, value in (("__version__", "0.0.0"), ("BOOT_ID", write(str(tmp_path / "boot"), "other\n"))):
+        with monkeypatch.context() as changed:
+            changed.setattr(direct, name, value)
+            assert _direct(known) is None
 
 
 def test_a_quiet_index_is_looked_into_once(
@@ -341,7 +314,7 @@ def test_a_check_after_a_change_is_left_to_the_whole_road(known: Launcher, chang
 
 def test_response_files_and_values_that_come_to_be_files(launcher: Launcher, tmp_path: Path) -> None:
     adapter = tmp_path / "fakecc.toml"
-    adapter.write_text(adapter.read_text().replace("single = true", "response_files = true"))
+    adapter.write_text(adapter.read_text().replace("flags = [", "response_files = true\nflags = ["))
     write("a.txt", "x")
     write("outer.rsp", "-O2 @inner.rsp")
     write("inner.rsp", "-O3")

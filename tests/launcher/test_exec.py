@@ -15,14 +15,14 @@ from cachec.model import Reason
 from tests.launcher.conftest import Launcher, write
 
 
-def _twice(launcher: Launcher) -> None:
+def _once(launcher: Launcher) -> None:
     write("a.txt", "source\n")
-    assert launcher.run("fakecc", "a.txt", "-o", "a.out").code == 0
+    assert launcher.run("fakecc", "a.txt", "-o", "a.out") == (0, "compiled\n", "warning: fake\n")
     assert launcher.reasons() == ["miss:new-input"]
 
 
 def test_a_hit_hands_out_what_was_written_and_said(launcher: Launcher) -> None:
-    _twice(launcher)
+    _once(launcher)
     made = Path("a.out").read_bytes()
     os.unlink("a.out")
     ran = launcher.run("fakecc", "a.txt", "-o", "a.out")
@@ -32,13 +32,8 @@ def test_a_hit_hands_out_what_was_written_and_said(launcher: Launcher) -> None:
     assert launcher.compiled() == 1
 
 
-def test_the_fresh_run_says_the_same(launcher: Launcher) -> None:
-    write("a.txt", "x")
-    assert launcher.run("fakecc", "a.txt", "-o", "a.out") == (0, "compiled\n", "warning: fake\n")
-
-
 def test_another_output_path_is_a_hit(launcher: Launcher) -> None:
-    _twice(launcher)
+    _once(launcher)
     os.mkdir("sub")
     launcher.run("fakecc", "a.txt", "-o", "sub/b.out")
     assert launcher.last().hit
@@ -47,7 +42,7 @@ def test_another_output_path_is_a_hit(launcher: Launcher) -> None:
 
 @pytest.mark.parametrize("answer", ["hit", "miss"])
 def test_an_identical_output_is_new_unless_restat_is_said(launcher: Launcher, answer: str) -> None:
-    _twice(launcher)
+    _once(launcher)
     for options in ([], ["--restat"]):
         os.utime("a.out", (1, 1))
         before = os.stat("a.out")
@@ -64,7 +59,7 @@ def test_an_identical_output_is_new_unless_restat_is_said(launcher: Launcher, an
 
 
 def test_an_output_that_is_a_hard_link_into_the_store_is_new(launcher: Launcher) -> None:
-    _twice(launcher)
+    _once(launcher)
     for name in ("a.out", "b.out", "b.out"):
         os.utime("a.txt")
         launcher.run("fakecc", "a.txt", "-o", name, options=["--hardlink"])
@@ -82,7 +77,7 @@ def test_a_folder_of_outputs_is_new(launcher: Launcher) -> None:
 
 
 def test_outputs_have_the_modes_that_the_compiler_would_give_them(launcher: Launcher) -> None:
-    _twice(launcher)
+    _once(launcher)
     for umask in (0o022, 0o077):
         os.unlink("a.out")
         before = os.umask(umask)
@@ -119,15 +114,15 @@ def test_a_failure_is_passed_on_and_not_cached(launcher: Launcher, monkeypatch: 
 
 def test_several_outputs_and_a_folder(launcher: Launcher) -> None:
     write("in", "content")
-    line = ["sh", "-c", "cp in one; mkdir -p d/e; cp in d/e/f; ln -sf e/f d/link; : > d/empty"]
+    line = ["sh", "-c", "cp in one; mkdir -p d/e; cp in d/e/f; ln -sf e/f d/link; ln -sf /etc d/out; : > d/empty"]
     options = ["--input=in", "--output=one", "--output=d"]
     launcher.run(*line, options=options)
-    for name in ("d/e/f", "d/link", "d/empty", "one"):
-        os.unlink(name)
+    shutil.rmtree("d")
+    os.unlink("one")
     launcher.run(*line, options=options)
     assert launcher.last().hit
     assert Path("d/e/f").read_text() == Path("one").read_text() == "content"
-    assert os.readlink("d/link") == "e/f"
+    assert (os.readlink("d/link"), os.readlink("d/out")) == ("e/f", "/etc")
     assert Path("d/empty").read_bytes() == b""
 
 
@@ -142,7 +137,7 @@ def test_a_folder_given_back_leaves_what_else_is_there(launcher: Launcher) -> No
 
 
 def test_hard_links_only_when_asked_for(launcher: Launcher) -> None:
-    _twice(launcher)
+    _once(launcher)
     os.unlink("a.out")
     launcher.run("fakecc", "a.txt", "-o", "a.out")
     assert os.stat("a.out").st_nlink == 1
@@ -152,16 +147,15 @@ def test_hard_links_only_when_asked_for(launcher: Launcher) -> None:
     assert stat.S_IMODE(os.stat("a.out").st_mode) == 0o444
 
 
-def test_a_link_in_the_place_of_an_output_is_left_to_the_command(launcher: Launcher) -> None:
-    """Some commands write through it, others replace it."""
-    _twice(launcher)
-    write("real/target", "old")
+def test_a_link_in_the_place_of_an_output_is_written_through(launcher: Launcher) -> None:
+    _once(launcher)
+    os.mkdir("real")
     os.symlink("real/target", "link.out")
-    launcher.run("fakecc", "a.txt", "-o", "link.out")
-    assert launcher.last().reason.value == "bypass:not-understood"
-    assert "it is no regular file" in launcher.last().detail
-    assert os.path.islink("link.out")
-    assert Path("real/target").read_text() == "old"
+    for _ in range(2):
+        write("real/target", "old")
+        launcher.run("fakecc", "a.txt", "-o", "link.out")
+        assert os.readlink("link.out") == "real/target"
+        assert Path("real/target").read_bytes() == Path("a.out").read_bytes()
 
 
 def test_binary_streams_of_any_size(launcher: Launcher) -> None:
@@ -174,7 +168,7 @@ def test_binary_streams_of_any_size(launcher: Launcher) -> None:
 
 def test_standard_input_is_an_input(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
     (launcher.folder.parent / "cachec.toml").write_text(
-        '[adapters.cat]\nmatch = ["cat"]\nstdin = true\nstdout = true\nsingle = true\n'
+        '[adapters.cat]\nmatch = ["cat"]\nstdin = true\nstdout = true\n'
     )
     kept = os.dup(0)
     seen = []
@@ -208,7 +202,7 @@ def test_a_command_gets_no_standard_input_that_is_not_described(launcher: Launch
 )
 @pytest.mark.sampled
 def test_modes(launcher: Launcher, monkeypatch: pytest.MonkeyPatch, mode: str, reasons: list[str], runs: int) -> None:
-    _twice(launcher)
+    _once(launcher)
     monkeypatch.setenv("CACHEC_MODE", mode)
     assert launcher.run("fakecc", "a.txt", "-o", "a.out").code == 0
     monkeypatch.setenv("CACHEC_MODE", "on")
@@ -237,20 +231,18 @@ def test_mode_read_only_stores_nothing(launcher: Launcher, monkeypatch: pytest.M
 
 
 def test_verify_finds_a_compiler_that_makes_something_else(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
-    write("in", "x")
-    line = ["sh", "-c", 'cat in count* > out; echo >> "$(echo count*)"']  # a file that is named counts
-    write("counter", "")
-    launcher.run(*line, options=["--input=in", "--output=out"])
+    line = ["sh", "-c", "echo $$ > out"]
+    launcher.run(*line)
     monkeypatch.setenv("CACHEC_MODE", "verify")
-    launcher.run(*line, options=["--input=in", "--output=out"])
+    launcher.run(*line)
     assert launcher.last().reason.value == "miss:verify-differs"
     monkeypatch.setenv("CACHEC_MODE", "on")
-    launcher.run(*line, options=["--input=in", "--output=out"])
+    launcher.run(*line)
     assert not launcher.last().hit
 
 
 def test_verify_under_another_name_of_the_output(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
-    _twice(launcher)
+    _once(launcher)
     monkeypatch.setenv("CACHEC_MODE", "verify")
     launcher.run("fakecc", "a.txt", "-o", "b.out")
     assert launcher.last().reason.value == "miss:verified"
@@ -272,66 +264,38 @@ def test_a_flag_that_turns_out_to_be_an_output_keeps_the_result_out(launcher: La
     for _ in range(2):
         launcher.run("fakecc", "a.txt", "-o", "a.out", "--report=report.txt")
         assert launcher.last().reason.value == "bypass:undescribed-effect"
-        assert "report.txt was written" in launcher.last().detail
+        assert "/work/report.txt, which is not known as an output; --outputs names" in launcher.last().detail
         assert not launcher.last().stored
         os.unlink("report.txt")
-
-
-def test_a_file_that_an_unknown_flag_names_is_an_input(launcher: Launcher) -> None:
-    write("a.txt", "x")
-    write("extra.txt", "1")
-    for text, reason in (("1", "miss:new-input"), ("1", "hit"), ("2", "miss:file-changed")):
-        write("extra.txt", text)
-        launcher.run("fakecc", "a.txt", "-o", "a.out", "--extra=extra.txt")
-        assert launcher.last().reason.value == reason
 
 
 def test_an_output_that_was_not_written_is_told_and_not_stored(
     launcher: Launcher, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("CACHEC_LOG", "miss")
-    ran = launcher.run("sh", "-c", "echo fine", options=["--output=missing"])
-    assert (ran.code, ran.stdout) == (0, "fine\n")
-    assert launcher.last().reason.value == "bypass:undescribed-effect"
-    assert "missing, its output by --output missing" in launcher.last().detail
-    assert "did not write" in caplog.text
-    launcher.run("sh", "-c", "echo other > beside", options=["--output=missing"])
-    assert "missing, its output by --output missing" in launcher.last().detail, (
-        "what explains the other file comes first"
-    )
-
-
-def test_an_output_that_cannot_be_written_is_named(
-    launcher: Launcher, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    _twice(launcher)
-    monkeypatch.setenv("CACHEC_LOG", "miss")
-    options = ["--input=a.txt", "--output=nowhere/a.out"]
-    os.mkdir("nowhere")
-    launcher.run("cp", "a.txt", "nowhere/a.out", options=options)
-    shutil.rmtree("nowhere")
-    caplog.clear()
-    ran = launcher.run("cp", "a.txt", "nowhere/a.out", options=options)
-    assert "cachec: error: cp a.txt nowhere/a.out" in ran.stderr  # it is for the command to say
-    assert "(--output nowhere/a.out) can't be written: No such file" in launcher.last().detail
-    assert (ran.stderr + caplog.text).count("can't be written") == 1
+    write("a.txt", "x")
+    line = ["sh", "-c", "echo fine; [ -e out ] || cp a.txt out"]
+    for _ in range(2):
+        write("out", "of an older build")
+        assert launcher.run(*line, options=["--output=out"]) == (0, "fine\n", "")
+        assert launcher.last().reason.value == "bypass:undescribed-effect"
+    assert "/work/out (--output out) was not written" in caplog.text
+    os.unlink("out")
+    for reason in ("miss", "hit"):
+        launcher.run(*line, options=["--output=out"])
+        assert launcher.last().reason.kind == reason
+        assert Path("out").read_text() == "x"
+        os.unlink("out")
 
 
 def test_the_store_failing_is_a_miss_and_no_more(launcher: Launcher) -> None:
-    _twice(launcher)
+    _once(launcher)
     for path in (launcher.store / "objects").glob("*/*"):
         path.unlink()
     os.unlink("a.out")
     assert launcher.run("fakecc", "a.txt", "-o", "a.out").code == 0
     assert launcher.last().reason.value == "miss:artifact-missing"
     assert Path("a.out").exists()
-
-
-def test_a_folder_that_cannot_be_stored_is_the_users_all_the_same(launcher: Launcher) -> None:
-    ran = launcher.run("sh", "-c", "mkdir d; ln -s /etc/passwd d/out; echo made", options=["--output=d"])
-    assert (ran.code, ran.stdout) == (0, "made\n")
-    assert "not stored: " in ran.stderr
-    assert "/etc/passwd" in ran.stderr
 
 
 def test_an_unreadable_input_is_for_the_compiler_to_tell(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,8 +57,7 @@ def test_nothing_is_run_or_counted(launcher: Launcher) -> None:
     ("line", "outcome", "words"),
     [
         ((*_LINE, "-O2"), "miss:option-changed", "-O2 added"),
-        (("fakecc", "a.txt", "-o", "a.out", "--print"), "bypass:side-effect-flag", "--print"),
-        (("sh", "-c", "x"), "bypass:unknown-command", "no adapter describes 'sh'"),
+        (("sh", "-c", "x"), "miss:first-run", "no entry of this stage yet"),
     ],
 )
 def test_a_miss(line: tuple[str, ...], outcome: str, words: str) -> None:
@@ -69,6 +68,11 @@ def test_a_miss(line: tuple[str, ...], outcome: str, words: str) -> None:
     assert _cli("why", "--", *line).exit_code == 1
     assert words in _cli("why", "--", *line).output
     assert _json("check", "--json", "--", *line)["outcome"] == outcome
+
+
+def test_a_command_that_is_passed_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CACHEC_MODE", "off")
+    assert "fix: unset CACHEC_MODE" in _cli("why", "--", *_LINE).output
 
 
 def test_why_names_each_part_and_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,15 +121,6 @@ def test_variables(before: dict[str, str], monkeypatch: pytest.MonkeyPatch, name
         assert _changed(before, _parts(*_LINE)) == changed
 
 
-def test_a_variable_with_folders_of_a_search(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
-    adapter = launcher.folder.parent / "fakecc.toml"
-    adapter.write_text(adapter.read_text() + 'search = ["FAKE_PATH"]\n')
-    write("a.txt", "x")
-    before = _parts(*_LINE)
-    monkeypatch.setenv("FAKE_PATH", "/x")
-    assert _changed(before, _parts(*_LINE)) == {"env/FAKE_PATH"}
-
-
 def test_an_input(before: dict[str, str]) -> None:
     os.utime("a.txt", (1, 1))
     os.chmod("a.txt", 0o600)
@@ -197,7 +188,7 @@ def test_the_adapter(before: dict[str, str], tmp_path: Path) -> None:
     path = tmp_path / "fakecc.toml"
     path.write_text("# only a comment\n" + path.read_text())
     assert not _changed(before, _parts(*_LINE))
-    path.write_text(path.read_text().replace("single = true", "single = false\nstdin = true"))
+    path.write_text(path.read_text().replace("flags = [", "stdin = true\nflags = ["))
     assert _changed(before, _parts(*_LINE)) == {"stage/exec:fakecc"}
 
 
@@ -255,3 +246,14 @@ _IREE = os.path.join(os.path.dirname(sys.executable), "iree-compile")
 def test_a_command_counts_with_its_distribution(launcher: Launcher) -> None:
     write("a.mlir", "x")
     assert "distribution/iree-base-compiler" in _parts(_IREE, "a.mlir", "-o", "a.vmfb")
+
+
+def test_another_program_of_that_name_counts_as_it_is(launcher: Launcher, tmp_path: Path) -> None:
+    tool = tmp_path / "bin" / "iree-compile"
+    tool.write_text('#!/bin/sh\necho "$EXTRA" | cat "$1" - > "$3"\n')
+    tool.chmod(0o755)
+    write("a.mlir", "x")
+    for _ in range(2):
+        assert launcher.run("iree-compile", "a.mlir", "-o", "a.vmfb").code == 0
+    assert launcher.reasons() == ["miss:new-input", "hit"]
+    assert Path("a.vmfb").read_text() == "x\n"

@@ -9,7 +9,6 @@ Between them come generated C projects (``folders``), in folder after folder of 
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import re
@@ -295,13 +294,9 @@ class _Folders(_Looks):
 
 
 def _gcc_adapter() -> str:
-    """That of clang, for gcc, which starts others."""
-    names = ["cc1", "as"]
-    helpers = [
-        shutil.which(subprocess.check_output(["gcc", f"-print-prog-name={name}"], text=True).strip()) for name in names
-    ]
+    """That of clang, for gcc."""
     text = (SHIPPED / "clang.toml").read_text()
-    return f"helpers = {json.dumps(helpers)}\n" + re.sub(r"(?m)^match = .*", 'match = ["gcc*", "*-gcc-*"]', text)
+    return re.sub(r"(?m)^match = .*", 'match = ["gcc*", "*-gcc-*"]', text)
 
 
 class _Session(_Looks):

@@ -271,3 +271,42 @@ def test_a_nested_stage_is_read_with_what_it_uses_and_declares(cache, tmp_path):
     reads = [(read.kind, read.where) for read in inner._engine.tools.requests.stage_reads(inner)]
     declared = [("distribution", "msgspec"), ("tool", "sh"), ("env", "TABLE"), ("file", str(tmp_path / "table.txt"))]
     assert reads == [("distribution", "numpy"), *declared]
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_what_an_inner_stage_hits_on_counts_for_the_one_around_it(cache, tmp_path, kind):
+    """The outer stage makes the argument, so that it is in no key of its own."""
+    folder = tmp_path / "given"
+    folder.mkdir()
+    (folder / "text").write_text("one")
+
+    @cache.stage
+    def shown(path: Path) -> str:
+        return "".join(each.read_text() for each in (path.iterdir() if path.is_dir() else [path]))
+
+    @cache.stage
+    def outer(number: int) -> str:
+        return f"{number} " + shown(folder if kind == "folder" else folder / "text")
+
+    assert shown(folder if kind == "folder" else folder / "text") == "one"
+    assert outer(1) == "1 one"
+    assert cache.call(outer, 1)[1].hit
+    (folder / "text").write_text("two")
+    assert outer(1) == "1 two"
+
+
+def test_what_a_stage_makes_for_an_inner_one_is_no_input(cache, tmp_path):
+    @cache.stage
+    def shown(path: Path) -> str:
+        return path.read_text()
+
+    @cache.stage
+    def outer(number: int) -> str:
+        path = tmp_path / f"made-{number % 2}"
+        path.write_text("text")
+        text = shown(path)
+        path.unlink()
+        return f"{number} {text}"
+
+    assert [outer(number) for number in (1, 3)] == ["1 text", "3 text"]
+    assert cache.call(outer, 3)[1].hit

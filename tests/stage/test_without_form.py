@@ -76,6 +76,12 @@ VALUES = {
     "in a table": ("X = {'a': [lib.Slots(1)], 'b': lib.Slots(2)}", ("(2)", "(3)"), True),
     "in a default": ("X = lib.Slots(3)\ndef f(x=X): return x", ("(3)", "(4)"), True),
     "a generator of numbers": ("import numpy\nX = numpy.random.default_rng(3)", ("(3)", "(4)"), True),
+    "settings of a file": (
+        "import configparser\nX = configparser.ConfigParser()\nX.read_string('[a]\\nk = 3')",
+        ("k = 3", "k = 4"),
+        True,
+    ),
+    "a partial inside": ("import functools\nX = lib.Called(functools.partial(int, base=3))", ("=3", "=4"), True),
     "devices": ("X = lib.Mesh('data')", ("data", "model"), False),
     "state that the pickle leaves out": ("X = lib.Holder(3)", ("3", "4"), False),
     "a pickle that is a name": ("X = lib.Named(3)", ("3", "4"), False),

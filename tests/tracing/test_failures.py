@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from cachec.tracing import codec, paths, supervisor
+from cachec.tracing import codec, paths, process, supervisor
 from cachec.tracing.accesses import Kind, Reason
 from cachec.tracing.calls import Calls
 from cachec.tracing.paths import Memory, Unreadable
@@ -219,6 +219,20 @@ def test_a_signal_to_the_supervisor_goes_to_the_command(work: Path) -> None:
         return run("sh", "-c", f"kill -TERM {os.getpid()}; sleep 30").returncode
 
     assert in_child(terminated) == "-15"
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+def test_a_command_that_ends_with_the_supervisor(work: Path, monkeypatch: pytest.MonkeyPatch, is_large: bool) -> None:
+    monkeypatch.setattr(process, "is_large", lambda: is_large)
+    script = "trap 'touch ended; exit' TERM; touch ready; while :; do sleep .01; done"
+    pid = os.fork()
+    if pid == 0:
+        run("sh", "-c", script, ends_with_us=True)
+        os._exit(1)
+    wait_for((work / "ready").exists)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    wait_for((work / "ended").exists)
 
 
 def test_a_process_that_is_left_behind_goes_on_and_is_named(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from cachec.base.hashing import Hasher
+from cachec.base.instances import attribute, is_instance
 from cachec.base.lazy import later
 from cachec.base.texts import module_of
 from cachec.key.code import classes
@@ -291,8 +292,8 @@ class TextComparison:
         if any(each not in _HOLDERS for each in decorators):
             return
         function: Any = held
-        for attribute in (_HOLDERS[each] for each in decorators if _HOLDERS[each]):
-            function = getattr(function, attribute, None)
+        for holder in (_HOLDERS[each] for each in decorators if _HOLDERS[each]):
+            function = getattr(function, holder, None)
         if isinstance(function, staticmethod | classmethod) and not decorators:
             return  # Python makes such of `__new__` and others
         is_function = isinstance(function, FunctionType)
@@ -475,22 +476,19 @@ def _functions(value: object) -> list[FunctionType]:
         if id(one) in seen:
             continue
         seen.add(id(one))
-        if isinstance(one, FunctionType):
+        if is_instance(one, FunctionType):
             functions.append(one)
             pending.append(one.__dict__.get("__wrapped__"))
-        elif isinstance(one, type):
+        elif is_instance(one, type):
             pending += [
                 each
                 for each in vars(one).values()
-                if isinstance(each, (FunctionType, staticmethod, classmethod, property))
+                if is_instance(each, FunctionType, staticmethod, classmethod, property)
             ]
-        elif isinstance(one, staticmethod | classmethod):
-            pending.append(one.__func__)
-        elif isinstance(one, property):
+        elif is_instance(one, staticmethod, classmethod):
+            pending.append(attribute(one, "__func__"))
+        elif is_instance(one, property):
             pending += [one.fget, one.fset, one.fdel]
-        elif one is not None and not isinstance(one, ModuleType):
-            try:
-                pending.append(object.__getattribute__(one, "__wrapped__"))
-            except AttributeError:
-                continue
+        elif one is not None and not is_instance(one, ModuleType):
+            pending.append(attribute(one, "__wrapped__"))
     return functions

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import msgspec
 
-from cachec.base import IMPORTED_AT, IMPORTED_BEFORE
+from cachec.base import IMPORTED_AT, IMPORTED_BEFORE, IMPORTERS
 from cachec.base.fsio import Identity, identity_if_there
 from cachec.key.code.modules import SourceText
 from cachec.key.tools.process import process_start
@@ -44,7 +44,7 @@ class Executed:
         if run is None or run.spec is not spec:
             self._count += 1
             token = f"{os.getpid()} {self._started} {self._count}"
-            run = _Run(spec, present if self._is_unedited(name, present.path) else None, token)
+            run = _Run(spec, present if self._is_unedited(module, name, present) else None, token)
             self._runs[name] = run
         if run.source is not present:
             if run.source is not None and run.source.text == present.text:
@@ -57,8 +57,9 @@ class Executed:
         """Text that stands for the present execution of a module, and for no other; after ``source`` was asked."""
         return self._runs[name].token.encode()
 
-    def _is_unedited(self, name: str, path: str) -> bool:
+    def _is_unedited(self, module: ModuleType, name: str, present: SourceText) -> bool:
         """Whether a file is as it was when its module was executed, which happened after the last look at it."""
+        path = present.path
         now = identity_if_there(path)
         if now is None:
             return False
@@ -67,7 +68,12 @@ class Executed:
         # Never seen before it was imported: then it is known for what was changed last before this process began, or
         # before cachec was imported where the module came later. The kernel tells the former in steps of 10 ms alone.
         changed = os.stat(path).st_ctime
-        return changed < self._started or (name not in IMPORTED_BEFORE and changed < IMPORTED_AT)
+        if changed < self._started or (name not in IMPORTED_BEFORE and changed < IMPORTED_AT):
+            return True
+        # The code of a module that imports cachec itself is known: it tells whatever the clock says.
+        spec = getattr(module, "__spec__", None)
+        ran = [each.code for each in IMPORTERS if each.namespace is vars(module) and each.spec is spec]
+        return any(present.place_of(code) is not None for code in ran)
 
 
 @cache

@@ -224,7 +224,10 @@ class Graph:
     def run(self) -> None:
         """Do all the work that there is, and what it leads to."""
         while self._strict or self._lenient or self._last:
-            (self._strict or self._lenient or self._last).popleft()()
+            try:
+                (self._strict or self._lenient or self._last).popleft()()
+            except Exception as error:  # noqa: BLE001 - code of the values that are looked at may raise any
+                self.raised("what the stage reaches", error)
 
     def computed(self, what: str, uses: Uses) -> None:
         """Report code whose name is known only when it runs: it is recorded then, or else can't be fingerprinted."""

@@ -76,6 +76,8 @@ class _Pickler(pickle.Pickler):
         """What pickle makes of an instance, which must hold all of its attributes."""
         kind = type(value)
         self._follow(kind)
+        # A `partial` is pickled in another way once somebody has asked it for its `__dict__`: ask before it is pickled.
+        attribute(value, "__dict__")
         special = copyreg.dispatch_table.get(kind)
         reduced = special(value) if special is not None else value.__reduce_ex__(_PROTOCOL)
         if isinstance(reduced, str):

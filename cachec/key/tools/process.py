@@ -14,6 +14,7 @@ from functools import cache, lru_cache
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 
 from cachec.base.hashing import Hasher
+from cachec.base.instances import attribute, is_instance
 from cachec.base.texts import module_of
 
 
@@ -139,6 +140,8 @@ def asked(ran: Iterable[tuple[CodeType, Mapping[str, object]]]) -> set[str]:
 
 
 def _asked(code: CodeType, namespace: Mapping[str, object]) -> Iterator[str]:
+    from cachec.key.tools.tables import tables_asked  # on a miss only
+
     if "__file__" in code.co_names and _asks_another(code, "__file__"):
         yield ENVIRONMENT
     for name in code.co_names:
@@ -149,14 +152,16 @@ def _asked(code: CodeType, namespace: Mapping[str, object]) -> Iterator[str]:
             yield "flags of the interpreter"
         if (value is sys or name == "sys") and not _PREFIXES.isdisjoint(code.co_names):
             yield ENVIRONMENT
-        if isinstance(value, _NAMED):  # under another name, perhaps
-            if (own := _NAMES.get(value.__name__)) is not None:
-                yield own
-            package = value.__name__ if isinstance(value, ModuleType) else module_of(value)
+        if is_instance(value, *_NAMED):  # under another name, perhaps
+            own = str(attribute(value, "__name__"))
+            if own in _NAMES:
+                yield _NAMES[own]
+            package = own if is_instance(value, ModuleType) else module_of(value)
         else:
-            package = module_of(type(value))
+            own, package = "", module_of(type(value))
         if (state := PACKAGES.get(package.partition(".")[0])) is not None:
             yield state
+        yield from tables_asked((name, own, package))
 
 
 def _asks_another(code: CodeType, name: str) -> bool:
@@ -166,9 +171,13 @@ def _asks_another(code: CodeType, name: str) -> bool:
     return any(each.argval == name and each.opname == "LOAD_ATTR" for each in dis.get_instructions(code))
 
 
-def state_digest(state: str) -> str:
-    """The digest of a state as it is now."""
-    return _digest(state, repr(_STATES[state][0]()) if state in _STATES else "")
+def state_digest(state: str, tables: list[object] | None = None) -> str:
+    """The digest of a state as it is now. tables: what was in the tables of one that stands for such."""
+    if state in _STATES:
+        return _digest(state, repr(_STATES[state][0]()))
+    from cachec.key.tools.tables import tables_of, tables_text  # few traces have such states
+
+    return _digest(state, tables_text(tables_of(state) if tables is None else tables))
 
 
 @lru_cache(maxsize=64)
