@@ -236,13 +236,13 @@ class Reads:
         digests: FileDigests,
         cwd: str,
         *,
-        keyed: Callable[[str], str] | None = None,
+        keyed: Callable[[str, str], str] | None = None,
         named: Container[str] = (),
         is_cache: Callable[[str], bool] = lambda _: False,
         passes: Callable[[str, Input], bool] = lambda _path, _input: False,
         made_before: Callable[[str], bool] = lambda _path: False,
     ) -> None:
-        """keyed: the text of a real path as it counts; see ``lookup_digest``. named: real paths that are outputs,
+        """keyed: how a real path counts for a path; see ``lookup_digest``. named: real paths that are outputs,
         whatever the run looks at there. is_cache: whether what the run changes at a real path is there to save time
         alone. passes: whether what was looked up at a path is no input. made_before: whether a path in a listed folder
         does not count, since it was made just before."""
@@ -315,7 +315,7 @@ class Reads:
         if is_file and each.kinds & (Kind.CONTENT | Kind.EXECUTED):
             yield self._content(full, where, flag)
         elif each.kinds & ~(Kind.LISTING | Kind.ATTRIBUTES) or each.state is None:
-            yield Read("lookup", where, flag, lookup_digest(full, flag, self._keyed))
+            yield Read("lookup", where, flag, lookup_digest(full, flag, self._keyed and partial(self._keyed, where)))
         if each.names is not None:
             yield self._names(each, full, where)
         if each.kinds & Kind.ATTRIBUTES:

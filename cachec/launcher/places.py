@@ -49,9 +49,14 @@ class Places(msgspec.Struct, frozen=True):
             return BELOW_BASE + path[len(self.base) + 1 :]
         return path
 
-    def folder(self, real: str) -> str:
-        """A real path of a folder that was looked up, as it counts. Where the current one is counts by itself."""
-        return "." if real == os.path.realpath(self.cwd) else self.kept(real)
+    def folder(self, where: str, real: str) -> str:
+        """The real path of a folder that was looked up at a path, as it counts. Where the current one is counts by
+        itself, and what relative paths find below it counts from there. where: as it is looked up, or kept."""
+        here = os.path.realpath(self.cwd)
+        is_relative = not where.startswith(("/", BELOW_BASE))
+        if real == here or (is_relative and real.startswith(f"{here}/")):
+            return f".{real[len(here) :]}"
+        return self.kept(real)
 
     def present(self, kept: str) -> str:
         """The absolute path that a kept one stands for here."""

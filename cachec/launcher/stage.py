@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -98,7 +99,8 @@ class PlacedDependencies(Dependencies):
         if read.kind in {"env", "stdin", "umask"}:
             return super().present(read)
         if read.kind == "lookup":
-            return lookup_digest(self._places.present(read.where), read.name, self._places.folder)
+            place = self._places.present(read.where)
+            return lookup_digest(place, read.name, partial(self._places.folder, read.where))
         return super().present(msgspec.structs.replace(read, where=self._places.present(read.where)))
 
 

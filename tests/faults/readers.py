@@ -36,7 +36,7 @@ from cachec.key.code.modules import Sources
 from cachec.key.tools import loader
 from cachec.key.tools.executables import Finder
 from cachec.key.tools.loader import read_cache
-from cachec.launcher import adapters, direct, headers, helpers, wrappers
+from cachec.launcher import adapters, direct, helpers
 from cachec.launcher.adapters import find
 from cachec.launcher.arguments import describe
 from cachec.launcher.command import Options, PassThrough
@@ -351,14 +351,6 @@ def _library_cache(_folder: Path) -> tuple[list[Seed], Read]:
     data = Path("/etc/ld.so.cache").read_bytes() if os.path.exists("/etc/ld.so.cache") else b""
     start = data.find(b"glibc-ld.so.cache1.1")
     return plain(data, data[start : start + 3000]), read_cache
-
-
-def _wrapper(folder: Path) -> tuple[list[Seed], Read]:
-    path = folder / "cc"
-    path.write_bytes(b"")
-    path.chmod(0o755)
-    text = b'#!/bin/sh\n# a wrapper\nexec "/bin/true" "$@"\n'
-    return plain(text), in_file(path, lambda path: wrappers.followed(str(path), {"PATH": "/bin"}, str(folder)))
 
 
 def _installed(name: str) -> Callable[[Path], tuple[list[Seed], Read]]:
@@ -747,10 +739,6 @@ def _in(folder: Path, body: Callable[[], object]) -> object:
         os.chdir(before)
 
 
-def _depfile(_folder: Path) -> tuple[list[Seed], Read]:
-    return plain(b"a.o: a.c /usr/include/x.h \\\n  b\\ c.h $$d.h\n\nx.h:\n"), headers.read_depfile
-
-
 def _keys(_folder: Path) -> tuple[list[Seed], Read]:
     text = json.dumps({"dir": "/a", "entries": [{"key": "0" * 64, "stage": "s"}, {"key": "1" * 64}]})
     seeds = [seed_of_json(text), seed_of_json('["' + "0" * 64 + '"]'), Seed(b"0" * 64 + b" stage\n" + b"1" * 64)]
@@ -928,7 +916,6 @@ FAMILIES: tuple[Family, ...] = (
     Family("llvm ir", _llvm),
     Family("executable", _elf),
     Family("library cache", _library_cache, (elf.ElfError,)),
-    Family("wrapper script", _wrapper, (CachecError, wrappers.NotSeen)),
     *(Family(name, _installed(name)) for name in ("RECORD", "entry_points.txt", "direct_url.json")),
     Family("rows", _rows),
     Family("remembered digest", _digests),
@@ -945,7 +932,6 @@ FAMILIES: tuple[Family, ...] = (
     Family("targets", _targets),
     Family("adapter", _adapter),
     Family("response file", _response, (CachecError, PassThrough)),
-    Family("depfile", _depfile, (headers.DepfileError,)),
     Family("keys on stdin", _keys),
     Family("output of strace", _strace),
     Family("reproducer", _reproducer),

@@ -14,7 +14,7 @@ import pytest
 
 import cachec
 from cachec.weights import WeightSet
-from tests.launcher.conftest import Launcher, need, write
+from tests.launcher.conftest import Launcher, need, wait_for_clock, write
 from tests.plugins.mlir.test_inline import CONSTANTS, modules
 
 _IREE = os.path.join(os.path.dirname(sys.executable), "iree-compile")
@@ -245,18 +245,21 @@ def test_no_location_tells_the_name(launcher: Launcher, monkeypatch: pytest.Monk
     assert ".mlir" not in text
 
 
-@pytest.mark.parametrize("flag", ["--lib=m.mlir", "--lib=./m.mlir"])
-def test_a_flag_that_names_the_model_too(launcher: Launcher, flag: str) -> None:
+@pytest.mark.parametrize("path", ["m.mlir", "./m.mlir"])
+def test_a_flag_that_names_the_model_too(launcher: Launcher, path: str) -> None:
     """What the flag names is read whole, so that all of it counts."""
     (launcher.folder.parent / "cachec.toml").write_text(
         '[adapters.fakecc]\nmatch = ["fakecc"]\nformat = "mlir"\nstrip_as = "resource"\nstdin = true\nflags = [\n'
-        '  { names = ["-o"], takes = ["next"], is = "output" },\n]\n[adapters.fakecc.environment]\npassed = ["RUNS"]\n'
+        '  { names = ["-o"], takes = ["next"], is = "output" },\n'
+        '  { names = ["-l"], takes = ["next"], is = "value" },\n'
+        ']\n[adapters.fakecc.environment]\npassed = ["RUNS"]\n'
     )
     text = '%w = "arith.constant"() <{value = dense<"0xDATA"> : tensor<64xf32>}> : () -> tensor<64xf32>\n'
-    for seed, reason in ((1, "miss:new-input"), (2, "miss:file-changed")):
+    for seed, reason in ((1, "miss:new-input"), (2, "miss:dependency-changed")):
         data = np.random.default_rng(seed).standard_normal(64).astype("f4").tobytes().hex().upper()
         write("m.mlir", f"module {{\n  {text.replace('DATA', data)}}}\n")
-        ran = launcher.run("fakecc", "m.mlir", flag, "-o", "out", options=["--strip"])
+        wait_for_clock()
+        ran = launcher.run("fakecc", "m.mlir", "-l", path, "-o", "out", options=["--strip"])
         assert ran.code == 0, ran.stderr
         assert launcher.last().reason.value == reason
 

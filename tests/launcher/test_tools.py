@@ -144,14 +144,18 @@ class TestIree:
         fields = memo.read_bytes()[len(direct.MAGIC) + 40 :].split(b"\0")
         assert any(field.endswith(b"libIREECompiler.so") for field in fields)
 
-    def test_an_iree_compile_of_somebody_else_passes_through(self, launcher: Launcher, tmp_path: Path) -> None:
+    def test_an_iree_compile_of_somebody_else_is_another_program(self, launcher: Launcher, tmp_path: Path) -> None:
         tool = tmp_path / "bin" / "iree-compile"
-        tool.write_text("#!/bin/sh\n")
+        tool.write_text('#!/bin/sh\ncat "$1" "$2" > "$4"\n')
         tool.chmod(0o755)
         write("a.mlir", _STABLEHLO)
-        launcher.run(tool, "a.mlir", "-o", "a.vmfb")
-        assert launcher.last().reason.value == "bypass:not-understood"
-        assert "is not of distribution iree-base-compiler" in launcher.last().detail
+        for text in ("one", "two"):  # the adapter knows of no such input
+            write("b.mlir", text)
+            wait_for_clock()
+            for kind in ("miss", "hit"):
+                launcher.run(tool, "a.mlir", "b.mlir", "-o", "a.vmfb")
+                assert launcher.last().reason.kind == kind, launcher.last()
+                assert Path("a.vmfb").read_text() == _STABLEHLO + text
 
     def test_iree_opt(self, launcher: Launcher) -> None:
         write("a.mlir", _MLIR)
