@@ -13,6 +13,21 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
+#: Names of folders in which programs keep what they can make again.
+CACHE_NAMES = ("__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache")
+
+#: The same, below the home folder.
+_HOME_CACHES = (".cache", ".triton", ".nv", ".ccache")
+
+
+def home_caches(environ: Mapping[str, str]) -> list[str]:
+    """Return the folders in the user's home in which programs keep what they can make again."""
+    home = environ.get("HOME", "")
+    own = cache_folder(environ)
+    found = [f"{home}/{name}" for name in _HOME_CACHES] if home.startswith("/") else []
+    return [*found, *([os.path.dirname(own)] if own else [])]
+
+
 def cache_folder(environ: Mapping[str, str]) -> str:
     """Return the store's folder where no setting names one; empty where there is no base folder."""
     base = _base(environ, "XDG_CACHE_HOME", ".cache")

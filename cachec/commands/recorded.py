@@ -15,6 +15,7 @@ from typing import Literal
 
 import msgspec
 
+from cachec.base import xdg
 from cachec.base.distributions import Distributions
 from cachec.base.fsio import Identity, identity_if_there
 from cachec.base.paths import absolute, entries
@@ -28,10 +29,6 @@ from cachec.key.tools.tools import ToolKeys
 from cachec.model import Reason
 from cachec.recording import Recorder
 from cachec.tracing.accesses import Change, Effect, Input, Kind
-
-#: Names of folders in which programs keep what they can make again, and such folders of a user's home.
-CACHE_FOLDERS = ("__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache")
-HOME_CACHES = (".cache", ".triton", ".nv", ".ccache")
 
 _TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")
 _READ = Kind.CONTENT | Kind.EXECUTED
@@ -347,13 +344,12 @@ def _check(recorder: Recorder, call: CommandCall, run: Traced, declared: Declare
 def _side_effect(recorder: Recorder, call: CommandCall, changes: Iterable[Change], declared: Declared) -> str:
     """What a command did that its call does not say, in words; empty for nothing."""
     outputs, temporary = _real_paths(declared.outputs), _real_paths(_temporary(call.environ))
-    home = call.environ.get("HOME", "")
-    caches = _real_paths(os.path.join(home, name) for name in HOME_CACHES) if home.startswith("/") else []
+    caches = _real_paths(xdg.home_caches(call.environ))
     for change in changes:
         path = change.path
         if is_product(recorder, path, path) or _is_below(path, outputs):
             continue
-        if any(name in CACHE_FOLDERS for name in path.split("/")) or _is_below(path, caches):
+        if any(name in xdg.CACHE_NAMES for name in path.split("/")) or _is_below(path, caches):
             continue
         if change.after is None:
             return f"it removed {path}, which was there before"

@@ -98,6 +98,5 @@ def _from_engine(opened: Opened, command: Command, stripped: Sequence[StrippedIn
 def _way_in(reason: Reason) -> str:
     return {
         Reason.NOT_UNDERSTOOD: "add what is missing to an adapter of your own ([adapters] in cachec.toml)",
-        Reason.SIDE_EFFECT_FLAG: "leave the flag out",
         Reason.MODE_OFF: "unset CACHEC_MODE",
     }.get(reason, "")

@@ -16,12 +16,6 @@ from cachec.launcher.places import Places
 from cachec.launcher.restore import check_place
 from cachec.programs.artifact import File
 
-#: Names of folders in which programs keep what they can make again. What is written below one is no output.
-CACHE_FOLDERS = ("__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache")
-
-#: The same, by path; ``~`` is the home folder.
-HOME_CACHES = ("~/.cache", "~/.triton", "~/.nv", "~/.ccache")
-
 #: What separates words in an argument that may hold paths: of a shell's ``-c``, of ``--out=PATH``, of lists.
 _WORDS = re.compile(r"[\s=,;:|&<>(){}\"']+")
 
@@ -38,14 +32,11 @@ class OutputPlaces:
         self._patterns = [os.path.normpath(os.path.join(here, each)) for each in command.options.patterns]
         self._named = {os.path.realpath(output.path) for output in command.outputs}
         self._pointed = {*self._named, *self._pointed_at(command.argv[1:])}
-        home = environ.get("HOME", "")
-        caches = [home + each[1:] for each in HOME_CACHES] if home.startswith("/") else []
-        own = xdg.cache_folder(environ)
-        caches += [os.path.dirname(own)] if own else []
+        caches = xdg.home_caches(environ)
         store = default_folder(dict(environ), command.cwd)  # of a cachec inside of the command
         caches += [store] if store else []
         caches += [each for each in command.options.cache_folders if "/" in each]
-        self._cache_names = {*CACHE_FOLDERS, *command.options.cache_folders}
+        self._cache_names = {*xdg.CACHE_NAMES, *command.options.cache_folders}
         self._caches = [path for path in map(os.path.realpath, caches) if not _is_below(self._cwd, [path])]
 
     def _pointed_at(self, arguments: Sequence[str]) -> Iterator[str]:

@@ -245,15 +245,6 @@ def test_an_output_that_was_changed_with_its_size_and_times_kept(known: Launcher
     assert Path("a.out").read_bytes() == made
 
 
-def test_a_read_only_output(known: Launcher) -> None:
-    made = Path("a.out").read_bytes()
-    write("a.out", "other")
-    os.chmod("a.out", 0o444)
-    assert known.direct(*_LINE) is not None
-    assert Path("a.out").read_bytes() == made
-    assert os.stat("a.out").st_mode & 0o222
-
-
 @pytest.mark.parametrize("kind", ["link", "link to nowhere", "pipe", "folder"])
 def test_what_is_no_file_in_the_place_of_an_output_is_left_to_the_command(known: Launcher, kind: str) -> None:
     os.unlink("a.out")
@@ -374,20 +365,6 @@ def test_an_output_that_another_program_writes_to_before_it_is_stored(
 
 
 # --- what a command is told beside its arguments
-
-
-@pytest.mark.parametrize("name", ["LC_ALL", "LANG", "LC_COLLATE", "LANGUAGE"])
-@pytest.mark.sampled
-def test_the_locale_counts(known: Launcher, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setenv(name, "tr_TR.UTF-8")
-    assert _both(known, *_LINE) == "miss:environment-changed"
-    monkeypatch.delenv(name)
-    assert _both(known, *_LINE) == "hit"
-
-
-def test_an_empty_variable_is_not_an_unset_one(known: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FAKE_OPT", "")
-    assert _both(known, *_LINE) == "miss:environment-changed"
 
 
 @pytest.mark.parametrize("mode", ["refresh", "verify", "read-only"])
