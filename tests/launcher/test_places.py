@@ -105,3 +105,13 @@ def test_which_folders_come_into_what_was_written(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
     assert leaked(folders, [str(tmp_path / "empty")], [b"", b"at /three/b"]) == {"base_dir": "its messages"}
     assert leaked(folders, [str(tmp_path / "empty"), str(written)], [b"/one"]) == {"cwd": str(written)}
+
+
+def test_what_a_relative_path_finds_below_the_current_folder_counts_from_there(tmp_path: Path) -> None:
+    for name in ("one/src", "two/src", "elsewhere"):
+        (tmp_path / name).mkdir(parents=True)
+    one, two = (Places(None, str(tmp_path / name)) for name in ("one", "two"))
+    for where, counts_as in ((".", "."), ("src", "./src"), ("../elsewhere", f"{tmp_path}/elsewhere")):
+        for each in (one, two):
+            assert each.folder(where, os.path.realpath(os.path.join(each.cwd, where))) == counts_as
+    assert one.folder(f"{tmp_path}/one/src", f"{tmp_path}/one/src") == f"{tmp_path}/one/src"
