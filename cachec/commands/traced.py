@@ -279,7 +279,7 @@ class Reads:
             before, after = change.before, change.after
             if after is None or not stat.S_ISREG(after.mode) or change.effect & Effect.REMOVED:
                 continue
-            if not change.effect & Effect.ATTRIBUTES or self._is_cache(change.path):
+            if not change.effect & Effect.ATTRIBUTES or change.path in self._named or self._is_cache(change.path):
                 continue
             if before is None:
                 yield Read("lookup", change.path, "link exists", exists_digest(there=False))
