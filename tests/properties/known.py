@@ -6,10 +6,6 @@ from tests.properties.scenario import Property
 
 #: Name of a property, or name-compiler -> why it does not hold.
 KNOWN: dict[str, str] = {
-    # The clock and time stamps of files do not count.
-    "pragma-dependency": "the compiler compares time stamps of files",
-    "precompiled-header-that-is-touched": "clang refuses a precompiled header by the time stamp of a header",
-    # Outputs.
     "output-in-the-place-of-a-folder-gcc": "the call has two records, the first of them a hit",
     "output-through-a-link-gcc": "what was stored through a dangling link is restored through the link",
     "compile-command-fragment": "the adapter does not name the output of -MJ, so it counts whether that existed",
