@@ -27,6 +27,8 @@ def _cases() -> Iterator[object]:
             marks = [pytest.mark.xfail(strict=True, reason=reason)] if reason else []
             if not each.quick or compiler != each.compilers[0]:
                 marks.append(pytest.mark.long)
+            if compiler in each.compilers[2:]:  # the second language of two compilers
+                marks.append(pytest.mark.costly)
             yield pytest.param(each, compiler, id=f"{each.name}-{compiler}", marks=marks)
 
 
