@@ -95,8 +95,8 @@ class Reason(enum.Enum):
     PROCESS_BOUND = "bypass:process-bound"  # an argument or the result refers to objects of this process (callbacks)
     UNSTORABLE = "bypass:unstorable-value"  # an argument or the result has no stored form, by its plugin
     UNRESOLVED_CODE = "bypass:unresolved-code"  # the code reaches a value without a stable form, or code of no source
-    # The same for a command: it is the build system's own; it can't be understood, or read; its result depends on the
-    # time; it did what no store does again.
+    # The same for a command: it is the build system's own; it can't be understood, or read; with --strip a flag is
+    # there for what it prints or writes beside the result; it depends on the time; it did what no store does again.
     BUILD_HELPER = "bypass:build-helper"
     NOT_UNDERSTOOD = "bypass:not-understood"
     VOLATILE_INPUT = "bypass:volatile-input"

@@ -1,10 +1,15 @@
 """What everything stands on: raw files, hashing, logs, installed wheels."""
 
+from __future__ import annotations
+
 import sys
 import time
-from collections.abc import Iterator
-from types import CodeType
-from typing import Any, NamedTuple
+
+TYPE_CHECKING = False  # importing typing would double the start of `cachec exec`
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import CodeType
+    from typing import Any
 
 #: The version of cachec: here, where every room can have it; ``cachec.__version__`` is this one.
 __version__ = "0.1.0"
@@ -15,12 +20,13 @@ IMPORTED_BEFORE = frozenset(sys.modules)
 IMPORTED_AT = time.clock_gettime(5)
 
 
-class Importer(NamedTuple):
+class Importer:
     """A module that was being executed when cachec was imported: its globals, its ``__spec__`` then, and its code."""
 
-    namespace: dict[str, Any]
-    spec: object
-    code: CodeType
+    def __init__(self, namespace: dict[str, Any], spec: object, code: CodeType) -> None:
+        self.namespace = namespace
+        self.spec = spec
+        self.code = code
 
 
 def _importers() -> Iterator[Importer]:

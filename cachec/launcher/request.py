@@ -272,7 +272,10 @@ def _refinements(options: Options) -> Iterator[str]:
 
 
 def _described_environment(command: Command) -> AdapterEnvironment:
-    return AdapterEnvironment() if command.adapter is None or command.is_plain else command.adapter.environment
+    adapter = command.adapter
+    if adapter is None or (command.is_plain and not adapter.plain):  # such a line is none that an adapter speaks of
+        return AdapterEnvironment()
+    return adapter.environment
 
 
 def variable_rule(command: Command) -> Rule:

@@ -259,6 +259,7 @@ def _import_all() -> None:
     import cachec.store.recent
     import cachec.store.summaries
     import cachec.store.table
+    import cachec.tracing.supervisor
     from cachec import model
     from cachec.launcher import adapters
     from cachec.store import usage

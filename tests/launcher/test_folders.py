@@ -74,44 +74,25 @@ def test_another_folder(launcher: Launcher, monkeypatch: pytest.MonkeyPatch, wha
     assert _compile(launcher, monkeypatch, "three", *flags.split()) == ("hit", other)
 
 
-_COUNTS = "#pragma once\n#ifdef X\n#undef X\n#define X 2\n#else\n#define X 1\n#endif\n"
-
-#: Flags, files, and a link that is another thing in the second folder, and what: compiled is another object.
-LINKED = {
-    "a header by two names": ("", {"a.c": '#include "y.h"\n' + _FOUND, "y.h": _COUNTS}, "x.h", "y.h", _COUNTS),
-    "a folder of the search by two names": (
-        "-Iinc -Imid -isystem sys",
-        {"a.c": "#include <x.h>\n" + _USE, "inc/x.h": "#define X 1\n", "mid/x.h": "#define X 2\n"},
-        "sys",
-        "inc",
-        None,
-    ),
-}
-
-
-@pytest.mark.parametrize("what", LINKED)
-@pytest.mark.sampled
-def test_one_file_by_two_names(launcher: Launcher, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+def test_a_folder_of_the_search_by_two_names(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compiler leaves out one that it has already, so what is found first depends on what a link leads to."""
     need(CLANG)
-    flags, files, link, target, instead = LINKED[what]
     for folder in ("one", "two", "three"):
-        for name, text in files.items():
-            write(f"{folder}/{name}", text)
+        write(f"{folder}/a.c", "#include <x.h>\n" + _USE)
+        write(f"{folder}/inc/x.h", "#define X 1\n")
+        write(f"{folder}/mid/x.h", "#define X 2\n")
         if folder != "three":
-            os.symlink(target, f"{folder}/{link}")
-        elif instead is not None:
-            write(f"{folder}/{link}", instead)
-    made = _compile(launcher, monkeypatch, "one", *flags.split())[1]
-    assert _compile(launcher, monkeypatch, "two", *flags.split()) == ("hit", made)
-    reason, other = _compile(launcher, monkeypatch, "three", *flags.split())
+            os.symlink("inc", f"{folder}/sys")
+    flags = ("-Iinc", "-Imid", "-isystem", "sys")
+    made = _compile(launcher, monkeypatch, "one", *flags)[1]
+    assert _compile(launcher, monkeypatch, "two", *flags) == ("hit", made)
+    reason, other = _compile(launcher, monkeypatch, "three", *flags)
     assert reason == "miss:dependency-changed"
     assert other != made
-    assert _compile(launcher, monkeypatch, "one", *flags.split()) == ("hit", made)
-    line = (CLANG, "-c", "a.c", "-o", "a.o", *flags.split())
+    assert _compile(launcher, monkeypatch, "one", *flags) == ("hit", made)
+    line = (CLANG, "-c", "a.c", "-o", "a.o", *flags)
     assert launcher.direct(*line) is not None
-    os.unlink(link)
-    if instead is not None:
-        write(link, instead)
+    os.unlink("sys")
     assert launcher.direct(*line) is None
     assert launcher.run(*line).code == 0
     assert (launcher.last().reason.value, Path("a.o").read_bytes()) == ("hit", other)
@@ -191,7 +172,5 @@ def test_a_folder_in_the_result_is_told_with_the_flag_that_keeps_it_out(
         assert launcher.run("fakecc", "a.txt", "-o", "a.out").code == 0
         monkeypatch.chdir(launcher.folder)
     assert launcher.reasons() == ["miss:new-input", "miss:dependency-changed"]
-    words = (
-        "folder cwd is another one, and its path is in what the command wrote: --map=OLD=NEW keeps out folders in names"
-    )
-    assert launcher.last().detail == words
+    words = "and its path is, or may be, in what the command wrote: --map=OLD=NEW keeps out folders in names"
+    assert launcher.last().detail == f"folder cwd is another one, {words}"

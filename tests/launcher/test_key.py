@@ -121,6 +121,19 @@ def test_variables(before: dict[str, str], monkeypatch: pytest.MonkeyPatch, name
         assert _changed(before, _parts(*_LINE)) == changed
 
 
+def test_variables_of_an_adapter_by_which_all_arguments_count(
+    launcher: Launcher, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "fakecc.toml"
+    path.write_text(path.read_text().replace("flags = [", "plain = true\nflags = [") + "complete = true\n")
+    write("a.txt", "x")
+    for name, counts in (("FAKE_OPT", True), ("FAKE_HIDDEN", False)):
+        before = _parts(*_LINE)
+        assert "arg/argument 1" in before
+        monkeypatch.setenv(name, "1")
+        assert _changed(before, _parts(*_LINE)) == ({f"env/{name}"} if counts else set())
+
+
 def test_an_input(before: dict[str, str]) -> None:
     os.utime("a.txt", (1, 1))
     os.chmod("a.txt", 0o600)

@@ -44,10 +44,8 @@ def _files() -> dict[Path, bytes]:
 
 
 def _check(launcher: Launcher, line: list[str], output: str | None, *, differs: list[str], beside: list[str]) -> None:
-    """Twice the same is one compile; with ``differs`` it is another; with ``beside`` it writes something else too.
-
-    A hit gives that as well.
-    """
+    """Twice the same is one compile; with ``differs`` it is another; with ``beside`` it writes something else, which
+    a hit gives too."""
     wait_for_clock()
     before = set(_files())
     first = launcher.run(*line)
