@@ -53,11 +53,6 @@ TABLES = {
         "import shutil\nshutil.register_archive_format('zz', lambda *a, **k: None, description=V)",
         "shutil.get_archive_formats()",
     ),
-    "copyreg": (
-        "import copyreg, pickle\nclass C: ...\n"
-        "copyreg.pickle(C, (lambda c: (str, ('one',))) if V == 'one' else (lambda c: (str, ('two',))))",
-        "pickle.loads(pickle.dumps(C()))",
-    ),
 }
 _STAGE = "import cachec\n{names}\n@cachec.Cache().stage\ndef stage():\n    return {expression}\n"
 _RUN = """

@@ -32,7 +32,6 @@ _TABLES: Mapping[str, _Tables] = {
     "email.charset": _Tables(("CHARSETS", "ALIASES", "CODEC_MAP"), frozenset({"email", "MIMEText", "EmailMessage"})),
     "locale": _Tables(("locale_alias", "locale_encoding_alias")),
     "shutil": _Tables(("_ARCHIVE_FORMATS", "_UNPACK_FORMATS")),
-    "copyreg": _Tables(("dispatch_table",), frozenset({"pickle", "_pickle", "copy", "dumps", "deepcopy"})),
     "sqlite3": _Tables(("adapters", "converters")),
     "xml.etree.ElementTree": _Tables(("_namespace_map",), frozenset({"xml", "ElementTree", "tostring"})),
 }
