@@ -293,7 +293,7 @@ def part_label(kind: PartKind, name: str) -> str:
 READ_KINDS = frozenset(
     {"weight", "file", "absent", "there", "listing", "links", "access", "status", "tool", "env", "processor", "state"}
     | {"cwd", "folder", "same", "code", "module", "distribution"}
-    | {"content", "lookup", "names", "attributes", "stdin", "umask"}
+    | {"content", "lookup", "names", "attributes", "stdin", "umask", "search"}
 )
 
 
@@ -307,8 +307,8 @@ class Read(msgspec.Struct, frozen=True):
     ``key.tools.process``), ``folder`` (where = an anchor, of a command ``cwd`` or ``base_dir``, whose path is in the
     result: the digest is of its path), of a command ``same`` (name = paths, of which some are one file), of Python
     ``code`` (see ``key.code.ran``), of a traced command ``content``, ``lookup``, ``names``, ``attributes``,
-    ``stdin`` and ``umask`` (see ``commands.traced``), ``module`` (where = one that was looked for in vain) and
-    ``distribution`` (where = its name, ``*`` for all). Paths of a stage's reads are kept from an anchor
+    ``stdin``, ``umask`` and ``search`` (see ``commands.traced``), ``module`` (where = one that was looked for in vain)
+    and ``distribution`` (where = its name, ``*`` for all). Paths of a stage's reads are kept from an anchor
     (``base.anchors``). digest: of
     the content seen; of nothing (``EMPTY``) where a file was absent.
     """

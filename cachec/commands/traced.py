@@ -9,6 +9,7 @@ A read of a command is one of these kinds; each is taken again for a later look 
     lookup        a path of which no more was asked than stat(2) or readlink(2) tell, there or not
     names         the names in a folder
     attributes    extended attributes
+    search        where an executable is that was looked for by PATH (of a command alone)
     umask         the mask of new files, where it was asked for
     stdin         what was left to read of a file on standard input
 """

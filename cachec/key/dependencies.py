@@ -14,6 +14,7 @@ from cachec.base.lookups import attributes_of, described, found_at, stdin_kind
 from cachec.base.paths import absolute, allowed, entries, links_on, relative_to
 from cachec.errors import UsageError
 from cachec.key.tools.environment import variable_digest
+from cachec.key.tools.executables import which
 from cachec.key.tools.platform import accelerators_digest, processor_digest
 from cachec.key.tools.tools import ToolKeys
 from cachec.model import Read
@@ -170,6 +171,12 @@ def stdin_digest(digests: FileDigests) -> str:
         return ABSENT
 
 
+def searched_digest(name: str, environ: Mapping[str, str], kept: Callable[[str], str] = str) -> str:
+    """The digest of where an executable is that is looked for by ``PATH``. kept: the text of its path as it counts."""
+    found = which(name, environ)
+    return ABSENT if found is None else digest_bytes(os.fsencode(kept(found)))
+
+
 def umask_digest() -> str:
     """The digest of the mask of new files."""
     mask = os.umask(0o077)
@@ -226,6 +233,8 @@ class Dependencies:
             return stdin_digest(self._digests)
         if read.kind == "content":
             return self.content(read.where, read.name)
+        if read.kind == "search":
+            return searched_digest(read.where, self._environ)
         if read.kind == "umask":
             return umask_digest()
         if read.kind == "lookup":

@@ -82,6 +82,7 @@ class Draft:
         self._files: dict[str, str] = {}
         self._numbers: dict[str, bytes] = {}
         self._lookups: dict[tuple[str, bytes], bytes] = {}
+        self._variables: list[str] = []
         self._installed: set[str] = set()
         self._mask = b"-"
         self._out: list[bytes] = []
@@ -186,9 +187,13 @@ class Draft:
             elif read.kind == "same":
                 for each in map(self._opened.places.present, read.name.split("\0")):
                     self._numbers[each] = direct.file_number(each)
+            elif read.kind == "search":
+                continue  # PATH is the same, and what was looked up in its folders
             elif read.kind == "umask":
                 self._mask = direct.mask()
-            elif read.kind not in {"folder", "env"}:  # such a variable is compared by itself
+            elif read.kind == "env":
+                self._variables.append(read.where)
+            elif read.kind != "folder":
                 raise _Unfit
 
     def _settings(self) -> None:
@@ -262,7 +267,9 @@ class Draft:
         cachec = [name for name in environ if name.startswith("CACHEC_") and name not in direct.UNKEYED]
         adapter = self._command.adapter
         rule = variable_rule(self._command)
-        names = dict.fromkeys([*_VARIABLES, *LOCALE, *rule.names, *variables_of_run(self._command), *cachec])
+        names = dict.fromkeys(
+            [*_VARIABLES, *LOCALE, *rule.names, *variables_of_run(self._command), *self._variables, *cachec]
+        )
         unknown = adapter.environment.plain if adapter is not None else ()
         names.update(dict.fromkeys(name for name in unknown if not name.endswith("*")))
         self._list(

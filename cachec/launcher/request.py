@@ -41,9 +41,6 @@ _FOLDERS = re.compile(r"/\S*/")
 #: Always keyed: the loader and the C library obey them in every program.
 _ALWAYS = ("LD_LIBRARY_PATH", "LD_*", "GLIBC_TUNABLES", "GCONV_PATH", "LOCPATH", "NLSPATH", "TZ", "TZDIR")
 
-#: Keyed for a command without an adapter: it may look for anything by them, and a trace shows what it found alone.
-_SEARCHED = ("HOME", "PATH")
-
 
 class CommandRequest:
     """The key of one command; ``key.request.Request`` as far as the stage layer looks at it."""
@@ -281,8 +278,7 @@ def _described_environment(command: Command) -> AdapterEnvironment:
 def variable_rule(command: Command) -> Rule:
     """Return which variables are in the key of a command, beside the locale."""
     described = _described_environment(command)
-    found = _SEARCHED if command.is_plain else ()
-    keyed = (*described.keyed, *command.options.env, *_ALWAYS, *found)
+    keyed = (*described.keyed, *command.options.env, *_ALWAYS)
     left = (*command.options.ignore_env, *variables_of_run(command))
     keyed = tuple(name for name in keyed if name not in left)
     return Rule(keyed, (*described.passed, *LOCALE, *left), others=not described.complete)

@@ -24,6 +24,7 @@ from cachec.launcher.outputs import Untouched, check_stored
 from cachec.launcher.places import Places, leaked
 from cachec.launcher.request import environment
 from cachec.launcher.restore import EXECUTABLE, KEPT, PLAIN
+from cachec.launcher.searches import Searches
 from cachec.launcher.stage import CommandFailed, RunEnvironment
 from cachec.model import Read, Reason
 from cachec.programs.artifact import Dir, File
@@ -90,7 +91,7 @@ def run_command(
         nothing: dict[str, Any] = {"outputs": [], "modes": [], "paths": [], "kept": []}
         return {"stdout": run.ended.stdout, "stderr": run.ended.stderr, **nothing}
     taken = _offset() - begin if source == 0 else 0
-    return {**_plain_result(where.places, command, run, changes, recorder), "taken": taken}
+    return {**_plain_result(where, run, changes, recorder), "taken": taken}
 
 
 def _note_stdin(before: str, recorder: Recorder) -> None:
@@ -187,17 +188,16 @@ class _Record:
             self._recorder.environment(LOCALE_NAME, variable_digest(LOCALE_NAME, environ))
 
 
-def _plain_result(
-    places: Places, command: Command, run: Traced, changes: Sequence[Change], recorder: Recorder
-) -> dict[str, Any]:
+def _plain_result(where: RunEnvironment, run: Traced, changes: Sequence[Change], recorder: Recorder) -> dict[str, Any]:
     """What a run wrote, with the paths from an anchor. kept: whether a file that is there would keep its mode."""
+    places = where.places
     templates = [places.template(run.ended.stdout), places.template(run.ended.stderr)]
     outputs: list[Any] = []
     modes: list[str] = []
     paths: list[str] = []
     kept: list[bool] = []
     files: list[str] = []
-    here = os.path.realpath(command.cwd)
+    here = os.path.realpath(places.cwd)
     for change in sorted(changes, key=lambda each: each.path):
         path, after, before = change.path, change.after, change.before
         assert after is not None
@@ -224,6 +224,9 @@ def _plain_result(
     check_stored(recorder, [Output(path, "file", "") for path in files])
     linked = [os.fsencode(each) for each in outputs if isinstance(each, str)]
     _note_folders(places, {"cwd"}, files, [*templates, *linked], recorder)
+    written = [run.ended.stdout, run.ended.stderr, *linked, *map(_content, files)]
+    for read in Searches(run.accesses.inputs, places, where.variables).reads(written):
+        recorder.seen(read)
     streams = {"stdout": templates[0], "stderr": templates[1]}
     return {**streams, "outputs": outputs, "modes": modes, "paths": paths, "kept": kept}
 
@@ -293,6 +296,11 @@ def _note_folders(
 def _files_below(folder: str) -> Iterator[str]:
     for where, _, names in os.walk(folder):
         yield from (path for name in names if os.path.isfile(path := os.path.join(where, name)))
+
+
+def _content(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
 
 
 def mode_word(mode: int) -> str:

@@ -14,7 +14,7 @@ from cachec import config
 from cachec.base.distributions import Distributions
 from cachec.base.hashing import FileDigests, Known
 from cachec.errors import UsageError
-from cachec.key.dependencies import Dependencies, lookup_digest
+from cachec.key.dependencies import Dependencies, lookup_digest, searched_digest
 from cachec.key.options import StageOptions
 from cachec.key.tools.executables import which
 from cachec.launcher import options
@@ -96,6 +96,8 @@ class PlacedDependencies(Dependencies):
             return self._places.digest(read.where)
         if read.kind == "same":
             return self._places.sameness(read.name)
+        if read.kind == "search":
+            return searched_digest(read.where, self._environ, self._places.kept)
         if read.kind in {"env", "stdin", "umask"}:
             return super().present(read)
         if read.kind == "lookup":

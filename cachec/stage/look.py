@@ -296,6 +296,7 @@ def describe_change(read: Read, keeps_out: str = "") -> str:
         "names": "holds other names",
         "stdin": "brings something else",
         "umask": "is another one",
+        "search": "is found elsewhere by PATH",
         "attributes": "has other extended attributes",
         "absent": "is there now",
         "there": "is gone, or something else",
