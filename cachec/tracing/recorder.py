@@ -294,7 +294,8 @@ class Recorder:
         while len(path) > 1:
             claim = self._claims.get(path)
             if claim is not None and claim.effect & Effect.CREATED:
-                return text != _real_path(full, follow=True)
+                status = _status(b"", path, False)[1]
+                return self._is_own(path, False, status) and text != _real_path(full, follow=True)
             path = os.path.dirname(path)
         return False
 
