@@ -40,6 +40,9 @@ MAX_TRACES = 32
 #: Begins a path below ``base_dir`` in a read of a command. No other path of a read begins so: those are absolute.
 BELOW_BASE = "base_dir:"
 
+#: The same below the environment that a tool is installed in, which lies elsewhere on another machine.
+BELOW_TOOL = "tool:"
+
 
 class Mode(enum.Enum):
     """What a call may do with the cache."""

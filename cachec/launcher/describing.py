@@ -34,6 +34,7 @@ def describe_here(opened: Opened, given: Options, argv: Sequence[str], program: 
             command = plain(command)  # another program of that name
     if adapter is not None and adapter.relative and not wants_strip(command):  # that one comes without a name
         _call_inputs(command, opened.places)
+    opened.anchor(command)
     return command
 
 

@@ -13,7 +13,7 @@ import msgspec
 from cachec.base.hashing import digest_bytes
 from cachec.errors import UsageError
 from cachec.launcher.direct import file_number
-from cachec.model import BELOW_BASE
+from cachec.model import BELOW_BASE, BELOW_TOOL
 
 #: What stands for the base folder in a keyed text: no argument holds a NUL.
 _BASE = "\0"
@@ -24,10 +24,12 @@ _MARK = b"\0base_dir\0"
 
 class Places(msgspec.Struct, frozen=True):
     """base: the folder below which paths count from there, None for none. cwd: the current folder, as the command is
-    told (``PWD``)."""
+    told (``PWD``). tools: the environment that the command is installed in, where its adapter names a distribution, and
+    that of its interpreter."""
 
     base: str | None
     cwd: str
+    tools: tuple[str, ...] = ()
 
     def keyed(self, text: str) -> str:
         """A text of the command line with the base folder taken out wherever it stands as a folder."""
@@ -43,23 +45,29 @@ class Places(msgspec.Struct, frozen=True):
     def kept(self, path: str) -> str:
         """A path as a trace keeps it. As it is written: behind a link, ``..`` is elsewhere than it seems. A relative
         one stays relative: it is what is there in the current folder of each look."""
-        if path.startswith(BELOW_BASE):
+        if path.startswith((BELOW_BASE, BELOW_TOOL)):
             return f"./{path}"
         if self.base is not None and (path == self.base or path.startswith(self.base + "/")):
             return BELOW_BASE + path[len(self.base) + 1 :]
+        for number, tool in enumerate(self.tools):
+            if path.startswith(f"{tool}/"):
+                return f"{BELOW_TOOL}{number}{path[len(tool) :]}"
         return path
 
     def folder(self, where: str, real: str) -> str:
         """The real path of a folder that was looked up at a path, as it counts. Where the current one is counts by
         itself, and what relative paths find below it counts from there. where: as it is looked up, or kept."""
         here = os.path.realpath(self.cwd)
-        is_relative = not where.startswith(("/", BELOW_BASE))
+        is_relative = not where.startswith(("/", BELOW_BASE, BELOW_TOOL))
         if real == here or (is_relative and real.startswith(f"{here}/")):
             return f".{real[len(here) :]}"
         return self.kept(real)
 
     def present(self, kept: str) -> str:
         """The absolute path that a kept one stands for here."""
+        if kept.startswith(BELOW_TOOL):
+            number, _, rest = kept.removeprefix(BELOW_TOOL).partition("/")
+            return os.path.join((*self.tools, self.cwd, self.cwd)[int(number == "1")], rest)
         if not kept.startswith(BELOW_BASE):
             return os.path.join(self.cwd, kept)
         return os.path.join(self.base or self.cwd, kept.removeprefix(BELOW_BASE))

@@ -154,7 +154,7 @@ class CommandRequests:
         """The installed distributions, those of the compiler's environment first. There is one command to a launcher,
         and looking for the owner of a file reads all of them."""
         if self._distributions is None:
-            self._distributions = _distributions_of(command.program)
+            self._distributions = distributions_of(command.program)
         return self._distributions
 
     def _stage_part(self, command: Command) -> Part:
@@ -312,7 +312,7 @@ def environment(command: Command, environ: Mapping[str, str]) -> dict[str, str]:
     return {**environ, **deepened(dict(environ))}
 
 
-def _distributions_of(program: str) -> Distributions:
+def distributions_of(program: str) -> Distributions:
     """The installed distributions: those of the environment that a script lies in, before those of this Python."""
     import sys
 

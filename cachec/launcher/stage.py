@@ -16,7 +16,7 @@ from cachec.base.hashing import FileDigests, Known
 from cachec.errors import UsageError
 from cachec.key.dependencies import Dependencies, lookup_digest, searched_digest
 from cachec.key.options import StageOptions
-from cachec.key.tools.executables import which
+from cachec.key.tools.executables import interpreter_name, which
 from cachec.launcher import options
 from cachec.launcher.command import Command, Options
 from cachec.launcher.places import Places, current_folder
@@ -41,6 +41,10 @@ class CommandFailed(Exception):
         code = ended.returncode
         super().__init__(f"signal {-code}" if code < 0 else f"exit status {code}")
         self.ended = ended
+
+
+#: Bytes of a first line that names an interpreter (the kernel reads 256).
+_MAX_LINE = 4096
 
 
 class RunEnvironment(msgspec.Struct, frozen=True):
@@ -120,6 +124,17 @@ class Opened(OpenedCache):
         self.places = Places(None if base is None else os.fspath(base).rstrip("/") or None, cwd)
         self.requests = CommandRequests(self.store.digests, self.places, self.variables)
         self.environment = RunEnvironment(self.places, self.variables, self.store.digests, known is not None)
+
+    def anchor(self, command: Command) -> None:
+        """Have paths in the environment of an installed tool count from there."""
+        if command.is_plain or command.adapter is None or not command.adapter.distribution:
+            return
+        with open(command.program, "rb") as file:
+            interpreter = interpreter_name(file.readline(_MAX_LINE)) or command.program
+        found = which(interpreter, self.variables) or command.program
+        tools = (os.path.dirname(os.path.dirname(each)) for each in (command.program, os.path.realpath(found)))
+        self.places = msgspec.structs.replace(self.places, tools=tuple(tools))
+        self.environment = msgspec.structs.replace(self.environment, places=self.places)
 
     def engine_for(self, command: Command) -> Engine:
         plugins = Plugins(Distributions())  # those of this Python, wherever the compiler is from

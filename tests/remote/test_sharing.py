@@ -416,7 +416,7 @@ def _handed_out(tmp_path: Path, url: str) -> None:
             "CACHEC_LOG": "off",
         }
         made = "head -c 16 /dev/urandom > b.txt; cat a.txt >> b.txt"
-        for words in (("exec", "--input", "a.txt", "--output", "b.txt", "--", "sh", "-c", made), ("push",)):
+        for words in (("exec", "--relocatable", "--output", "b.txt", "--", "sh", "-c", made), ("push",)):
             line = [sys.executable, "-m", "cachec", *words]
             subprocess.run(line, cwd=source, env=environ, check=True, capture_output=True)
         (outcome,) = read_log(tmp_path / name / "store")
