@@ -14,7 +14,6 @@ from cachec.base.lookups import attributes_of, described, found_at, stdin_kind
 from cachec.base.paths import absolute, allowed, entries, links_on, relative_to
 from cachec.errors import UsageError
 from cachec.key.tools.environment import variable_digest
-from cachec.key.tools.executables import which
 from cachec.key.tools.platform import accelerators_digest, processor_digest
 from cachec.key.tools.tools import ToolKeys
 from cachec.model import Read
@@ -173,6 +172,8 @@ def stdin_digest(digests: FileDigests) -> str:
 
 def searched_digest(name: str, environ: Mapping[str, str], kept: Callable[[str], str] = str) -> str:
     """The digest of where an executable is that is looked for by ``PATH``. kept: the text of its path as it counts."""
+    from cachec.key.tools.executables import which  # of commands alone
+
     found = which(name, environ)
     return ABSENT if found is None else digest_bytes(os.fsencode(kept(found)))
 

@@ -28,7 +28,7 @@ from cachec.launcher import adapters, direct
 from cachec.launcher.command import Command
 from cachec.launcher.output_places import outputs_of
 from cachec.launcher.outputs import lock_of
-from cachec.launcher.request import environment, variable_rule, variables_of_run
+from cachec.launcher.request import environment, files_in_key, variable_rule, variables_of_run
 from cachec.launcher.stage import Opened
 from cachec.launcher.stripping import wants_strip
 from cachec.launcher.variables import Rule, overlap
@@ -109,7 +109,7 @@ class Draft:
         if trace is None:
             raise _Unfit
         for path, digest in self._files.items():
-            if self._digests.of_installed(path) != digest:
+            if digest and self._digests.of_installed(path) != digest:
                 raise _Unfit
         self._collect_reads(trace)
         files = [(path, direct.identity(path), digest) for path, digest in self._files.items()]
@@ -127,7 +127,7 @@ class Draft:
         )
         self._list(
             [
-                [os.fsencode(path), state, _flag(self._is_certain(path, state)), digest.encode()]
+                [os.fsencode(path), state, _flag(self._is_certain(path, state, digest)), digest.encode()]
                 for path, state, digest in files
             ]
         )
@@ -230,6 +230,13 @@ class Draft:
         if executable is not None:
             self._files[executable] = self._digests.of_installed(executable)
             self._installed.add(executable)
+        for path in files_in_key(self._command):
+            if path.endswith(".pyc"):
+                continue
+            if os.path.isfile(path):
+                self._files.setdefault(path, "")
+            else:
+                self._absent[path] = None
 
     def _file_or_absent(self, path: str) -> None:
         if os.path.isfile(path):
@@ -249,7 +256,11 @@ class Draft:
         with fsio.closing(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)) as fd:
             return direct.identity(path) == state and self._digests.trusts(fd, fsio.identity(fd))
 
-    def _is_certain(self, path: str, state: bytes) -> bool:
+    def _is_certain(self, path: str, state: bytes, digest: str) -> bool:
+        if not digest:  # a file of a distribution, trusted as RECORD is (see key/tools/tools.py)
+            if not fsio.settled(fsio.identity(path)):
+                raise _Unfit
+            return True
         with fsio.closing(fsio.open_read(path)) as fd:
             is_calm = fsio.no_writer(fd) or (path in self._installed and is_foreign(fd, path))
             is_certain = is_calm and self._trusts(path, state)
@@ -331,7 +342,7 @@ class Draft:
                 path, digest = os.fspath(stored.path), stored.path.name
                 identity = direct.identity(path)
                 size = b"%d" % os.stat(path).st_size
-                artifacts.append([digest.encode(), size, identity, _flag(self._is_certain(path, identity))])
+                artifacts.append([digest.encode(), size, identity, _flag(self._is_certain(path, identity, digest))])
             lock = lock_of(self._opened.store, output).path
             word = ("=" if self._command.keeps_file(output) else "") + mode
             outputs.append([os.fsencode(output.path), word.encode(), number, os.fsencode(lock)])

@@ -312,6 +312,18 @@ def environment(command: Command, environ: Mapping[str, str]) -> dict[str, str]:
     return {**environ, **deepened(dict(environ))}
 
 
+def files_in_key(command: Command) -> set[str]:
+    """The files of a command's distribution, which its key holds by RECORD, and what an environment says of itself."""
+    if command.is_plain or command.adapter is None or not command.adapter.distribution:
+        return set()
+    found = {command.program, os.path.join(os.path.dirname(os.path.dirname(command.program)), "pyvenv.cfg")}
+    distribution = distributions_of(command.program).find(command.adapter.distribution)
+    record = None if distribution is None else distribution.record()
+    if distribution is not None and record is not None:
+        found |= {os.path.normpath(os.path.join(distribution.root, row.path)) for row in record.rows}
+    return found
+
+
 def distributions_of(program: str) -> Distributions:
     """The installed distributions: those of the environment that a script lies in, before those of this Python."""
     import sys

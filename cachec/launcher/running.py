@@ -22,7 +22,7 @@ from cachec.launcher.helpers import BY_TIME
 from cachec.launcher.output_places import OutputPlaces
 from cachec.launcher.outputs import Untouched, check_stored
 from cachec.launcher.places import Places, leaked
-from cachec.launcher.request import distributions_of, environment
+from cachec.launcher.request import environment, files_in_key
 from cachec.launcher.restore import EXECUTABLE, KEPT, PLAIN
 from cachec.launcher.searches import Searches
 from cachec.launcher.stage import CommandFailed, RunEnvironment
@@ -130,7 +130,7 @@ class _Record:
         named = named | withheld
         by_content = {os.path.realpath(path) for path, key in command.weights.items() if key == "opened"}
         files: dict[str, str] = {}
-        keyed = _in_key(command)
+        keyed = files_in_key(command)
         reads = Reads(
             self._run,
             self._where.digests,
@@ -195,18 +195,6 @@ class _Record:
             self._recorder.keep_out(Reason.VOLATILE_INPUT, why)
         if self._run.ended.stdout or self._run.ended.stderr:  # messages are in a language
             self._recorder.environment(LOCALE_NAME, variable_digest(LOCALE_NAME, environ))
-
-
-def _in_key(command: Command) -> set[str]:
-    """The files of a command's distribution, which its key holds by RECORD, and what an environment says of itself."""
-    if command.is_plain or command.adapter is None or not command.adapter.distribution:
-        return set()
-    found = {command.program, os.path.join(os.path.dirname(os.path.dirname(command.program)), "pyvenv.cfg")}
-    distribution = distributions_of(command.program).find(command.adapter.distribution)
-    record = None if distribution is None else distribution.record()
-    if distribution is not None and record is not None:
-        found |= {os.path.normpath(os.path.join(distribution.root, row.path)) for row in record.rows}
-    return found
 
 
 def _plain_result(where: RunEnvironment, run: Traced, changes: Sequence[Change], recorder: Recorder) -> dict[str, Any]:

@@ -40,8 +40,8 @@ def test_no_generated_edit_gives_a_wrong_hit(tmp_path: Path) -> None:
 
 
 #: Kinds beside projects, with cases of the short run and of the long one; ``make soundness`` takes any number.
-SHORT = {"looks": 25, "races": 40, "hands": 8, "weights": 20, "modules": 8, "commands": 8, "toys": 30}
-LONG = {"looks": 200, "races": 300, "hands": 80, "jax": 12, "weights": 100, "modules": 40, "commands": 32, "toys": 300}
+SHORT = {"looks": 25, "races": 40, "hands": 8, "weights": 20, "modules": 8, "commands": 8, "toys": 10}
+LONG = {"looks": 200, "races": 300, "hands": 80, "jax": 12, "weights": 100, "modules": 40, "commands": 32, "toys": 100}
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,6 @@ def test_code_asks_under_other_names_too(state: str) -> None:
 TABLES: dict[str, tuple[str, dict[str, object]]] = {
     "mimetypes": ("import mimetypes", {}),
     "encodings.aliases": ("text.encode('name')", {}),
-    "copyreg": ("dumps(x)", {}),
     "locale": ("n('de')", {"n": locale.normalize}),
     "shutil": ("m()", {"m": shutil.make_archive}),
 }
