@@ -13,7 +13,7 @@ from cachec.tracing.accesses import Input, Kind
 
 #: Variables that say where a user's own files are (XDG Base Directory Specification). One counts with all.
 _FOLDERS = (
-    *("HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR"),
+    *("HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME"),
     *("XDG_CONFIG_DIRS", "XDG_DATA_DIRS"),
 )
 
