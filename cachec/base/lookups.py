@@ -54,3 +54,10 @@ def stdin_kind() -> str:
     if stat.S_ISCHR(status.st_mode):
         return "nothing" if status.st_rdev == os.makedev(1, 3) else f"device {status.st_rdev}"
     return "file" if stat.S_ISREG(status.st_mode) else "pipe"
+
+
+def umask() -> int:
+    """Return the mask of new files, which umask(2) tells by setting another."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from cachec.base import fsio
 from cachec.base.fsio import Identity
 from cachec.base.hashing import EMPTY, FileDigests, Hasher, digest_bytes
-from cachec.base.lookups import attributes_of, described, found_at, stdin_kind
+from cachec.base.lookups import attributes_of, described, found_at, stdin_kind, umask
 from cachec.base.paths import absolute, allowed, entries, links_on, relative_to
 from cachec.errors import UsageError
 from cachec.key.tools.environment import variable_digest
@@ -180,9 +180,7 @@ def searched_digest(name: str, environ: Mapping[str, str], kept: Callable[[str],
 
 def umask_digest() -> str:
     """The digest of the mask of new files."""
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return digest_bytes(b"%o" % mask)
+    return digest_bytes(b"%o" % umask())
 
 
 def search_text(fixed: Mapping[str, str]) -> str:

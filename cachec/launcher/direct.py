@@ -43,7 +43,7 @@ from blake3 import blake3
 from cachec.base import __version__
 from cachec.base.appending import Appender
 from cachec.base.foreign import read_regular
-from cachec.base.lookups import is_found, stdin_kind
+from cachec.base.lookups import is_found, stdin_kind, umask
 from cachec.base.xdg import cache_folder, expand_user
 from cachec.launcher.ending import write_streams
 from cachec.launcher.restore import check_place, mode_for, restore_bytes, restore_file
@@ -268,7 +268,7 @@ class _Memo:
             if int(size) < 0:
                 raise _Stale
         self._restat = self._next() == b"1"
-        if self._next() not in {b"-", stdin_kind().encode()} or self._next() not in {b"-", mask()}:
+        if self._next() not in {b"-", stdin_kind().encode()} or self._next() not in {b"-", b"%o" % umask()}:
             raise _Stale
         for _ in range(int(self._next())):
             path, mode, number, lock = self._take(4)
@@ -341,13 +341,6 @@ class _Memo:
 
             signal.signal(signal.SIGPIPE, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGPIPE)
-
-
-def mask() -> bytes:
-    """The mask of new files (umask(2))."""
-    found = os.umask(0o077)
-    os.umask(found)
-    return b"%o" % found
 
 
 def _matching(keyed: list[bytes], passed: list[bytes], *, others: bool) -> list[bytes]:

@@ -12,7 +12,7 @@ from cachec.errors import StoreFault, UsageError
 from cachec.launcher.arguments import names_stdin
 from cachec.launcher.command import Command, Options, PassThrough
 from cachec.launcher.describing import describe_here
-from cachec.launcher.stage import CommandStage, Opened, looked_at
+from cachec.launcher.stage import CommandStage, Opened, opened_command
 from cachec.launcher.stripping import StrippedInput, strip_inputs
 from cachec.model import Mode, Outcome, PartKind, Reason
 from cachec.stage.engine import Call
@@ -37,14 +37,14 @@ def explain(args: Sequence[str], overrides: Mapping[str, object] | None = None) 
 
     A command that reads its standard input would wait for it, so for such a one this raises UsageError.
     """
-    with looked_at(args, overrides) as line, only_looking():
+    with opened_command(args, overrides) as line, only_looking():
         return _explain(*line)
 
 
 def output_folders(args: Sequence[str]) -> list[str]:
     """The folders that the outputs of a command line go to, as far as it is described; none where nothing can run."""
     try:
-        with looked_at(args, None) as line:
+        with opened_command(args, None) as line:
             command = describe_here(*line)
     except (PassThrough, UsageError):
         return []

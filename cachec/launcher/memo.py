@@ -18,7 +18,7 @@ from blake3 import blake3
 from cachec import config
 from cachec.base import __version__, fsio, xdg
 from cachec.base.hashing import is_foreign
-from cachec.base.lookups import found_at, stdin_kind
+from cachec.base.lookups import found_at, stdin_kind, umask
 from cachec.base.mounts import TRACKED_FILESYSTEMS, WATCHED_FILESYSTEMS, Mounts
 from cachec.errors import ConfigError, StoreFault, UsageError
 from cachec.events import inert
@@ -190,7 +190,7 @@ class Draft:
             elif read.kind == "search":
                 continue  # PATH is the same, and what was looked up in its folders
             elif read.kind == "umask":
-                self._mask = direct.mask()
+                self._mask = b"%o" % umask()
             elif read.kind == "env":
                 self._variables.append(read.where)
             elif read.kind != "folder":
@@ -218,7 +218,7 @@ class Draft:
         if self._command.options.tools:
             raise _Unfit
         asked, cwd = self._command.argv[0], self._command.cwd
-        environ = environment(self._command, self._opened.variables)
+        environ = environment(self._opened.variables)
         executable = which(asked, environ, cwd)
         for folder in environ.get("PATH", os.defpath).split(os.pathsep) if "/" not in asked else ():
             path = os.path.join(cwd, folder, asked)

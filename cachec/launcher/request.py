@@ -23,7 +23,7 @@ from cachec.launcher.adapters import AdapterEnvironment
 from cachec.launcher.command import Command, Options, PassThrough
 from cachec.launcher.depth import deepened
 from cachec.launcher.places import Places
-from cachec.launcher.texts import EPOCH, tells_time
+from cachec.launcher.texts import EPOCH, reports_time
 from cachec.launcher.variables import Rule, matches
 from cachec.model import Part, PartKind, Reason
 
@@ -175,10 +175,10 @@ class CommandRequests:
         if command.is_plain:  # the trace tells what is started
             yield _argument("program", digest_bytes(os.fsencode(self._places.keyed(command.program))), command.program)
             for name in command.options.tools:
-                yield self.tool_keys(command).executable(name, environment(command, self._environ), fresh=fresh)
+                yield self.tool_keys(command).executable(name, environment(self._environ), fresh=fresh)
             return
         keys = self.tool_keys(command)
-        environ = environment(command, self._environ)
+        environ = environment(self._environ)
         yield keys.executable(command.program, environ, fresh=fresh)
         adapter = command.adapter
         for name in command.options.tools:
@@ -286,7 +286,7 @@ def variable_rule(command: Command) -> Rule:
 
 def variables_of_run(command: Command) -> tuple[str, ...]:
     """The variables that count only where a run shows that it used them: of a compiler that tells of the time."""
-    return (EPOCH, *LOCALE) if tells_time(command) else ()
+    return (EPOCH, *LOCALE) if reports_time(command) else ()
 
 
 def keyed_variables(command: Command, environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -306,9 +306,8 @@ def sealed_variables(command: Command, names: Iterable[str]) -> frozenset[str]:
     return frozenset(name for name in names if not matches(name, shown))
 
 
-def environment(command: Command, environ: Mapping[str, str]) -> dict[str, str]:
-    """What the command gets: the whole environment."""
-    del command
+def environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """What a command gets: the whole environment of the launcher."""
     return {**environ, **deepened(dict(environ))}
 
 

@@ -9,6 +9,7 @@ import os
 import stat
 
 from cachec.base.foreign import open_read, read_regular
+from cachec.base.lookups import umask
 
 #: ioctl of linux/fs.h: the target gets the source's extents (XFS, btrfs, bcachefs).
 _FICLONE = 0x40049409
@@ -25,14 +26,13 @@ KEPT = "kept"
 
 def mode_of(word: str) -> int:
     """The permission bits that a stored mode stands for here. Raises ValueError for what is no stored mode."""
+    word = word.rpartition(" ")[2]
     if word not in (PLAIN, EXECUTABLE):
         bits = int(word, 8)
         if not 0 <= bits <= 0o7777:
             raise ValueError(f"{word!r} is no mode")
         return bits & 0o777
-    umask = os.umask(0o077)
-    os.umask(umask)
-    return (0o777 if word == EXECUTABLE else 0o666) & ~umask
+    return (0o777 if word == EXECUTABLE else 0o666) & ~umask()
 
 
 def mode_for(word: str, target: str, *, keeps: bool) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from cachec import recording
-from cachec.base.lookups import stdin_kind
+from cachec.base.lookups import stdin_kind, umask
 from cachec.commands.process import run_process
 from cachec.commands.traced import Changed, Reads, Traced, run_traced, unstorable
 from cachec.key.dependencies import stdin_digest
@@ -43,7 +43,7 @@ def run_command(
     """
     recorder = recording.current()
     assert recorder is not None
-    environ = environment(command, where.variables)
+    environ = environment(where.variables)
     source = stdin if stdin is not None or not command.is_plain or stdin_kind() == "closed" else 0
     before, begin = (stdin_digest(where.digests), _offset()) if source == 0 else ("", 0)
     untouched = Untouched(command.outputs, where.digests, restat=command.options.restat)
@@ -51,7 +51,7 @@ def run_command(
     run = run_traced(
         [argv[0], *flags, *argv[1:]], environ=environ, cwd=command.cwd, stdin=source, descriptors=descriptors
     )
-    sees_time = bool(flags) and texts.has_seen_time(run.ended.stderr)
+    sees_time = bool(flags) and texts.warns_of_time(run.ended.stderr)
     if sees_time:
         if texts.EPOCH not in environ:
             recorder.keep_out(Reason.VOLATILE_INPUT, "the time or the date is in its result")
@@ -314,7 +314,6 @@ def _content(path: str) -> bytes:
 
 def mode_word(mode: int) -> str:
     """The mode of an output: plain or executable by the umask of now, else in octal digits."""
-    umask = os.umask(0o077)
-    os.umask(umask)
+    mask = umask()
     bits = mode & 0o7777
-    return PLAIN if bits == 0o666 & ~umask else EXECUTABLE if bits == 0o777 & ~umask else f"{bits:o}"
+    return PLAIN if bits == 0o666 & ~mask else EXECUTABLE if bits == 0o777 & ~mask else f"{bits:o}"

@@ -153,7 +153,7 @@ class LookedAt(NamedTuple):
 
 
 @contextmanager
-def looked_at(
+def opened_command(
     args: Sequence[str], overrides: Mapping[str, object] | None, *, needs_store: bool = True
 ) -> Iterator[LookedAt]:
     """The command line behind ``--``, and the cache opened for it. Raises UsageError where it names no executable, and

@@ -61,12 +61,12 @@ def time_flags(command: Command) -> tuple[str, ...]:
     return command.adapter.time
 
 
-def tells_time(command: Command) -> bool:
+def reports_time(command: Command) -> bool:
     """Whether a compiler tells that the time came into its result."""
     return bool(time_flags(command))
 
 
-def has_seen_time(stderr: bytes) -> bool:
+def warns_of_time(stderr: bytes) -> bool:
     """Whether a compiler that was given ``time_flags`` says that it used the time."""
     return any(words in stderr for words in _SAID)
 
@@ -90,7 +90,7 @@ def why_volatile(command: Command, files: Mapping[str, str], words: Sequence[byt
 
     files: those that it read. words: the macros that are looked for.
     """
-    is_told = tells_time(command) and words is TIMES
+    is_told = reports_time(command) and words is TIMES
     found = dict(_texts(files))
     # Lines by which a source has its warnings left out, or stands for one of the system's.
     is_told &= not any(_QUIETS.search(data) for path, data in found.items() if not path.startswith(_SYSTEM))

@@ -186,9 +186,9 @@ class Looker:
                 if read.kind != "weight":  # the handles of the outer stage have recorded those themselves
                     outer.seen(self.resolved(read, request))
             for path in request.inventory.paths:
-                self._tell_argument(outer, absolute(path))
+                self._record_argument(outer, absolute(path))
 
-    def _tell_argument(self, outer: Recorder, path: str) -> None:
+    def _record_argument(self, outer: Recorder, path: str) -> None:
         """A file or a folder is an argument of a stage that the outer one called: its content counts there as well.
 
         What the outer stage made itself is none of its inputs, and what is in the store stays as it is.
@@ -201,7 +201,7 @@ class Looker:
             return
         outer.listing(path, self._dependencies.listing(path))
         for name in sorted(os.listdir(path)):
-            self._tell_argument(outer, os.path.join(path, name))
+            self._record_argument(outer, os.path.join(path, name))
 
     def explain(self, request: Request, stage: str, look: Look) -> tuple[Reason, str]:
         """Why ``look`` missed: for a key never seen, the first part that differs from the nearest entry's."""

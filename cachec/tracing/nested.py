@@ -125,7 +125,7 @@ class NestedRuns:
         return is_member
 
 
-def find_left_behind(others: set[int], children: set[int]) -> list[Problem]:
+def find_survivors(others: set[int], children: set[int]) -> list[Problem]:
     """Whether any of the children that are not ``others`` is alive."""
     for pid in children - others:
         with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", "rb") as file:

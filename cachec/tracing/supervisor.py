@@ -17,7 +17,7 @@ from cachec.tracing.accesses import Accesses, Problem, Reason, unseen
 from cachec.tracing.calls import Calls
 from cachec.tracing.filter import assemble
 from cachec.tracing.listener import Keeper, Listener
-from cachec.tracing.nested import NestedRun, NestedRuns, find_left_behind
+from cachec.tracing.nested import NestedRun, NestedRuns, find_survivors
 from cachec.tracing.paths import BadAddress, Memory, Request, Unreadable, Unresolvable, current_folder
 from cachec.tracing.process import Child, Command, NoListener, Signals, children, reap_orphans, subreaper
 from cachec.tracing.recorder import Recorder
@@ -186,7 +186,7 @@ class _TracedRun(_Run):
         try:
             returncode = self.run_bare(refused).returncode
             deadline = time.monotonic() + _GRACE_SECONDS
-            while (left := find_left_behind(others, children())) and time.monotonic() < deadline:
+            while (left := find_survivors(others, children())) and time.monotonic() < deadline:
                 time.sleep(_GRACE_STEP_MS / 1000)
         finally:
             record = nested.end()

@@ -21,7 +21,7 @@ from cachec.launcher.explain import explain
 from cachec.launcher.output_places import outputs_of
 from cachec.launcher.places import Places, leaked
 from cachec.launcher.request import environment, keyed_variables
-from cachec.launcher.stage import CommandStage, Opened, looked_at
+from cachec.launcher.stage import CommandStage, Opened, opened_command
 from cachec.launcher.stripping import wants_strip
 from cachec.programs.artifact import Dir, File
 from cachec.reproduce.recipe import Recipe, RecordedLine
@@ -61,7 +61,7 @@ def run_line(recipe: Recipe, line: RecordedLine, key: str, folder: Path) -> Line
         would = explain(args).outcome
         if would.key != key or not would.hit:
             raise _NotAgain(f"a call would not hit now: {would.detail or would.reason.value}")
-        with looked_at(args, None) as (opened, given, argv, program):
+        with opened_command(args, None) as (opened, given, argv, program):
             return _run(opened, describe_here(opened, given, argv, program), folder)
     except PassThrough as way:
         return LineEnded("skipped", f"a call would not hit now: {way.detail or way.reason.value}")
@@ -99,7 +99,7 @@ def _unset_others(args: Sequence[str], recorded: Collection[str]) -> None:
 
     One whose value is not stored stays as it is in this environment: the key tells whether it is equal.
     """
-    with looked_at(args, None) as (opened, given, argv, program):
+    with opened_command(args, None) as (opened, given, argv, program):
         command = describe_here(opened, given, argv, program)
         for name in keyed_variables(command, opened.variables):
             if name not in recorded:
@@ -119,7 +119,7 @@ def _run(opened: Opened, command: Command, folder: Path) -> LineEnded:
     written = {path: os.path.join(place, os.path.basename(path)) for path, place in written.items()}
     line = _redirected(command, outputs, written)
     ended = run_process(
-        line, command.program, environ=environment(command, opened.variables), cwd=command.cwd, ends_with_us=True
+        line, command.program, environ=environment(opened.variables), cwd=command.cwd, ends_with_us=True
     )
     if ended.returncode:
         if command.is_plain:  # of which nobody knows whether it takes another place for its output
