@@ -58,7 +58,10 @@ class Cache:
             "fsync": fsync,
             "record": record,
         }
-        self.settings = config.load({key: value for key, value in given.items() if value is not None})
+        self._open(config.load({key: value for key, value in given.items() if value is not None}))
+
+    def _open(self, settings: config.Settings) -> None:
+        self.settings = settings
         self._opened = OpenedCache(self.settings)
         self.events, self.store = self._opened.events, self._opened.store
         self._engines: list[Engine] = []
@@ -113,6 +116,8 @@ class Cache:
         tags: Sequence[str] = (),
         mode: Mode | str | None = None,
         lock_timeout: float | None = None,
+        isolated: bool | None = None,
+        timeout: float | None = None,
     ) -> Callable[[Callable[P, R]], Stage[P, R]]: ...
 
     def stage(
@@ -132,6 +137,8 @@ class Cache:
         tags: Sequence[str] = (),
         mode: Mode | str | None = None,
         lock_timeout: float | None = None,
+        isolated: bool | None = None,
+        timeout: float | None = None,
     ) -> Any:
         """Make a function a stage: ``@cache.stage`` or ``@cache.stage(tools=["jaxlib"])``.
 
@@ -141,7 +148,8 @@ class Cache:
         count beside what the code names; they stand for no other value. portable: leave the processor out of the key.
         per_rank: put the rank of sharded weights in it. deterministic: False where two runs may differ in bytes (mode
         ``verify`` then compares numerically). tags: for selecting entries later. mode, lock_timeout: as the settings,
-        for this stage alone.
+        for this stage alone. isolated: run misses in a process of their own; by default as the setting. timeout: seconds
+        that such a run may take.
 
         Raises UnsupportedFunction for what is no function that was defined with def (a ``functools.partial``, a bound
         method, a class, a descriptor, ...) and for a generator, UsageError for an unknown name in ``ignore``.
@@ -169,6 +177,7 @@ class Cache:
                     f"{wrapped.__qualname__} says no module, as its globals have no __name__, so its "
                     "stage has no name; give one by name='...', or exec it with {'__name__': ...}"
                 )
+            own = Mode(mode) if isinstance(mode, str) else mode
             options = StageOptions(
                 name=name or f"{wrapped.__module__}.{wrapped.__qualname__}",
                 version=version,
@@ -180,11 +189,16 @@ class Cache:
                 per_rank=per_rank,
                 deterministic=deterministic,
                 tags=tuple(tags),
+                isolated=self._isolates(own) if isolated is None else isolated,
+                timeout=timeout,
             )
-            own = Mode(mode) if isinstance(mode, str) else mode
             return Stage(self._engine, wrapped, options, mode=own, lock_timeout=lock_timeout)
 
         return decorate if function is _NOT_GIVEN else decorate(function)
+
+    def _isolates(self, mode: Mode | None) -> bool:
+        """Whether stages are isolated that do not say so. mode: of the stage itself."""
+        return self.settings.isolated or (mode or self.settings.mode) is Mode.BOTH
 
     def foreign(
         self,
@@ -255,8 +269,18 @@ class Cache:
         """Close files and database connections. The cache opens them again when it is used again."""
         self.store.close()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """By its settings: a copy in another process opens the same store."""
+        return _reopened, (self.settings,)
+
     def __repr__(self) -> str:
         return f"Cache({str(self.settings.store_folder)!r}, mode={self.settings.mode.value!r})"
+
+
+def _reopened(settings: config.Settings) -> Cache:
+    cache = Cache.__new__(Cache)
+    cache._open(settings)
+    return cache
 
 
 def _check_depends(depends: Sequence[object]) -> None:

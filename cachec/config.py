@@ -57,7 +57,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ``all`` or ``off``: what is printed. lock_timeout: seconds to wait for another process that runs the same stage on
     the same key. stats_file: gets a copy of every log record. repro_dir: where a stage that fails leaves a reproducer;
     None for nowhere. fsync: whether files are forced to disk before the row that names them. record: ``auto`` or
-    ``off``: whether a run records the code, files and variables that it looks at. shared: whether the
+    ``off``: whether a run records the code, files and variables that it looks at. isolated: whether the misses of stages run in processes of their own. shared: whether the
     store may be one that other users own or can write: ``auto`` as it records, ``trusted`` or ``no``. server: ``auto``
     or ``off``: whether a process is left behind, for the next misses of ``cachec exec`` and to send to remotes.
     progress: ``auto`` or ``off``: whether a person sees what runs. trusted: folders below
@@ -77,6 +77,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     repro_dir: Path | None
     fsync: bool
     record: str
+    isolated: bool
     shared: str
     server: str
     progress: str
@@ -237,6 +238,7 @@ _SETTINGS: Mapping[str, _Setting] = {
     "repro_dir": _Setting(_path, None),
     "fsync": _Setting(_flag, False),
     "record": _Setting(_auto_or_off, "auto"),
+    "isolated": _Setting(_flag, False),
     "shared": _Setting(_one_of("auto", "no", "trusted"), "auto"),
     "server": _Setting(_auto_or_off, "auto"),
     "progress": _Setting(_auto_or_off, "auto"),

@@ -22,6 +22,9 @@
     │       ├── UnsupportedVersion       a library is not of the versions that its plugin knows
     │       ├── ProcessBoundProgram      a program refers to objects of this process, and no other process can run it
     │       └── UnstorableValue          an object of a library's has no stored form, or may not be stored as it is
+    ├── StageFailed              an isolated stage did not come to its end
+    │   ├── StageCrashed             a signal, or a call of exit, ended its process
+    │   └── StageTimedOut            it took longer than it may
     ├── ReproducerError          a reproducer is malformed, or can't be made or run here
     └── StoreFault               internal: the cache itself failed; always caught, counted and treated as a miss
 
@@ -159,6 +162,42 @@ class UnstorableValue(Uncacheable):
 class UnusableHere(PluginError):
     """A stored value is whole, but this process can't use it: a device, a release, a registration or an import is
     missing. The call is a miss, as ``miss:unusable-here``."""
+
+
+class StageFailed(CachecError):
+    """An isolated stage did not come to its end. stage: its name."""
+
+    def __init__(self, stage: str, words: str) -> None:
+        super().__init__(f"stage {stage} {words}")
+        self.stage = stage
+
+
+class StageCrashed(StageFailed):
+    """The process of an isolated stage ended before the stage returned.
+
+    returncode: as in ``subprocess``: negative for a signal. stderr: the end of what it wrote to standard error.
+    """
+
+    def __init__(self, stage: str, returncode: int, stderr: str) -> None:
+        import signal  # where something crashed
+
+        if returncode < 0:
+            names = {int(each): each.name for each in signal.Signals}
+            how = f"was ended by {names.get(-returncode, f'signal {-returncode}')}"
+        else:
+            how = f"ended its process with exit code {returncode}"
+        tail = f"; the end of its standard error:\n{stderr}" if stderr else ""
+        super().__init__(stage, f"{how} before it returned{tail}")
+        self.returncode = returncode
+        self.stderr = stderr
+
+
+class StageTimedOut(StageFailed):
+    """An isolated stage took longer than ``timeout=`` allows, and was ended. timeout: in seconds."""
+
+    def __init__(self, stage: str, timeout: float) -> None:
+        super().__init__(stage, f"did not return within {timeout:g} s, and was ended")
+        self.timeout = timeout
 
 
 class ReproducerError(CachecError):

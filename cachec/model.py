@@ -53,6 +53,7 @@ class Mode(enum.Enum):
     REFRESH = "refresh"
     REQUIRE = "require"
     VERIFY = "verify"
+    BOTH = "both"
 
 
 class Reason(enum.Enum):
@@ -108,6 +109,9 @@ class Reason(enum.Enum):
     NETWORK = "bypass:network"
     # Code ran that no later look could find again.
     UNNAMED_CODE = "bypass:unnamed-code"
+    # Of an isolated stage: it can't be run in a process of its own; it was, and gave another value than here.
+    NOT_ISOLATED = "bypass:not-isolated"
+    ISOLATION_DIFFERS = "bypass:isolation-differs"
     UNDECLARED_PROGRAM = "bypass:undeclared-program"  # a program or process worked for the run outside of cachec.run
     # Nothing was returned.
     STAGE_RAISED = "error:stage-raised"

@@ -171,7 +171,7 @@ def run_traced_apart(
     started = time.time()
     if not sys.executable:  # an embedded Python
         ended = run(args, program, environ=environ, cwd=cwd, pass_fds=pass_fds)
-        return Traced(ended, _untraced(ended, "there is no Python interpreter to run it"), started)
+        return Traced(ended, untraced(ended, "there is no Python interpreter to run it"), started)
     request, report = os.memfd_create("request"), os.memfd_create("report")
     try:
         os.write(request, encode_request(args, program, environ, cwd))
@@ -189,12 +189,12 @@ def run_traced_apart(
     try:
         told = decode_report(data)
     except DamagedRecord:
-        return Traced(ended, _untraced(ended, "it ended before the command"), started)
+        return Traced(ended, untraced(ended, "it ended before the command"), started)
     ended = ended._replace(returncode=told.accesses.returncode)
     return Traced(ended, told.accesses, told.started)
 
 
-def _untraced(ended: Ended, detail: str) -> Accesses:
+def untraced(ended: Ended, detail: str) -> Accesses:
     problem = Problem(traced.Reason.NO_LISTENER, detail)
     return unseen(ended.returncode, problem)
 

@@ -28,6 +28,8 @@ class StageOptions(msgspec.Struct, frozen=True, dict=True):
     per_rank: bool = False
     deterministic: bool = True
     tags: tuple[str, ...] = ()
+    isolated: bool = False
+    timeout: float | None = None
 
     @cached_property
     def depends_on_code(self) -> tuple[object, ...]:

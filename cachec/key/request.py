@@ -17,13 +17,17 @@ from cachec.base.hashing import FileDigests, digest_bytes, frame
 from cachec.base.kept import Kept
 from cachec.base.lazy import later
 from cachec.errors import UsageError
+from cachec.key import ambient
 from cachec.key.arguments import Annotation, ArgumentKeys, Payload
 from cachec.key.code.fingerprint import CodeKey, CodeKeys
 from cachec.key.code.graph import reading_text_alone
 from cachec.key.code.kept import KeptResults
 from cachec.key.companions import Companions
+from cachec.key.described import FormsWithPlugins
 from cachec.key.inventory import Inventory
+from cachec.key.isolated import IsolatedArguments
 from cachec.key.options import StageLike, StageOptions, text_part
+from cachec.key.sources import ABSENT
 from cachec.key.tools.environment import environment_parts, variable_digest
 from cachec.key.tools.platform import platform_part
 from cachec.key.tools.tools import ToolKeys
@@ -163,6 +167,8 @@ class Requests:
         self._last: Kept[tuple[StageOptions, _Parts]] = Kept(_KEPT)
         self._told: Kept[_ToldCode] = Kept(_TOLD)
         self._kept = KeptResults(code.of_value)
+        self.forms = FormsWithPlugins(plugins)
+        self._isolated = IsolatedArguments(digests, plugins, self.forms)
 
     def request(
         self,
@@ -184,6 +190,8 @@ class Requests:
         options = stage.options
         if options.ignore:
             arguments = {name: value for name, value in arguments.items() if name not in options.ignore}
+        if options.isolated:
+            return self._isolated_request(stage, arguments, fresh=fresh)
         inventory = Inventory()
         with fills.meeting(without) as met:
             payloads = self._arguments.payloads(arguments, per_rank=options.per_rank, inventory=inventory)
@@ -219,6 +227,8 @@ class Requests:
         from cachec.key.code.coverage import Coverage  # for a run
 
         coverage = Coverage()
+        if request.stage.options.isolated:
+            return coverage  # all of its code is in its trace
         coverage.distributions |= request.inventory.distributions
         coverage.is_charged = bool(request.stage.options.version)
         stages = self._stages(request)
@@ -240,6 +250,8 @@ class Requests:
         return found
 
     def _all_reached(self, request: Request) -> tuple[CodeKey, ...]:
+        if request.stage.options.isolated:
+            return ()
         if not request.codes:
             request.codes = (*(code for _, code in self._stages(request)), *request.inventory.callables)
         return request.codes
@@ -252,6 +264,36 @@ class Requests:
             told = _ToldCode.of(codes)
             self._told.put(name, told)
         return told
+
+    def _isolated_request(self, stage: StageLike, arguments: Mapping[str, Any], *, fresh: bool) -> Request:
+        """The same of a stage that runs in a process of its own: what that looks up is in its trace."""
+        inventory = Inventory()
+        per_rank = stage.options.per_rank
+        payloads = self._isolated.payloads(arguments, per_rank=per_rank, inventory=inventory)
+        parts = _Parts.of((*self._declared_parts(stage, fresh=fresh), self._isolated.function_part(stage)))
+        return Request(stage, parts, payloads, inventory)
+
+    def _declared_parts(self, stage: StageLike, *, fresh: bool) -> list[Part]:
+        """What a stage declares: its name and version, tools, variables and files; and the platform."""
+        options, distributions = stage.options, set[str]()
+        self._tools.renew(options.tools)
+        parts = list(self._own_parts(options, (), distributions, fresh=fresh))
+        parts += [self._tools.distribution(name, fresh=fresh) for name in sorted(distributions)]
+        parts.append(platform_part(portable=options.portable))
+        return parts
+
+    def global_digest(self, module: str, name: str) -> str:
+        """What stands for a global of a module that is imported."""
+        held = vars(sys.modules[module])
+        return self.forms.now().digest(held[name]) if name in held else ABSENT
+
+    def ambient_digest(self, plugin: str) -> str:
+        """What stands for the live settings of the library that a plugin speaks for."""
+        return ambient.digest(self._plugins.named(plugin))
+
+    def metadata(self, name: str) -> str:
+        """What stands for an installed distribution as it is now."""
+        return self._tools.metadata(name)
 
     def stage_reads(self, stage: StageLike) -> Iterator[Read]:
         """What the key of a stage holds beside its code, as reads of another that called it."""
@@ -358,7 +400,7 @@ class Requests:
             inventory.unfilled += code.unfilled
             distributions |= code.distributions
             self._tools.renew((*each.options.tools, *distributions))
-            parts += self._own_parts(each.options, code, distributions, fresh=fresh)
+            parts += self._own_parts(each.options, code.parts, distributions, fresh=fresh)
             platform = platform or not each.options.portable
         parts += [self._tools.distribution(name, fresh=fresh) for name in sorted(distributions)]
         if distributions:
@@ -370,10 +412,10 @@ class Requests:
         return parts
 
     def _own_parts(
-        self, options: StageOptions, code: CodeKey, distributions: set[str], *, fresh: bool
+        self, options: StageOptions, code: Sequence[Part], distributions: set[str], *, fresh: bool
     ) -> Iterable[Part]:
         yield options.part
-        yield from code.parts
+        yield from code
         for tool in options.tools:
             if isinstance(tool, str) and self._tools.is_distribution(tool):
                 distributions.add(tool)

@@ -9,11 +9,11 @@ from typing import NamedTuple, get_args
 
 from cachec.base.texts import is_text
 from cachec.errors import UsageError
+from cachec.key.tools.variables import matches
 from cachec.launcher.adapters import Adapter, Flag, WeightKey
 from cachec.launcher.command import Command, Input, Options, Output, OutputKind, PassThrough, Piece
 from cachec.launcher.restore import check_place
 from cachec.launcher.stripping import wants_strip
-from cachec.launcher.variables import matches
 from cachec.model import Reason
 
 #: Response files may name others; the tools themselves stop somewhere too.

@@ -24,6 +24,7 @@ from cachec.errors import ConfigError, StoreFault, UsageError
 from cachec.events import inert
 from cachec.key.tools.environment import LOCALE
 from cachec.key.tools.executables import which
+from cachec.key.tools.variables import Rule, overlap
 from cachec.launcher import adapters, direct
 from cachec.launcher.command import Command
 from cachec.launcher.output_places import outputs_of
@@ -31,7 +32,6 @@ from cachec.launcher.outputs import lock_of
 from cachec.launcher.request import environment, files_in_key, variable_rule, variables_of_run
 from cachec.launcher.stage import Opened
 from cachec.launcher.stripping import wants_strip
-from cachec.launcher.variables import Rule, overlap
 from cachec.model import Entry, Mode, Outcome, Reason, Trace
 from cachec.stage.engine import Answer
 from cachec.stage.look import Looker

@@ -19,12 +19,12 @@ from cachec.key.tools.environment import LOCALE, environment_parts
 from cachec.key.tools.executables import which
 from cachec.key.tools.platform import CPUINFO, cpu_features
 from cachec.key.tools.tools import ToolKeys
+from cachec.key.tools.variables import Rule, matches
 from cachec.launcher.adapters import AdapterEnvironment
 from cachec.launcher.command import Command, Options, PassThrough
 from cachec.launcher.depth import deepened
 from cachec.launcher.places import Places
 from cachec.launcher.texts import EPOCH, reports_time
-from cachec.launcher.variables import Rule, matches
 from cachec.model import Part, PartKind, Reason
 
 if TYPE_CHECKING:

@@ -78,6 +78,13 @@ class Plugin:
         """
         return {}
 
+    def carried(self) -> Any:
+        """The live library state that ``ambient`` tells of, as a value that can be pickled, for ``set_carried``."""
+        return None
+
+    def set_carried(self, state: Any) -> None:
+        """Have the library of this process work with the state of another. May import the library."""
+
     def running(self, key: str) -> AbstractContextManager[Any]:
         """What a run of a stage is put in, which the plugin speaks for: by its distributions, or by types in its
         arguments. The library must answer nothing there from what it made of earlier code.

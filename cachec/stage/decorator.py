@@ -9,9 +9,9 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 from cachec.base.instances import attribute
 from cachec.errors import UnsupportedFunction, UsageError
+from cachec.key.binding import Binding
 from cachec.key.options import StageOptions
 from cachec.model import Mode, Outcome
-from cachec.stage.binding import Binding
 from cachec.stage.engine import Engine
 
 P = ParamSpec("P")

@@ -16,8 +16,8 @@ from cachec.base import fsio, oversight
 from cachec.config import Settings
 from cachec.errors import CacheMissError, StoreFault, Uncacheable, UnresolvedCode, UnstorableResult, UsageError
 from cachec.events import EventLog
+from cachec.key.binding import Binding
 from cachec.model import Fault, Fetched, Mode, Outcome, Reason, Trace
-from cachec.stage.binding import Binding
 from cachec.stage.bracket import Bracket  # at once: where no descriptor is left, the stage runs all the same
 from cachec.stage.look import Look, Tools
 from cachec.store.index import only_looking
@@ -136,7 +136,10 @@ class Call:
     def run(self, *, watched: bool = False) -> Run:
         """A run of the stage, not started. One that can't be guarded is counted, and raises its UsageError."""
         try:
-            from cachec.stage.run import Run
+            if self.stage.options.isolated:
+                from cachec.stage.isolated import IsolatedRun as Run
+            else:
+                from cachec.stage.run import Run
 
             return Run(self.engine.tools, self.stage, self.keyed, self.arguments, watched=watched)
         except UsageError as error:
@@ -327,8 +330,35 @@ class Engine:
             return await _unkeyed(call)
         if lock is not None:
             lock.note_run(call.stage.options.name, look.near or call.keyed.digest)
+        if call.stage.options.isolated:
+            return await self._run_isolated(call, run, look, (reason, detail), store=store)
         finished = await _executed(call, run, look, lambda result: run.finish(result, store=store))
         return call.ran(finished, reason, detail)
+
+    async def _run_isolated(self, call: Call, run: Any, look: Look, why: tuple[Reason, str], *, store: bool) -> Answer:
+        """Run the stage in a process of its own, or here where that can't be done."""
+        from cachec.stage.isolated import Fallback
+
+        timeout = call.stage.options.timeout
+        token = _computing.set(_computing.get() | {call.keyed.digest})
+        try:
+            with call.progress(look):
+                if call.asynchronous:
+                    import asyncio  # whoever awaits this has it
+
+                    done = await asyncio.to_thread(run.execute, timeout=timeout)
+                else:
+                    done = run.execute(timeout=timeout)
+        except Fallback as fallback:
+            return await _in_process(call, run, str(fallback))
+        except BaseException as error:
+            _raised(call, run, error)
+            raise
+        finally:
+            _computing.reset(token)
+        if call.mode is Mode.BOTH:
+            return await _compared(call, run, done, why)
+        return call.ran(run.finish(done, store=store), *why)
 
     async def _verify(self, call: Call, look: Look) -> Answer:
         """Run although there is a hit, and hold the two results against each other; the fresh one is returned."""
@@ -415,6 +445,36 @@ def _reason_of(error: Uncacheable) -> Reason:
 async def _plain_result(call: Call) -> Any:
     """The same, where nothing is looked at beside it."""
     return await _result(call, call.arguments, Bracket(()))
+
+
+async def _in_process(call: Call, run: Any, why: str) -> Answer:
+    """The stage runs here, uncached, as it can't in a process of its own."""
+    outer = recording.current()
+    if outer is not None:
+        outer.keep_out(Reason.NOT_ISOLATED, why)
+    try:
+        value = await _plain_result(call)
+    except BaseException as error:
+        _raised(call, run, call.stopped or error)
+        raise
+    run.abandon()
+    return Answer(value, call.outcome(Reason.NOT_ISOLATED, detail=why))
+
+
+async def _compared(call: Call, run: Any, done: Any, why: tuple[Reason, str]) -> Answer:
+    """Run the stage here as well, and store what came of the worker only where both values are the same."""
+    try:
+        value = await _plain_result(call)
+        differs = run.difference(done, value)
+    except BaseException as error:
+        _raised(call, run, call.stopped or error)
+        raise
+    if differs:
+        run.abandon()
+        return Answer(value, call.outcome(Reason.ISOLATION_DIFFERS, detail=differs))
+    finished = run.finish(done, store=True)
+    finished.value = value
+    return call.ran(finished, *why)
 
 
 async def _unkeyed(call: Call) -> Answer:

@@ -59,7 +59,7 @@ def made_in_value(value: Any) -> Made:
             contents.extend((name, weights[name].content()) for name in own)
             return weights
 
-        from cachec.stage.guard import replace_weights  # a hit folds nothing
+        from cachec.key.guard import replace_weights  # a hit folds nothing
 
         replace_weights(value, "result", look)
         return contents

@@ -30,6 +30,9 @@ if TYPE_CHECKING:  # of stages: a command is looked up without any of it
 _CHANGED = {
     "weight": Reason.WEIGHT_CONTENT_CHANGED,
     "code": Reason.CODE_CHANGED,
+    "source": Reason.CODE_CHANGED,
+    "modules": Reason.CODE_CHANGED,
+    "ambient": Reason.AMBIENT_CHANGED,
     "distribution": Reason.TOOL_CHANGED,
     "env": Reason.ENVIRONMENT_CHANGED,
 }
@@ -290,6 +293,11 @@ def describe_change(read: Read, keeps_out: str = "") -> str:
     if read.kind == "distribution":
         return f"distribution {read.where} changed (its code ran)"
     verb = {
+        "source": "has other code in what ran",
+        "modules": "has another module of a name that was looked for",
+        "global": f"{read.name.removeprefix('=')} has another value",
+        "ambient": "has other settings",
+        "process": "is in another state",
         "file": "has other content",
         "content": "has other content, or another mode",
         "lookup": "is not what the command found there",

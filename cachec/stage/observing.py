@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import re
 import stat
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
+from importlib.util import find_spec
 from types import FunctionType
 from typing import TYPE_CHECKING
 
@@ -26,8 +28,10 @@ from cachec.base.fsio import Identity, identity_if_there
 from cachec.base.hashing import EMPTY
 from cachec.base.instances import is_instance
 from cachec.base.paths import absolute, current_folder, links_on, relative_to
+from cachec.key import process_state
 from cachec.key.code.modules import is_cell
 from cachec.key.dependencies import (
+    ABSENT,
     FOLDER,
     IN_PROCESS,
     PRESENT,
@@ -55,7 +59,7 @@ if TYPE_CHECKING:  # on a miss only, or for a read that few traces have
 #: Reads whose ``where`` is a path.
 _PATHS = frozenset(
     {"file", "absent", "there", "listing", "links", "access", "status", "tool", "code", "cwd", "folder"}
-    | {"content", "lookup", "names", "attributes"}
+    | {"content", "lookup", "names", "attributes", "source", "modules"}
 )
 #: Those of them that tell what is there whole.
 _WHOLE = frozenset({"file", "absent", "listing", "tool", "code", "content"})
@@ -359,11 +363,24 @@ class Observing:
 
     def leads_to(self, module: str, request: Request, reads: Sequence[Read]) -> bool:
         """Whether a module is the project's, and its text in the key of a request or in reads just checked."""
+        if request.stage.options.isolated:
+            files = {self.resolved(read, request).where for read in reads if read.kind == "source"}
+            found = find_spec(module)
+            return found is not None and found.origin in files
         resolved = [self.resolved(read, request) for read in reads if read.kind == "code"]
         return self._ran.leads_to(module, self._requests.coverage(request), resolved)
 
     def present(self, read: Read, dependencies: Dependencies) -> str:
         """The digest that a resolved read has now."""
+        if read.kind == "global":
+            name = read.name.removeprefix("=")
+            if read.where in sys.modules:
+                return self._requests.global_digest(read.where, name)
+            return read.digest if name != read.name else ABSENT  # =: as the text of the module makes it
+        if read.kind == "ambient":
+            return self._requests.ambient_digest(read.where)
+        if read.kind == "process":
+            return process_state.digest(read.where)
         if read.kind in {"code", "module", "distribution"}:
             return self._ran.present(read, read.where)
         if read.kind == "state":

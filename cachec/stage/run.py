@@ -20,6 +20,7 @@ from cachec.codecs.encoder import encode
 from cachec.codecs.files import files_size
 from cachec.errors import CachecError, LinkError, StoreFault, Uncacheable, UnkeyableArgument, UnresolvedCode, UsageError
 from cachec.key.code.memos import memo_name
+from cachec.key.guard import bare, callers_weights, replace_weights, returned, short_texts
 from cachec.key.options import StageLike
 from cachec.key.request import Request
 from cachec.key.words import words_of
@@ -29,7 +30,6 @@ from cachec.programs.supported import Asking, bypass_reason
 from cachec.recording import Recorder
 from cachec.stage import folding
 from cachec.stage.bracket import Bracket
-from cachec.stage.guard import bare, callers_weights, replace_weights, returned, short_texts
 from cachec.stage.look import Tools
 from cachec.stage.meanwhile import Meanwhile
 from cachec.stage.memo_use import MemoUse, RecordedFill, memos_named
@@ -76,7 +76,8 @@ class Run:
         outer = recording.current()
         if outer is not None:
             outer.nested(stage)
-        net = tools.observing.net(request, always=watched) if tools.observing is not None else None
+        is_observed = tools.observing is not None and not stage.options.isolated
+        net = tools.observing.net(request, always=watched) if is_observed and tools.observing is not None else None
         store = os.path.join(tools.store.folder, "")
         results = [path for path in request.inventory.paths if os.path.abspath(path).startswith(store)]
         self.recorder = Recorder(stage.options.name, outer, tools.digests, net, results)

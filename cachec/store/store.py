@@ -124,6 +124,7 @@ class Store:
         """on_fault: told of what is got over here, a damaged row, say. known: digests that this process knows."""
         self.folder = Path(folder)
         self.namespace = namespace
+        self.fsync = fsync
         self._on_fault = on_fault or (lambda _fault, _detail: None)
         mounts = mounts or Mounts()
         self.index: Index = index or DiskcacheIndex(

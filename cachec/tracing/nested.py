@@ -3,13 +3,16 @@
 The inner supervisor asks by opening paths that do not exist: ``/proc/cachec-tracing/TOKEN/begin`` before it starts its
 command, which gives a file, and ``.../end`` when the command has ended: then that file has what was recorded. Without
 an outer supervisor of cachec the kernel says ENOENT.
+
+``.../hide`` and ``.../show`` are for the process that was traced: what a thread looks up between the two is not
+recorded (of its own run). A program that tells of its reads by itself, in a better way, asks for that: see ``hidden``.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from cachec.tracing.accesses import Accesses, Problem, Reason
@@ -17,6 +20,24 @@ from cachec.tracing.calls import Calls
 from cachec.tracing.listener import Listener
 from cachec.tracing.paths import REQUESTS, Memory, Request, is_below, parent_of
 from cachec.tracing.recorder import Commit, Recorder
+
+#: The last part of what a thread opens to hide what it looks up, and to show it again.
+HIDE, SHOW = b"hide", b"show"
+
+
+@contextlib.contextmanager
+def hidden() -> Iterator[None]:
+    """Have the tracer of this process, if there is one, not record what this thread looks up in the body."""
+    _ask(HIDE)
+    try:
+        yield
+    finally:
+        _ask(SHOW)
+
+
+def _ask(verb: bytes) -> None:
+    with contextlib.suppress(OSError):  # it is answered by being looked up
+        os.stat(os.path.join(REQUESTS, b"0", verb))
 
 
 class NestedRun:
@@ -46,6 +67,8 @@ class _Run(NamedTuple):
     #: belongs to the run.
     members: dict[int, tuple[int, bool]]
     notifications: list[int]
+    #: Threads whose lookups are not recorded for now.
+    hidden: set[int]
 
 
 class NestedRuns:
@@ -68,7 +91,7 @@ class NestedRuns:
                 return
             calls = Calls(recorder, self._memory, self._numbers, process, {0: None})
             file = os.memfd_create("cachec-tracing")
-            self._runs[request.token] = _Run(process, recorder, calls, file, {}, [0])
+            self._runs[request.token] = _Run(process, recorder, calls, file, {}, [0], set())
             listener.answer_with(report, file)
             return
         run = self._runs.pop(request.token, None)
@@ -93,7 +116,7 @@ class NestedRuns:
         """Return what the runs of a thread record of a call. foreign: the other architecture that the call is of."""
         commits: list[Commit] = []
         for run in self._runs.values():
-            if self._is_member(run, thread):
+            if thread not in run.hidden and self._is_member(run, thread):
                 run.notifications[0] += 1
                 if foreign is not None:
                     commit: Commit | None = run.calls.foreign(number, foreign)
@@ -102,6 +125,14 @@ class NestedRuns:
                 if commit is not None:
                     commits.append(commit)
         return commits
+
+    def hide(self, thread: int, verb: bytes) -> bool:
+        """Do what a thread asks for by HIDE and SHOW in the innermost run that it is of; False where it is of none."""
+        for run in reversed(self._runs.values()):
+            if self._is_member(run, thread):
+                switch(run.hidden, thread, verb)
+                return True
+        return False
 
     def close(self) -> None:
         """Forget the runs whose supervisor was killed."""
@@ -123,6 +154,14 @@ class NestedRuns:
             return False  # it has ended: its call has no effect
         run.members[thread] = inode, is_member
         return is_member
+
+
+def switch(hidden: set[int], thread: int, verb: bytes) -> None:
+    """Add a thread to those that are hidden, or take it out."""
+    if verb == HIDE:
+        hidden.add(thread)
+    else:
+        hidden.discard(thread)
 
 
 def find_survivors(others: set[int], children: set[int]) -> list[Problem]:

@@ -307,6 +307,23 @@ def reap_orphans(known: set[int], *, all_end: bool = False) -> None:
                 os.waitpid(pid, 0 if all_end else os.WNOHANG)
 
 
+def kill_traced() -> bool:
+    """Kill the children of this process that have the filter; whether any ran."""
+    has_killed = False
+    for pid in children():
+        if _filters(pid) > _filters("self") and not _is_zombie(pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            has_killed = True
+    return has_killed
+
+
+def _is_zombie(pid: int) -> bool:
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", "rb") as file:
+        return file.read().rpartition(b")")[2].split()[0] in {b"Z", b"X"}
+    return True
+
+
 def _filters(pid: int | str) -> int:
     """The number of seccomp filters of a process; 0 where the kernel does not say (before Linux 5.10)."""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/status", "rb") as file:

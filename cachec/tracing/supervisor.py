@@ -17,7 +17,7 @@ from cachec.tracing.accesses import Accesses, Problem, Reason, unseen
 from cachec.tracing.calls import Calls
 from cachec.tracing.filter import assemble
 from cachec.tracing.listener import Keeper, Listener
-from cachec.tracing.nested import NestedRun, NestedRuns, find_survivors
+from cachec.tracing.nested import HIDE, SHOW, NestedRun, NestedRuns, find_survivors, switch
 from cachec.tracing.paths import BadAddress, Memory, Request, Unreadable, Unresolvable, current_folder
 from cachec.tracing.process import Child, Command, NoListener, Signals, children, reap_orphans, subreaper
 from cachec.tracing.recorder import Recorder
@@ -130,6 +130,8 @@ class _TracedRun(_Run):
         self._calls = Calls(self._recorder, self._memory, machine.numbers, os.getpid(), given)
         self._notifications = 0
         self._nested = NestedRuns(self._memory, machine.numbers)
+        #: Threads whose lookups are not recorded for now: see ``nested.hidden``.
+        self._hidden: set[int] = set()
 
     def run(self) -> Accesses:
         """Run the command to its end."""
@@ -269,8 +271,15 @@ class _TracedRun(_Run):
             try:
                 commit = self._calls.handle(number, report[1], report[6:])
             except Request as request:
-                self._nested.answer(listener, report[0], report[1], request, self._recorder.is_unprivileged)
+                if request.verb in {HIDE, SHOW}:
+                    if not self._nested.hide(report[1], request.verb):
+                        switch(self._hidden, report[1], request.verb)
+                    listener.answer(report[0])
+                else:
+                    self._nested.answer(listener, report[0], report[1], request, self._recorder.is_unprivileged)
                 return
+            if report[1] in self._hidden:
+                commit = None
         nested = self._nested.handle(number, report[1], report[6:], foreign) if self._nested else ()
         if listener.answer(report[0]):
             self._notifications += 1

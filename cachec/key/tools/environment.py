@@ -7,6 +7,7 @@ from collections.abc import Container, Iterable, Mapping
 from cachec.base.hashing import EMPTY, Hasher
 from cachec.base.texts import is_secret
 from cachec.errors import UsageError
+from cachec.key.tools.variables import Rule
 from cachec.model import Part, PartKind
 
 #: What is sorted, printed and read (``1,5``) depends on them.
@@ -21,6 +22,9 @@ LOCALE_NAME = "LC_*"
 #: Stands for every variable where one is named.
 EVERY_NAME = "*"
 
+#: Stands for every variable but those that say where, for whom and under what a program runs (``variables.NEUTRAL``).
+OBEYED_NAME = "* that a program may obey"
+
 #: Characters of a value that are shown.
 _SHOWN = 120
 
@@ -28,9 +32,11 @@ _SHOWN = 120
 def variable_digest(name: str, environ: Mapping[str, str]) -> str:
     """The digest of one variable; ``EMPTY`` where it is not set, which is not the digest of an empty value.
 
-    Of ``LOCALE_NAME``: of all of these that are set; of ``EVERY_NAME``: of all that are set.
+    Of ``LOCALE_NAME``: of all of these that are set; of ``EVERY_NAME`` and ``OBEYED_NAME``: of all that these stand for.
     """
     value = environ.get(name)
+    if name == OBEYED_NAME:
+        value = "\0".join(f"{each}={environ[each]}" for each in Rule((), (), others=True).matching(environ))
     if name == EVERY_NAME:
         value = "\0".join(f"{each}={environ[each]}" for each in sorted(environ))
     if name == LOCALE_NAME:

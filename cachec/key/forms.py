@@ -1,0 +1,483 @@
+"""The state of a process as code sees it: the globals of modules, as canonical bytes that two processes can compare.
+
+Two values have equal forms where they mean the same to code that reads them. Identity is seen inside of one value (the
+same list twice is not two equal lists), not between values. No code of the project runs while a form is made: attributes
+are read as ``object`` has them. Of classes of installed packages, ``__reduce_ex__`` and ``__getstate__`` are asked.
+
+Without a form are values whose content no other process can have: open files, generators, sockets, held locks. Neither
+have those that a compiled class does not show.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import functools
+import gc
+import logging
+import sys
+import types
+import weakref
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextvars import ContextVar
+from typing import Any, Final
+
+from cachec.base.hashing import digest_bytes
+from cachec.base.instances import attribute, attributes, class_attribute, holds_only_attributes
+from cachec.base.texts import module_of
+from cachec.key.canonical import SCALARS
+from cachec.key.code_forms import code_form
+
+__all__ = ["Describe", "Forms", "differences", "table"]
+
+#: What a plugin says of a value of its library: anything that has a form itself, or NotImplemented.
+Describe = Callable[[object], object]
+
+#: A value that is nested deeper, or that holds more values, has no form.
+MAX_DEPTH: Final = 120
+MAX_VALUES: Final = 1_000_000
+
+#: A longer text, or more bytes, are in a form by their digest.
+_LONG: Final = 1024
+
+#: Py_TPFLAGS_HEAPTYPE (Include/object.h): the class was made by a class statement or a call, not compiled in.
+_HEAPTYPE: Final = 1 << 9
+
+#: Globals of every module that only tell where it comes from.
+_OF_MODULES: Final = frozenset(
+    {
+        *("__annotations__", "__builtins__", "__cached__", "__doc__", "__file__", "__loader__", "__name__"),
+        *("__package__", "__path__", "__spec__"),
+    }
+)
+
+#: Attributes of classes and functions that only tell of their text, or that Python makes of the others. Annotations are
+#: statements of the module, which count as its text.
+_OF_TEXT: Final = frozenset(
+    {
+        *("__annotate__", "__annotate_func__", "__annotations__", "__annotations_cache__", "__dict__", "__doc__"),
+        *("__firstlineno__", "__module__", "__orig_bases__", "__parameters__", "__signature__", "__slotnames__"),
+        *("__static_attributes__", "__type_params__", "__weakref__", "_abc_impl"),
+        *("__pydantic_core_schema__", "__pydantic_serializer__", "__pydantic_validator__"),
+    }
+)
+
+#: What may be code of a class's author when an instance is asked for its state.
+_STATE_METHODS: Final = ("__reduce_ex__", "__reduce__", "__getstate__", "__getnewargs_ex__", "__getnewargs__")
+
+#: Built-in classes whose content an instance of a subclass also has.
+_BASES: Final = (int, float, complex, str, bytes, bytearray, tuple, list, set, frozenset, dict)
+
+#: Values whose identity says nothing.
+_VALUES: Final = (tuple, frozenset, complex, range, slice)
+
+
+class _FormlessError(Exception):
+    """A value has no form: the message says what and where."""
+
+
+class _TooLargeError(_FormlessError):
+    """A value holds too many others."""
+
+
+def no_description(_value: object) -> object:
+    """No plugin knows a value."""
+    return NotImplemented
+
+
+class Forms:
+    """Makes forms of values in one state of this process: what it learns of classes holds until something changes.
+
+    is_project: whether a file belongs to the project. describe: see ``Describe``.
+    """
+
+    def __init__(self, is_project: Callable[[str], bool], describe: Describe = no_description) -> None:
+        self.describe = describe
+        self.classes: dict[type, bytes] = {}
+        self._is_project = is_project
+        self._modules: dict[str, bool] = {}
+
+    def form(self, value: object) -> bytes | None:
+        """The canonical bytes of a value, or None where it has none."""
+        return self._form(value)[0]
+
+    def digest(self, value: object) -> str:
+        """The digest of its form, empty where it has none."""
+        form = self.form(value)
+        return "" if form is None else digest_bytes(form)
+
+    def obstacle(self, value: object) -> str:
+        """Why a value has no form, in words; empty where it has one."""
+        return self._form(value)[1]
+
+    def _form(self, value: object) -> tuple[bytes | None, str]:
+        try:
+            return _Walk(self).form(value), ""
+        except _FormlessError as error:
+            return None, str(error)
+        except RecursionError:
+            return None, "a value that is nested too deeply"
+
+    def is_own_module(self, name: str) -> bool:
+        """Whether a module is the project's, or one that no file is known of."""
+        known = self._modules.get(name)
+        if known is None:
+            known = self._modules[name] = name == "__main__" or self._is_own_module(name)
+        return known
+
+    def _is_own_module(self, name: str) -> bool:
+        module = sys.modules.get(name)
+        if module is None and "." in name:  # compiled packages have modules that are not imported
+            return self.is_own_module(name.rpartition(".")[0])
+        path = getattr(module, "__file__", None)
+        return getattr(module, "__spec__", None) is None if path is None else self._is_project(path)
+
+    def is_installed(self, value: object, name: str) -> bool:
+        """Whether an installed module has a class or a function under its own name, which then says it all."""
+        module = module_of(value) if isinstance(value, type) else attribute(value, "__module__")
+        if not isinstance(module, str) or self.is_own_module(module):
+            return False
+        first, *rest = name.split(".")
+        found: object = vars(sys.modules[module]).get(first) if module in sys.modules else None
+        for part in rest:
+            found = getattr(found, part, None)
+        return found is value
+
+
+class _Walk:
+    """One form being made.
+
+    A value that is reached again from inside itself is written as how many levels above it is; one that was written
+    before, by its number. Classes and the items of sets are numbered for themselves, so that their forms are the same
+    wherever they are met.
+    """
+
+    def __init__(self, forms: Forms) -> None:
+        self._forms = forms
+        self._levels: dict[int, int] = {}
+        self._numbers: dict[int, int] = {}
+        self._alive: list[object] = []  # an id is given again once its value is gone
+        self._count = 0
+        self._lowest = 0  # the uppermost level that the value being written refers to
+
+    def form(self, value: Any) -> bytes:
+        cls = type(value)
+        scalar = SCALARS.get(cls)
+        if scalar is not None:
+            return _short(scalar(value))
+        key, level = id(value), len(self._levels)
+        above = self._levels.get(key)
+        if above is not None:
+            self._lowest = min(self._lowest, above)
+            return b"^" + (level - above).to_bytes(2, "little")
+        if key in self._numbers:
+            return b"=" + self._numbers[key].to_bytes(4, "little")
+        self._spend(1)
+        if level >= MAX_DEPTH:
+            raise _TooLargeError(f"values that are nested over {MAX_DEPTH} deep")
+        if cls not in _VALUES and not issubclass(cls, type):
+            self._numbers[key] = len(self._numbers)
+        self._alive.append(value)
+        self._levels[key] = level
+        try:
+            return self._class(value) if issubclass(cls, type) else self._content(value, cls)
+        finally:
+            del self._levels[key]
+
+    def _spend(self, count: int) -> None:
+        self._count += count
+        if self._count > MAX_VALUES:
+            raise _TooLargeError(f"over {MAX_VALUES:,} values")
+
+    def node(self, kind: str, *parts: bytes) -> bytes:
+        """A form of one kind. Each part says its own length."""
+        return b"<%b %d>" % (kind.encode(), len(parts)) + b"".join(parts)
+
+    def forms(self, kind: str, values: Iterable[object]) -> bytes:
+        """Values in order."""
+        return self.node(kind, *[self.form(value) for value in values])
+
+    def unordered(self, kind: str, values: Iterable[object]) -> bytes:
+        """Values in the order of their forms."""
+        return self.node(kind, *sorted(self._alone(value) for value in values))
+
+    def pairs(self, kind: str, pairs: Iterable[tuple[object, object]]) -> bytes:
+        """Keys and values in order."""
+        return self.node(kind, *[self.form(key) + self.form(value) for key, value in pairs])
+
+    def _alone(self, value: object) -> bytes:
+        numbers, self._numbers = self._numbers, {}
+        try:
+            return self.form(value)
+        finally:
+            self._numbers = numbers
+
+    # --- classes
+
+    def _class(self, cls: type) -> bytes:
+        name = module_of(cls), cls.__qualname__
+        if not cls.__flags__ & _HEAPTYPE or self._forms.is_installed(cls, cls.__qualname__):
+            return self.forms("named", name)
+        known = self._forms.classes.get(cls)
+        if known is not None:
+            return known
+        level, lowest, numbers = len(self._levels) - 1, self._lowest, self._numbers
+        self._lowest, self._numbers = level, {}
+        try:
+            parts = [self.forms("name", (*name, type(cls), *cls.__bases__))]
+            parts += [part for key, value in list(vars(cls).items()) if (part := self._class_part(key, value))]
+            form = b"c" + bytes.fromhex(digest_bytes(self.node("class", *parts)))
+            if self._lowest >= level:  # it refers to nothing around it
+                self._forms.classes[cls] = form
+            return form
+        finally:
+            self._lowest, self._numbers = min(lowest, self._lowest), numbers
+
+    def _class_part(self, name: str, value: object) -> bytes:
+        if name in _OF_TEXT:
+            return b""
+        try:
+            return self.form(name) + self.form(value)
+        except _TooLargeError:
+            raise
+        except _FormlessError as error:
+            if name.startswith("__") and name.endswith("__"):
+                return b""  # a library's decorator or metaclass made it of the others
+            raise _FormlessError(f"{error} (as {name} of the class)") from None
+
+    # --- everything else
+
+    def _content(self, value: Any, cls: type) -> bytes:
+        handler = _HANDLERS.get(cls)
+        if handler is not None:
+            return handler(self, value)
+        for base, inherited in _INHERITED:
+            if issubclass(cls, base):
+                return inherited(self, value)
+        described = self._forms.describe(value)
+        if described is not NotImplemented:
+            return self.forms("described", (cls, described))
+        name = f"{module_of(cls)}.{cls.__qualname__}"
+        by_name = _BY_NAME.get(name)
+        if by_name is not None:
+            return by_name(self, value)
+        if class_attribute(cls, "__cachec_stage__"):
+            kept = vars(value)
+            return self.forms("stage", (kept["__wrapped__"], kept["options"], str(kept["mode"]), kept["_before"]))
+        if class_attribute(cls, "__call__"):
+            own = attribute(value, "__qualname__") or attribute(value, "__name__")
+            if isinstance(own, str) and self._forms.is_installed(value, own):
+                return self.forms("named", (attribute(value, "__module__"), own))
+        return self._instance(value, cls)
+
+    def _instance(self, value: Any, cls: type) -> bytes:
+        base = next((each for each in _BASES if issubclass(cls, each)), None)
+        bare = holds_only_attributes(cls, base or object)
+        reduce = copyreg.dispatch_table.get(cls)
+        authors = {each for name in _STATE_METHODS for each in cls.__mro__ if name in vars(each)} - {object}
+        is_own = self._forms.is_own_module(module_of(cls))
+        if bare and cls is not object and (is_own or not (reduce or authors)):
+            form = self.form(cls) + self.pairs("attributes", attributes(value).items())
+            return self.node("object", form if base is None else form + self._builtin(value, base))
+        if any(each.__flags__ & _HEAPTYPE and self._forms.is_own_module(module_of(each)) for each in authors):
+            raise _FormlessError(f"a {module_of(cls)}.{cls.__qualname__}, whose state its own code makes")
+        return self._reduced(value, cls, reduce)
+
+    def _builtin(self, value: Any, base: type) -> bytes:
+        """What an instance of a subclass of a built-in class has of that class."""
+        if base is dict:
+            return self.pairs("dict", dict.items(value))
+        if base in (set, frozenset):
+            return self.unordered("set", base.__iter__(value))  # type: ignore[attr-defined]
+        if base in (list, tuple):
+            return self.forms("list", base.__iter__(value))  # type: ignore[attr-defined]
+        if base is bytearray:
+            return self.form(bytes(memoryview(value)))
+        return self.form(base.__getnewargs__(value)[0] if base in (str, bytes) else _PLAIN[base](value))  # type: ignore[attr-defined]
+
+    def _reduced(self, value: Any, cls: type, reduce: Callable[[Any], Any] | None) -> bytes:
+        try:
+            reduced = value.__reduce_ex__(4) if reduce is None else reduce(value)
+        except Exception as error:
+            raise _FormlessError(f"a {module_of(cls)}.{cls.__qualname__}") from error
+        if isinstance(reduced, str):
+            return self.forms("named", (attribute(value, "__module__") or module_of(cls), reduced))
+        function, arguments, state, items, pairs = (*reduced, None, None, None)[:5]
+        parts = [self.form(function), self.form(arguments), self.form(state)]
+        return self.node("reduced", *parts, self.forms("list", items or ()), self.pairs("dict", pairs or ()))
+
+    def function(self, value: types.FunctionType) -> bytes:
+        """By name where an installed module has it, else its code and all that it holds but its globals."""
+        name = value.__module__, value.__qualname__
+        if self._forms.is_installed(value, value.__qualname__):
+            return self.forms("named", name)
+        cells = dict(zip(value.__code__.co_freevars, value.__closure__ or (), strict=True))
+        if value.__globals__ is vars(functools):  # what singledispatch remembers of the calls that there were
+            cells.pop("dispatch_cache", None), cells.pop("cache_token", None)
+        held = [(key, part) for key, part in value.__dict__.items() if key not in _OF_TEXT]
+        parts = [self.form((*name, value.__defaults__, value.__kwdefaults__, tuple(cells.values())))]
+        return self.node("function", *parts, self.pairs("attributes", held), code_form(value.__code__))
+
+    def memo(self, value: Any) -> bytes:
+        """A function with what it remembers: arguments and results, in order."""
+        parts = [self.form(value.__wrapped__), self.form(tuple(value.cache_parameters().values()))]
+        if value.cache_info().currsize:
+            for part in gc.get_referents(value):
+                is_index = type(part) is dict and any(type(each).__name__ == "_lru_list_elem" for each in part.values())
+                if not (is_index or part is value.__wrapped__ or part is value.__dict__ or isinstance(part, type)):
+                    parts.append(self.form(part))
+        return self.node("memo", *parts)
+
+    def array(self, value: Any) -> bytes:
+        """An array of numpy: bytes, and how they lie in memory."""
+        if value.dtype.hasobject:
+            return self.node("objects", self.form(value.shape), self.form(value.dtype), self.form(value.tolist()))
+        flat = value if value.flags.c_contiguous else value.copy("C")
+        placed = (value.dtype, value.shape, value.strides, bool(value.flags.writeable))
+        return self.node("array", self.form(placed), self.form(digest_bytes(memoryview(flat.reshape(-1).view("u1")))))
+
+
+def _short(form: bytes) -> bytes:
+    return form if len(form) <= _LONG else b"h" + bytes.fromhex(digest_bytes(form))
+
+
+def _module(walk: _Walk, value: types.ModuleType) -> bytes:
+    name = attribute(value, "__name__")
+    if sys.modules.get(name) is not value:  # type: ignore[call-overload]
+        raise _FormlessError(f"a module that is not in sys.modules ({name})")
+    return walk.forms("module", (name,))
+
+
+def _compiled(walk: _Walk, value: Any) -> bytes:
+    """A built-in function or method."""
+    owner = value.__self__
+    is_of_module = owner is None or isinstance(owner, types.ModuleType) or type(owner).__name__ == "PyCapsule"
+    if is_of_module or type(owner).__name__.startswith("pybind11_"):
+        return walk.forms("named", (value.__module__, value.__qualname__))
+    return walk.forms("bound", (owner, value.__name__))
+
+
+def _descriptor(walk: _Walk, value: Any) -> bytes:
+    owner = value.__objclass__
+    return walk.forms("descriptor", (type(value).__name__, module_of(owner), owner.__qualname__, value.__name__))
+
+
+def _cell(walk: _Walk, value: types.CellType) -> bytes:
+    try:
+        return walk.node("cell", walk.form(value.cell_contents))
+    except ValueError:
+        return walk.node("cell")
+
+
+def _lock(walk: _Walk, value: Any) -> bytes:
+    if not repr(value).startswith("<unlocked"):
+        raise _FormlessError("a lock that is held")
+    return walk.forms("lock", (type(value).__name__,))
+
+
+def _context_variable(walk: _Walk, value: ContextVar[Any]) -> bytes:
+    try:
+        return walk.forms("context", (value.name, value.get()))
+    except LookupError:
+        return walk.forms("context", (value.name,))
+
+
+def _reference(walk: _Walk, value: weakref.ref[Any]) -> bytes:
+    return walk.forms("weak", (value(),))
+
+
+def _logger(walk: _Walk, value: logging.Logger) -> bytes:
+    return walk.forms("logger", (value.name, value.level, value.disabled, value.propagate))
+
+
+def _stream(walk: _Walk, value: object) -> bytes:
+    for name in ("stdin", "stdout", "stderr", "__stdin__", "__stdout__", "__stderr__"):
+        if value is getattr(sys, name, None):
+            return walk.forms("stream", (name.strip("_"),))
+    raise _FormlessError("an open file")
+
+
+_HANDLERS: Final[dict[type, Callable[[_Walk, Any], bytes]]] = {
+    tuple: lambda walk, value: walk.forms("tuple", value),
+    list: lambda walk, value: walk.forms("list", list(value)),
+    dict: lambda walk, value: walk.pairs("dict", list(value.items())),
+    set: lambda walk, value: walk.unordered("set", value),
+    frozenset: lambda walk, value: walk.unordered("frozenset", value),
+    types.MappingProxyType: lambda walk, value: walk.pairs("proxy", dict(value).items()),
+    memoryview: lambda walk, value: walk.forms("view", (value.format, value.readonly, value.shape, value.tobytes())),
+    types.FunctionType: _Walk.function,
+    types.MethodType: lambda walk, value: walk.forms("method", (value.__func__, value.__self__)),
+    types.CodeType: lambda walk, value: walk.node("code", code_form(value)),
+    types.CellType: _cell,
+    staticmethod: lambda walk, value: walk.forms("static", (value.__func__,)),
+    classmethod: lambda walk, value: walk.forms("classmethod", (value.__func__,)),
+    property: lambda walk, value: walk.forms("property", (value.fget, value.fset, value.fdel)),
+    functools.cached_property: lambda walk, value: walk.forms("cached", (value.func, value.attrname)),
+    functools._lru_cache_wrapper: _Walk.memo,
+    types.BuiltinFunctionType: _compiled,
+    types.MethodWrapperType: lambda walk, value: walk.forms("bound", (value.__self__, value.__name__)),
+    types.WrapperDescriptorType: _descriptor,
+    types.MethodDescriptorType: _descriptor,
+    types.ClassMethodDescriptorType: _descriptor,
+    types.GetSetDescriptorType: _descriptor,
+    types.MemberDescriptorType: _descriptor,
+    ContextVar: _context_variable,
+    weakref.ref: _reference,
+    weakref.KeyedRef: _reference,
+}
+
+_INHERITED: Final[tuple[tuple[type, Callable[[_Walk, Any], bytes]], ...]] = (
+    (types.ModuleType, _module),
+    (logging.Logger, _logger),
+)
+
+#: Types by name, so that their modules are not imported for this.
+_BY_NAME: Final[dict[str, Callable[[_Walk, Any], bytes]]] = {
+    "numpy.ndarray": _Walk.array,
+    "_thread.lock": _lock,
+    "_thread.RLock": _lock,
+    "_thread._local": lambda walk, value: walk.pairs("local", vars(value).items()),
+    "_io.TextIOWrapper": _stream,
+    "itertools.count": lambda walk, value: walk.forms("count", (repr(value),)),
+    "cachec.cache.Cache": lambda walk, value: walk.forms("cache", (str(value.settings.store_folder),)),
+    # The type of a field is an annotation.
+    "dataclasses.Field": lambda walk, value: walk.pairs(
+        "field", [(name, part) for name, part in attributes(value).items() if name != "type"]
+    ),
+}
+
+_PLAIN: Final[dict[type, Callable[[Any], object]]] = {
+    int: int.__int__,
+    float: float.__float__,
+    complex: complex.__complex__,
+}
+
+
+def table(
+    modules: Mapping[str, types.ModuleType], forms: Forms, names: Collection[str] | None = None
+) -> dict[str, dict[str, str]]:
+    """Module -> global -> digest of its form, empty where it has none.
+
+    modules: those of the project, and ``__main__``. names: only globals that are called so; None for all of them.
+    """
+    return {
+        module: {
+            name: forms.digest(value)
+            for name, value in list(vars(live).items())
+            if name not in _OF_MODULES and (names is None or name in names)
+        }
+        for module, live in modules.items()
+    }
+
+
+def differences(
+    mine: Mapping[str, Mapping[str, str]], theirs: Mapping[str, Mapping[str, str]]
+) -> list[tuple[str, str]]:
+    """The globals (module, name) of ``mine`` that ``theirs`` has not, or in another form, or that have no form; and
+    those of ``theirs`` that ``mine`` has deleted. Modules that only ``theirs`` has are not compared."""
+    found = []
+    for module, own in mine.items():
+        other = theirs.get(module, {})
+        for name in {**own, **other}:
+            if not own.get(name) or own[name] != other.get(name):
+                found.append((module, name))
+    return found

@@ -1,0 +1,79 @@
+"""What a stage that runs in a process of its own puts into its key: its own function, and its arguments.
+
+No code is followed: a function that can be imported counts by its name here, and by what it does in the trace. One that
+can't be found by its name is sent with the call, and counts by its form.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import FunctionType
+from typing import Any
+
+import msgspec
+
+from cachec.base.hashing import FileDigests, digest_bytes
+from cachec.errors import UnresolvedCode
+from cachec.key.arguments import ArgumentKeys
+from cachec.key.described import FormsWithPlugins
+from cachec.key.options import StageLike, text_part
+from cachec.model import Part, PartKind
+from cachec.programs.registry import Plugins
+
+
+class _Callable(msgspec.Struct, frozen=True):
+    """What a callable argument counts by, as ``CodeKey`` of a stage that is not isolated."""
+
+    digest: str
+    stages: tuple[object, ...] = ()
+    memos: tuple[object, ...] = ()
+    unfilled: tuple[object, ...] = ()
+    distributions: frozenset[str] = frozenset()
+    parts: tuple[Part, ...] = ()
+
+
+class _Callables:
+    """The keys of callables."""
+
+    def __init__(self, forms: FormsWithPlugins) -> None:
+        self._forms = forms
+
+    def of(self, value: object) -> _Callable:
+        """By name, or by form. Raises UnresolvedCode where it has neither."""
+        name = global_name(value)
+        if name:
+            return _Callable(digest_bytes(b"global " + name.encode()))
+        forms = self._forms.now()
+        digest = forms.digest(value)
+        if not digest:
+            raise UnresolvedCode(f"{value!r:.80} has no form that another process could have: {forms.obstacle(value)}")
+        return _Callable(digest)
+
+
+class IsolatedArguments(ArgumentKeys):
+    """Turns arguments into payloads of a key."""
+
+    def __init__(self, digests: FileDigests, plugins: Plugins, forms: FormsWithPlugins) -> None:
+        super().__init__(digests, _Callables(forms), plugins)  # type: ignore[arg-type]
+        self._forms = forms
+
+    def function_part(self, stage: StageLike) -> Part:
+        """The part of the stage's own function."""
+        function = stage.__wrapped__
+        digest = self._forms.now().digest(function)
+        return text_part(PartKind.CODE, stage.options.name, f"isolated {digest}", digest[:12])
+
+
+def global_name(value: object) -> str:
+    """``module:qualname`` of a function or class that an importable module has under that name; else empty."""
+    if not isinstance(value, FunctionType | type):
+        return ""
+    module, name = value.__module__, value.__qualname__
+    if module == "__main__" or not isinstance(module, str):
+        return ""
+    held: Any = sys.modules.get(module)
+    for part in name.split("."):
+        held = getattr(held, part, None)
+    if held is value or getattr(held, "__wrapped__", None) is value:
+        return f"{module}:{name}"
+    return ""

@@ -1,0 +1,328 @@
+"""One run of a stage in a worker: what the caller's process gives it, and what becomes of what it looked up."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import msgspec
+
+from cachec.base.distributions import Distributions
+from cachec.base.installed import Installed
+from cachec.codecs import decode
+from cachec.commands.traced import Changed, Reads
+from cachec.errors import StageCrashed, StageTimedOut, shown
+from cachec.key import ambient, forms, process_state
+from cachec.key.tools.environment import OBEYED_NAME, variable_digest
+from cachec.model import Node, Read, Reason
+from cachec.stage.run import Finished, Run
+from cachec.tracing.accesses import Effect, Input, Kind
+from cachec.worker import caller
+from cachec.worker.messages import Call, Done, Prepared, Setup, StoreOptions
+from cachec.worker.protocol import CannotSend, encode
+from cachec.worker.replay import main_of
+from cachec.worker.values import Values
+
+_DECODE = msgspec.json.Decoder(Node).decode
+_READ = Kind.CONTENT | Kind.EXECUTED
+
+
+class Fallback(Exception):
+    """The stage has to run in the caller's process; the message says why."""
+
+
+class IsolatedRun(Run):
+    """The run of one stage for one request, in a process of its own.
+
+    Use ``execute``, then ``finish`` or ``abandon``.
+    """
+
+    def execute(self, *, timeout: float | None) -> Done:
+        """Run the stage, and record what it looked up. Raises Fallback, StageCrashed, StageTimedOut, OSError."""
+        self._installed = Installed()
+        self._modules = self._project_modules()
+        self._values = Values()
+        main = main_of()
+        self._main = main
+        setup = Setup(
+            path=[os.path.abspath(path) if path else os.getcwd() for path in sys.path],
+            argv=list(sys.argv),
+            modules=[name for name in self._modules if name != "__main__"],
+            main=main,
+            values={} if main is None else self._needed(main),
+        )
+        try:
+            ran = caller.run(setup, self._call, self._values, timeout=timeout)
+        except caller.TimedOut as error:
+            raise StageTimedOut(self._stage.options.name, timeout or 0.0) from error
+        if ran.failed:
+            raise Fallback(ran.failed)
+        if ran.done is None:
+            raise StageCrashed(self._stage.options.name, ran.traced.ended.returncode, ran.tail)
+        if ran.done.changed:
+            raise Fallback(ran.done.changed)
+        self._record(ran)
+        return ran.done
+
+    # --- what the worker is given
+
+    def _project_modules(self) -> dict[str, ModuleType]:
+        """The project's modules that this process has imported, in that order."""
+        found = {}
+        for name, module in list(sys.modules.items()):
+            file = getattr(module, "__file__", None) if isinstance(module, ModuleType) else None
+            if (name == "__main__" and file is None) or (
+                isinstance(file, str) and self._installed.is_project(os.path.abspath(file)) and name != "__mp_main__"
+            ):
+                found[name] = module
+        return found
+
+    def _needed(self, main: Any) -> dict[str, Any]:
+        """The globals of ``__main__`` that its definitions need when they are made."""
+        held = vars(self._modules["__main__"])
+        needed = {name: held[name] for name in main.needed if name in held}
+        return {name: value for name, value in needed.items() if self._can_be_sent(value)}
+
+    def _can_be_sent(self, value: Any) -> bool:
+        try:
+            os.close(encode(value, Values()))
+        except CannotSend:
+            return False
+        return True
+
+    def _call(self, prepared: Prepared) -> Call:
+        """What is to be run, once it is known what the worker has imported."""
+        table = forms.table(self._modules, self._tools.requests.forms.now())
+        self._table, self._prepared = table, prepared
+        carried: dict[str, dict[str, Any]] = {}
+        missing: list[tuple[str, str]] = []
+        replayed = set()
+        for module, names in table.items():
+            theirs = prepared.table.get(module, {})
+            held = vars(self._modules[module])
+            for name, digest in names.items():
+                if theirs.get(name) == digest:
+                    replayed.add((module, name))
+                elif module == "__main__" and self._main is not None and name not in self._main.used:
+                    continue  # no function names it
+                elif _is_own(held[name], module, name):
+                    missing.append((module, name))
+                else:
+                    carried.setdefault(module, {})[name] = held[name]
+        self._values.replayed = {name for module, name in replayed if module == "__main__"}
+        self._drop_what_cannot_be_sent(carried, missing)
+        self._missing = frozenset(missing)
+        self._carried = {(module, name) for module, names in carried.items() for name in names}
+        function = self._stage.__wrapped__
+        options = self._stage.options
+        store = self._tools.store
+        return Call(
+            stage=options.name,
+            function=(function.__module__, function.__qualname__)
+            if "<locals>" not in function.__qualname__
+            else function,
+            arguments=dict(self._given),
+            carried=carried,
+            missing=tuple(missing),
+            process=process_state.snapshot(prepared.process),
+            ambient=ambient.snapshot(self._tools.plugins),
+            streams=(_is_replaced("stdout"), _is_replaced("stderr")),
+            store=StoreOptions(os.fspath(store.folder), store.namespace, store.fsync),
+            per_rank=options.per_rank,
+        )
+
+    def _drop_what_cannot_be_sent(self, carried: dict[str, dict[str, Any]], missing: list[tuple[str, str]]) -> None:
+        if self._can_be_sent(carried):
+            return
+        for module, names in carried.items():
+            for name in [name for name, value in names.items() if not self._can_be_sent(value)]:
+                del names[name]
+                missing.append((module, name))
+
+    # --- what it looked up
+
+    def _record(self, ran: caller.Ran) -> None:
+        done, traced = ran.done, ran.traced
+        assert done is not None
+        self._done = done
+        for reason, words in traced.problems():
+            self.recorder.keep_out(reason, words)
+        if done.kept_out is not None:
+            self.recorder.keep_out(Reason(done.kept_out[0]), done.kept_out[1])
+        for read in done.reads:
+            self.recorder.seen(read)
+        passed = _Passed(self, traced.accesses.inputs)
+        reads = Reads(traced, self.recorder.digests, os.getcwd(), is_cache=self._is_cache, passes=passed)
+        try:
+            for read in reads.all():
+                self.recorder.traced(read)
+        except (Changed, OSError) as error:
+            self.recorder.keep_out(Reason.INPUT_CHANGED, str(error))
+        if any(path != sys.executable for path in reads.started()):
+            self.recorder.seen(Read("env", OBEYED_NAME, "", variable_digest(OBEYED_NAME, os.environ)))
+        requests = self._tools.requests
+        for name in passed.owners:
+            self.recorder.seen(Read("distribution", name, "", requests.metadata(name)))
+        for read in self._globals(done):
+            self.recorder.seen(read)
+        for plugin in self._tools.plugins.for_distributions(passed.owners):
+            self.recorder.seen(Read("ambient", plugin.name, "", ambient.digest(plugin)))
+        for name in process_state.counting(passed.owners):
+            self.recorder.seen(Read("process", name, "", process_state.digest(name)))
+
+    def _globals(self, done: Done) -> Iterator[Read]:
+        """The globals that the code which ran names. With ``=``: the text of the module makes this value."""
+        for module, names in {**done.imported, **self._table}.items():
+            theirs = self._prepared.table.get(module, done.imported.get(module, {}))
+            for name in done.names & names.keys():
+                digest = names[name]
+                if digest and (module, name) not in self._missing:
+                    sign = "=" if theirs.get(name) == digest and (module, name) not in self._carried else ""
+                    yield Read("global", module, sign + name, digest)
+
+    def _is_cache(self, path: str) -> bool:
+        return path.startswith(os.path.join(os.fspath(self._tools.store.folder), ""))
+
+    # --- the end
+
+    def difference(self, done: Done, value: Any) -> str:
+        """What differs between the value of the worker and that of this process, in words; empty for nothing."""
+        mine, theirs = self.encode(value), _DECODE(done.node)
+        if mine == theirs:
+            return ""
+        states = [f"{module}.{name}" for module, name in sorted(self._carried | self._missing)]
+        held = f"; the caller's process had set {', '.join(states[:5])}" if states else ""
+        return f"a process of its own gives {_shown(theirs)}, this one {_shown(mine)}{held}"
+
+    def finish(self, result: Any, *, store: bool) -> Finished:
+        """Publish what came of the run, where it may be stored; result: the ``Done``."""
+        done: Done = result
+        finished = Finished(None, done.seconds)
+        try:
+            node = _DECODE(done.node)
+            self._note_project_path(node)
+            kept_out = self.recorder.kept_out()
+            if kept_out is not None:
+                finished.kept_out, finished.changed = kept_out
+            else:
+                finished.changed = self._changed()
+            if store and not finished.changed:
+                self._publish(finished, node)
+            if not finished.stored:
+                finished.value = decode(
+                    node,
+                    self._tools.store.objects,
+                    self._tools.plugins.named,
+                    self._request.inventory.weights.__getitem__,
+                )
+        finally:
+            self.abandon()
+        return finished
+
+    def _changed(self) -> str:
+        """Which input is no longer what the run found, in words; empty where all still hold."""
+        for read in self.recorder.contradictions():
+            return f"{read.kind} {read.name or read.where} was seen with two different contents"
+        weights = self._request.inventory.weights
+        for where, held in weights.items():
+            replaced = held.changed()
+            if replaced is not None:
+                return f"{where}: {replaced} was replaced or written to"
+        for read in self.recorder.reads():
+            if read not in self.recorder.checked and self._tools.looker.present(read, weights) != read.digest:
+                return f"{read.kind} {read.name or read.where} has other content now"
+        again = self._tools.requests.request(self._stage, self._given, fresh=True)
+        if again.digest != self._request.digest:
+            from cachec.key.compare import first_difference  # rarely needed
+
+            return first_difference(self._request.parts(), again.parts()).detail
+        return ""
+
+
+class _Passed:
+    """Says which lookups of a run are no inputs, or count in another way. owners: the distributions of files that it
+    opened."""
+
+    def __init__(self, run: IsolatedRun, inputs: tuple[Input, ...]) -> None:
+        del inputs
+        self.owners: set[str] = set()
+        self._installed = run._installed
+        self._distributions = Distributions()
+        self._folders: dict[str, str | None] = {}
+        self._is_cache = run._is_cache
+        paths = [os.path.abspath(path) for path in run._request.inventory.paths]
+        self._given = frozenset(paths)
+        self._below = tuple(os.path.join(path, "") for path in paths if os.path.isdir(path))
+        self._above = _folders_above([os.getcwd(), os.path.expanduser("~"), *sys.path, *_temporary()])
+        self._temporary = frozenset(map(os.path.realpath, _temporary()))
+
+    def __call__(self, full: str, each: Input) -> bool:
+        path = os.path.normpath(full) if "/." in full or "//" in full else full
+        if self._installed.holds(path):
+            return self._is_installed(path, each)
+        if path in _INTERPRETER or self._is_cache(path) or path in self._given or path.startswith(self._below):
+            return True
+        if each.target in self._above and not each.kinds & ~Kind.STATUS and each.names is None:
+            return True
+        if each.effect & Effect.CREATED and each.effect & Effect.REMOVED:
+            return os.path.dirname(os.path.realpath(path)) in self._temporary  # a name that was made up
+        return False
+
+    def _is_installed(self, path: str, each: Input) -> bool:
+        """Python's own library counts with the platform; a package counts as a whole, by its RECORD."""
+        if each.state is None or not each.kinds & _READ or self._installed.is_library(path):
+            return True
+        folder = os.path.dirname(path)
+        if folder not in self._folders:
+            owner = self._distributions.owner(path)
+            self._folders[folder] = None if owner is None else owner.name
+        name = self._folders[folder]
+        if name is None:
+            owner = self._distributions.owner(path)
+            name = None if owner is None else owner.name
+        if name is not None:
+            self.owners.add(name)
+        return name is not None
+
+
+#: Files by which Python starts. Which Python that is, the platform's part of the key says.
+_INTERPRETER = frozenset(
+    {
+        *(sys.executable, os.path.realpath(sys.executable)),
+        *(os.path.join(folder, "pyvenv.cfg") for folder in (sys.prefix, os.path.dirname(sys.executable))),
+        "/etc/ld.so.cache",
+    }
+)
+
+
+def _temporary() -> list[str]:
+    given = [os.environ.get(name, "") for name in ("TMPDIR", "TMP", "TEMP")]
+    return ["/tmp", "/var/tmp", "/dev/shm", *(path for path in given if path.startswith("/"))]
+
+
+def _folders_above(paths: list[str]) -> frozenset[str]:
+    """These folders and all above them, by their real paths."""
+    found = {"/"}
+    for path in map(os.path.realpath, paths):
+        while path not in found:
+            found.add(path)
+            path = os.path.dirname(path)
+    return frozenset(found)
+
+
+def _shown(node: Node) -> str:
+    return shown(msgspec.json.encode(node).decode(errors="replace"))
+
+
+def _is_own(value: Any, module: str, name: str) -> bool:
+    """Whether a function or class is one that its module defines under this name: the worker's, of the file of now,
+    is another one."""
+    return getattr(value, "__module__", None) == module and getattr(value, "__qualname__", None) == name
+
+
+def _is_replaced(name: str) -> bool:
+    """Whether ``sys.stdout`` or ``sys.stderr`` is not the stream that Python began with."""
+    return getattr(sys, name) is not getattr(sys, f"__{name}__")

@@ -1,0 +1,1 @@
+"""Stages that run in a process of their own, which the tracer watches."""

@@ -1,0 +1,280 @@
+"""The worker: a process that runs one stage, and tells what Python code looked up. The tracer sees the rest."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import importlib
+import inspect
+import io
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from cachec.base.distributions import Distributions
+from cachec.base.hashing import FileDigests
+from cachec.base.installed import Installed
+from cachec.codecs.encoder import encode
+from cachec.errors import Uncacheable, UnstorableResult
+from cachec.key import ambient, forms, process_state
+from cachec.key.binding import Binding
+from cachec.key.described import FormsWithPlugins
+from cachec.key.guard import bare, replace_weights
+from cachec.key.words import words_of
+from cachec.programs.plugin import Plugin
+from cachec.programs.registry import Plugins
+from cachec.recording import Recorder, recording
+from cachec.store.store import Store
+from cachec.tracing.nested import hidden
+from cachec.weights import WeightSet
+from cachec.worker.imports import Imports
+from cachec.worker.messages import Call, Done, Failed, Output, Prepared, Setup
+from cachec.worker.observed import Variables
+from cachec.worker.protocol import CannotSend, Channel, Ended
+from cachec.worker.replay import replay
+from cachec.worker.values import WeightsRef, received_weights
+
+_MODULE = "cachec.worker.child"
+
+
+def command_line(channel: int) -> list[str]:
+    """What starts a worker, with the flags of this interpreter. channel: the descriptor of its socket."""
+    from subprocess import _args_from_interpreter_flags as flags  # type: ignore[attr-defined] # as multiprocessing does
+
+    # The folder of cachec comes first for these two imports alone: ``Setup.path`` replaces the path.
+    folder = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    start = f"import sys; sys.path.insert(0, sys.argv.pop(1)); from {_MODULE} import main; main()"
+    return [sys.executable, *flags(), "-c", start, folder, str(channel)]
+
+
+def main() -> None:
+    """Serve the caller at the other end of a socket."""
+    fd = int(sys.argv[1])
+    os.set_inheritable(fd, False)
+    channel = Channel(fd)
+    try:
+        Worker(channel).serve()
+    except Ended:
+        pass  # the caller is gone, and nobody waits for the result
+    finally:
+        _end()
+
+
+def _end() -> None:
+    """End at once: libraries take long to take themselves apart, and nobody waits for that."""
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(0)
+
+
+class Worker:
+    """Serves one call."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._installed = Installed()
+        self._imports = Imports(self._installed.is_project, hidden)
+        self._variables = Variables()
+        self._plugins = Plugins(Distributions())
+        self._forms = FormsWithPlugins(self._plugins)
+
+    def serve(self) -> None:
+        """Make ready, run the stage, and send what came of it."""
+        setup: Setup = self._channel.receive(self._load)[0]
+        prepared = self._prepare(setup)
+        self._channel.send(prepared)
+        if isinstance(prepared, Failed):
+            return
+        try:
+            call: Call = self._channel.receive(self._load)[0]
+        except Ended:
+            raise
+        except Exception as error:  # noqa: BLE001 - a module that the project's values need, whatever it raises
+            self._channel.send(Failed(f"its values can't be read in a worker: {words_of(error)}"))
+            return
+        answer = self._run(call)
+        try:
+            self._channel.send(answer)
+        except CannotSend as error:
+            self._channel.send(Failed(str(error)))
+
+    def _load(self, value: Any) -> Any:
+        """What stands for a value that refers to the caller's process."""
+        if isinstance(value, WeightsRef):
+            return received_weights(value, self._channel.ask)
+        return value
+
+    def _prepare(self, setup: Setup) -> Prepared | Failed:
+        sys.path[:] = setup.path
+        sys.argv[:] = setup.argv
+        with hidden():  # what cachec looks up for itself is no input of the stage
+            self._plugins.all()
+        self._imports.install()
+        self._variables.install()
+        name = ""
+        try:
+            with _silent():
+                for name in setup.modules:
+                    importlib.import_module(name)
+                name = "__main__"
+                if setup.main is not None:
+                    replay(setup.main, setup.values, self._imports)
+        except BaseException as error:  # noqa: BLE001 - the project's code, whatever it raises
+            return Failed(f"{name} can't be imported in a worker: {words_of(error)}")
+        return Prepared(
+            table=self._table(),
+            process=process_state.digests(),
+            ambient={},
+        )
+
+    def _table(self) -> dict[str, dict[str, str]]:
+        return forms.table(self._modules(), self._forms.now())
+
+    def _modules(self) -> dict[str, Any]:
+        """The project's modules that this process has imported."""
+        return {
+            name: module
+            for name, module in list(sys.modules.items())
+            if name == "__main__" or self._installed.is_project(getattr(module, "__file__", None) or "")
+        }
+
+    def _run(self, call: Call) -> Done | Failed:
+        for module, values in call.carried.items():
+            vars(sys.modules[module]).update(values)
+        for module, name in call.missing:
+            vars(sys.modules[module]).pop(name, None)
+        process_state.apply(call.process)
+        unset = ambient.apply(self._plugins, call.ambient)
+        if unset:
+            return Failed(unset)
+        function = _found(call.function)
+        recorder = Recorder(call.stage)
+        digests = FileDigests()
+        arguments = {name: _guarded(value, name, recorder, digests, call) for name, value in call.arguments.items()}
+        before = self._forms_of(call)
+        generators = process_state.generators()
+        with self._streams(call.streams):
+            started = time.perf_counter()
+            try:
+                with recording(recorder):
+                    value = _called(function, arguments)
+                    node = self._encoded(value, call)
+            except UnstorableResult:
+                raise
+            except Uncacheable as error:
+                return Failed(str(error))
+            except BaseException as error:  # noqa: BLE001 - the stage's own: the caller's process raises it again
+                return Failed(words_of(error), raised=True)
+            seconds = time.perf_counter() - started
+        kept_out = recorder.kept_out()
+        return Done(
+            node=msgspec.json.encode(node),
+            seconds=seconds,
+            reads=(*recorder.reads(), *self._imports.reads(), *self._variables.reads()),
+            names=frozenset(self._imports.names()),
+            imported={name: names for name, names in self._table().items() if name not in before["globals"]},
+            changed=self._changed(call, before, generators),
+            kept_out=None if kept_out is None else (kept_out[0].value, kept_out[1]),
+        )
+
+    def _encoded(self, value: Any, call: Call) -> Any:
+        options = call.store
+        store = Store(options.folder, options.namespace, fsync=options.fsync)
+        return encode(value, store.sink(), self._plugin_for)
+
+    def _plugin_for(self, cls: type) -> Plugin | None:
+        return self._plugins.for_type(cls)
+
+    def _forms_of(self, call: Call) -> dict[str, Any]:
+        """What the run was given, to see whether it changes that."""
+        now = self._forms.now()
+        return {"globals": self._table(), **{name: now.digest(value) for name, value in call.arguments.items()}}
+
+    def _changed(self, call: Call, before: Mapping[str, Any], generators: Mapping[str, Any]) -> str:
+        now = self._forms.now()
+        for name, value in call.arguments.items():
+            if now.digest(value) != before[name]:
+                return f"it changed its argument {name}"
+        table = self._table()
+        for module, names in before["globals"].items():
+            for name, digest in names.items():
+                if table[module].get(name) != digest:
+                    return f"it changed {name} of {module}"
+        moved = process_state.moved(generators)
+        if moved:
+            return f"it drew from {moved} without setting a seed"
+        variables = self._variables.changed()
+        if variables:
+            return f"it set the variable {min(variables)}"
+        return ""
+
+    @contextlib.contextmanager
+    def _streams(self, replaced: tuple[bool, bool]) -> Iterator[None]:
+        before = sys.stdout, sys.stderr
+        for number, (name, is_replaced) in enumerate(zip(("stdout", "stderr"), replaced, strict=True)):
+            if is_replaced:
+                setattr(sys, name, _Sent(lambda text, number=number: self._channel.send(Output(number, text))))
+        try:
+            yield
+        finally:
+            for stream in (sys.stdout, sys.stderr):
+                stream.flush()
+            sys.stdout, sys.stderr = before
+
+
+class _Sent(io.TextIOBase):
+    """A stream whose text goes to the caller."""
+
+    def __init__(self, send: Callable[[str], None]) -> None:
+        self._send = send
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        if text:
+            self._send(text)
+        return len(text)
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """What modules print when they are imported, the caller has printed already."""
+    with open(os.devnull, "w", encoding="utf-8") as nothing, contextlib.redirect_stdout(nothing):
+        yield
+
+
+def _found(function: Any) -> Any:
+    """The function of a stage. function: itself, or its module and qualified name."""
+    if not isinstance(function, tuple):
+        return function
+    module, name = function
+    found: Any = importlib.import_module(module) if module != "__main__" else sys.modules[module]
+    for part in name.split("."):
+        found = inspect.getattr_static(found, part) if isinstance(found, type) else getattr(found, part)
+    while hasattr(found, "__cachec_stage__") or isinstance(found, staticmethod | classmethod):
+        found = found.__wrapped__
+    return found
+
+
+def _guarded(value: Any, path: str, recorder: Recorder, digests: FileDigests, call: Call) -> Any:
+    def guard(weights: WeightSet, where: str) -> WeightSet:
+        return weights.guarded(where, recorder, digests, per_rank=call.per_rank)
+
+    return bare(replace_weights(value, path, guard))
+
+
+def _called(function: Any, arguments: Mapping[str, Any]) -> Any:
+    result = Binding(function).call(function, arguments)
+    return asyncio.run(_awaited(result)) if inspect.isawaitable(result) else result
+
+
+async def _awaited(awaitable: Any) -> Any:
+    return await awaitable

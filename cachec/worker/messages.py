@@ -1,0 +1,101 @@
+"""What caller and worker tell one another, in the order of a call: Setup, Prepared, Call, then requests, and Done.
+
+In place of Prepared or Done there may be Failed: the call is then made in the caller's process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from cachec.model import Read
+
+#: The globals of modules: digests of their forms, empty for what has none.
+Table = Mapping[str, Mapping[str, str]]
+
+
+class Setup(NamedTuple):
+    """What a worker begins with.
+
+    path: ``sys.path``. argv: ``sys.argv``. modules: the project's modules that the caller has imported, in that order.
+    main: how the caller's ``__main__`` was made, None where it is not the project's. values: those of its globals that
+    its definitions need, as messages (``protocol.encode``) cannot be shared: name -> value.
+    """
+
+    path: list[str]
+    argv: list[str]
+    modules: list[str]
+    main: Any
+    values: Mapping[str, Any]
+
+
+class Prepared(NamedTuple):
+    """A worker has imported what the caller has. table: the globals that these modules have now. ambient: of each
+    plugin whose library is imported, the digest of its live settings."""
+
+    table: Table
+    process: Mapping[str, str]
+    ambient: Mapping[str, Mapping[str, str]]
+
+
+class StoreOptions(NamedTuple):
+    """Where a worker puts the artifacts of a result."""
+
+    folder: str
+    namespace: str
+    fsync: bool
+
+
+class Call(NamedTuple):
+    """A call of a stage.
+
+    function: the stage's function, or the module and the qualified name by which the worker finds it. arguments: by
+    parameter. paths: of each weight set in them, the path of its argument by the number that it is sent with. carried:
+    globals that differ from what the worker has, by module. missing: those that can't be sent, which the worker takes
+    away. process, ambient: live settings, to be set. streams: which of ``sys.stdout`` and ``sys.stderr`` the caller has
+    replaced: what is written to them is sent.
+    """
+
+    stage: str
+    function: Any
+    arguments: Mapping[str, Any]
+    carried: Mapping[str, Mapping[str, Any]]
+    missing: tuple[tuple[str, str], ...]
+    process: Mapping[str, Any]
+    ambient: Mapping[str, Any]
+    streams: tuple[bool, bool]
+    store: StoreOptions
+    per_rank: bool
+
+
+class Output(NamedTuple):
+    """Text that the stage wrote to ``sys.stdout`` (0) or ``sys.stderr`` (1)."""
+
+    stream: int
+    text: str
+
+
+class Done(NamedTuple):
+    """A stage has returned.
+
+    node: the result, as ``codecs`` encode it, in JSON. seconds: it took. reads: what Python code looked up: modules,
+    code, variables, weights; and what nested stages read. names: of globals that the code which ran reads. imported: the
+    globals of modules that were imported since ``Prepared``. changed:
+    what the run changed that belongs to the caller, in words; empty for nothing. kept_out: why it must not be stored
+    (the value of a ``model.Reason``, and words), None where it may be.
+    """
+
+    node: bytes
+    seconds: float
+    reads: tuple[Read, ...]
+    names: frozenset[str]
+    imported: Table
+    changed: str
+    kept_out: tuple[str, str] | None
+
+
+class Failed(NamedTuple):
+    """A worker can't go on. words: why. raised: whether it was the stage that raised."""
+
+    words: str
+    raised: bool = False

@@ -1,0 +1,90 @@
+"""What Python code of a worker looks up without a system call: variables; and whether it starts programs."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Iterator, MutableMapping
+from typing import Any
+
+from cachec.key.tools.environment import OBEYED_NAME, variable_digest
+from cachec.model import Read
+
+#: Events of Python at which another program starts: https://docs.python.org/3/library/audit_events.html
+_STARTS = frozenset(
+    {"os.exec", "os.posix_spawn", "os.spawn", "os.startfile", "os.system", "pty.spawn", "subprocess.Popen"}
+)
+
+
+class Variables:
+    """Notes the variables that code reads by ``os.environ`` and ``os.getenv``, with their values at that time."""
+
+    def __init__(self) -> None:
+        self._read: dict[str, str] = {}
+        self._set: set[str] = set()
+        self._lock = threading.Lock()
+
+    def install(self) -> None:
+        """From now on."""
+        variables, base, copying = self, type(os.environ), threading.local()
+
+        class Environ(base):  # type: ignore[misc, valid-type] # a class of its own, as os has no hook
+            def __getitem__(self, name: str) -> str:
+                if getattr(copying, "name", None) != name:
+                    variables._note(name)
+                return str(super().__getitem__(name))
+
+            def __contains__(self, name: object) -> bool:
+                variables._note(name)
+                return super().__contains__(name)
+
+            def __iter__(self) -> Iterator[str]:
+                # All of them are copied, for a program say: those that say where it runs are no input of that.
+                variables._note(OBEYED_NAME)
+                for name in super().__iter__():
+                    copying.name = name
+                    yield name
+                copying.name = None
+
+            def __len__(self) -> int:
+                variables._note(OBEYED_NAME)
+                return super().__len__()
+
+            def __setitem__(self, name: str, value: str) -> None:
+                super().__setitem__(name, value)
+                variables._set.add(name)
+
+            def __delitem__(self, name: str) -> None:
+                super().__delitem__(name)
+                variables._set.add(name)
+
+        Environ.__name__ = Environ.__qualname__ = base.__name__
+        Environ.__module__ = base.__module__
+        os.environ.__class__ = Environ
+        assert isinstance(os.environ, MutableMapping)
+
+        def heard(event: str, _arguments: tuple[Any, ...]) -> None:
+            if event in _STARTS:
+                self.note_program()
+
+        sys.addaudithook(heard)
+
+    def note_program(self) -> None:
+        """Another program has started, and may obey any variable."""
+        self._note(OBEYED_NAME)
+
+    def changed(self) -> set[str]:
+        """The variables that were set or deleted."""
+        return set(self._set)
+
+    def reads(self) -> list[Read]:
+        """What was read."""
+        return [Read("env", name, "", digest) for name, digest in sorted(self._read.items())]
+
+    def _note(self, name: object) -> None:
+        if not isinstance(name, str) or name in self._read or name in self._set:
+            return  # what the run has set itself is no input
+        with self._lock:
+            environ = {os.fsdecode(key): os.fsdecode(value) for key, value in os.environb.items()}
+            self._read.setdefault(name, variable_digest(name, environ))

@@ -1,0 +1,193 @@
+"""How values that refer to something of the caller's process are sent to a worker.
+
+A weight set is sent by reference: its layout, and a number by which the worker asks the caller for digests and bytes.
+A program is sent with its IR. The rest is ``cloudpickle``'s: what is a global of a module that can be imported goes by
+its name. Nothing whose copy could differ is sent at all: the stage then runs in the caller's process.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from types import FunctionType
+from typing import Any, NamedTuple
+
+from cachec.base.hashing import FileDigests, digest_bytes
+from cachec.programs.program import Program
+from cachec.weights import WeightSet
+from cachec.weights.handles import WorkerRank
+from cachec.weights.layout import Layout
+from cachec.weights.manifest import Manifest
+from cachec.weights.sources import Source, Ways
+from cachec.weights.tensor import Tensor
+from cachec.worker.protocol import CannotSend, Sending
+
+
+class WeightsRef(NamedTuple):
+    """A weight set on its way. number: of the set, in this call."""
+
+    number: int
+    layout: Layout
+    rank: WorkerRank | None
+
+
+class WeightRequest(NamedTuple):
+    """What a worker asks of a weight: its digest, or (``is_bytes``) its bytes, as a descriptor beside the answer."""
+
+    number: int
+    name: str
+    is_bytes: bool
+
+
+class WeightAnswer(NamedTuple):
+    """digest: of the bytes. offset: of the bytes in the file beside this. error: what the caller's set raised."""
+
+    digest: str = ""
+    offset: int = 0
+    error: BaseException | None = None
+
+
+#: Sends a request to the caller, and returns the answer with the descriptors beside it.
+Ask = Callable[[WeightRequest], tuple[WeightAnswer, list[int]]]
+
+
+class Values(Sending):
+    """Sends values of one call. ``weights``: the sets that were met, in the order of their numbers."""
+
+    def __init__(self) -> None:
+        self.weights: list[WeightSet] = []
+        #: The functions and classes of ``__main__`` that the worker has too, equal to ours: they go by their names.
+        self.replayed: set[str] = set()
+
+    def refer(self, value: Any) -> Any:
+        if not isinstance(value, WeightSet):
+            return None
+        if not any(value is known for known in self.weights):
+            self.weights.append(value)
+        number = next(number for number, known in enumerate(self.weights) if known is value)
+        return WeightsRef(number, value.layout, value.worker)
+
+    def reduce(self, value: Any) -> Any:
+        kind = type(value)
+        if isinstance(value, type | FunctionType) and value.__module__ == "__main__":
+            return value.__qualname__ if self._is_replayed(value) else NotImplemented
+        if kind is Layout:
+            return Layout, (dict(value.tensors), value.ties, value.nesting)
+        if kind is Program:
+            return _program, (value.ir, value.format, value.manifest, value.canonical)
+        if kind is Manifest:
+            return _manifest, (value.encoded(), dict(value.callers), dict(value.folded))
+        if kind.__module__ == "numpy" and kind.__name__ == "ndarray":
+            return _reduce_array(value)
+        return NotImplemented
+
+    def _is_replayed(self, value: type | FunctionType) -> bool:
+        first, _, rest = value.__qualname__.partition(".")
+        held: Any = vars(sys.modules["__main__"]).get(first) if first in self.replayed else None
+        for name in rest.split(".") if rest else ():
+            held = getattr(held, name, None)
+        return held is value
+
+
+def _manifest(encoded: bytes, callers: Any, folded: Any) -> Manifest:
+    return Manifest(digest_bytes(encoded), lambda: encoded, callers, folded)
+
+
+def _program(ir: bytes, form: str, manifest: Any, canonical: str | None) -> Program:
+    return Program(ir, format=form, manifest=manifest, canonical=canonical)
+
+
+def _reduce_array(array: Any) -> Any:
+    """A contiguous array is sent as it is. Of another, whose copy would be contiguous, the memory behind it is."""
+    if array.flags.c_contiguous or array.flags.f_contiguous or array.dtype.hasobject:
+        return NotImplemented
+    import numpy as np
+
+    begin, end = np.lib.array_utils.byte_bounds(array)
+    base = array
+    while isinstance(base.base, np.ndarray):
+        base = base.base
+    first, last = np.lib.array_utils.byte_bounds(base)
+    if not (first <= begin and end <= last and base.flags.c_contiguous):
+        raise CannotSend("an array that is a view of other memory than an array's")
+    memory = base.reshape(-1).view(np.uint8)[begin - first : end - first]
+    offset = array.__array_interface__["data"][0] - begin
+    return _strided, (memory, array.dtype, array.shape, array.strides, offset, array.flags.writeable)
+
+
+def _strided(memory: Any, dtype: Any, shape: Any, strides: Any, offset: int, writeable: bool) -> Any:
+    import numpy as np
+
+    array = np.ndarray(shape, dtype, memory, offset, strides)
+    array.flags.writeable = writeable
+    return array
+
+
+class CallerSource(Source):
+    """Weights of the caller, fetched when they are first read."""
+
+    def __init__(self, number: int, ask: Ask) -> None:
+        self._number = number
+        self._ask = ask
+        self._lock = threading.Lock()
+        self._views: dict[str, memoryview] = {}
+
+    def digest(self, name: str, tensor: Tensor, digests: FileDigests | None) -> str:
+        return self._asked(name, is_bytes=False)[0].digest
+
+    def ways(self, name: str, tensor: Tensor) -> Ways:
+        return Ways(lambda: self._view(name, tensor))
+
+    def state(self) -> bytes:
+        return b"caller %d" % self._number
+
+    def _view(self, name: str, tensor: Tensor) -> memoryview:
+        with self._lock:
+            if name not in self._views:
+                answer, (fd,) = self._asked(name, is_bytes=True)
+                self._views[name] = _mapped(fd, answer.offset, tensor.nbytes)
+            return self._views[name]
+
+    def _asked(self, name: str, *, is_bytes: bool) -> tuple[WeightAnswer, list[int]]:
+        answer, fds = self._ask(WeightRequest(self._number, name, is_bytes))
+        if answer.error is not None:
+            raise answer.error
+        return answer, fds
+
+
+def received_weights(ref: WeightsRef, ask: Ask) -> WeightSet:
+    """The set that a reference stands for in this worker."""
+    return WeightSet(ref.layout, CallerSource(ref.number, ask), rank=ref.rank)
+
+
+def answer_request(request: WeightRequest, weights: Sequence[WeightSet]) -> tuple[WeightAnswer, list[int]]:
+    """The caller's answer, and the descriptors that go with it; the caller closes them."""
+    try:
+        weight = weights[request.number][request.name]
+        if not request.is_bytes:
+            return WeightAnswer(weight.digest()), []
+        extent = weight.extent()
+        if extent is not None:
+            extent.check()
+            return WeightAnswer(offset=extent.offset), [os.dup(extent.fd)]
+        fd = os.memfd_create("cachec-weight")
+        with os.fdopen(os.dup(fd), "wb") as file:
+            file.write(weight.raw())
+        return WeightAnswer(), [fd]
+    except Exception as error:  # noqa: BLE001 - raised where the stage reads the weight
+        return WeightAnswer(error=error), []
+
+
+def _mapped(fd: int, offset: int, nbytes: int) -> memoryview:
+    """Bytes of a file, read-only; the descriptor is closed."""
+    try:
+        if not nbytes:
+            return memoryview(b"")
+        begin = offset - offset % mmap.ALLOCATIONGRANULARITY
+        whole = mmap.mmap(fd, nbytes + offset - begin, prot=mmap.PROT_READ, flags=mmap.MAP_SHARED, offset=begin)
+        return memoryview(whole)[offset - begin :]
+    finally:
+        os.close(fd)
