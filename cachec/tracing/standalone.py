@@ -46,9 +46,11 @@ def command_line(request: int, report: int, *alive: int) -> list[str]:
     return [sys.executable, "-I", "-S", "-X", encoding, "-c", _MAIN, folder, *map(str, (request, report, *alive))]
 
 
-def encode_request(args: Sequence[str], program: str, environ: Mapping[str, str], cwd: str) -> bytes:
-    """Return the request to run ``program``."""
-    return json.dumps([list(args), program, dict(environ), cwd]).encode()
+def encode_request(
+    args: Sequence[str], program: str, environ: Mapping[str, str], cwd: str, *, joins: bool = False
+) -> bytes:
+    """Return the request to run ``program``. joins: see ``supervisor.trace``."""
+    return json.dumps([list(args), program, dict(environ), cwd, joins]).encode()
 
 
 def decode_report(data: bytes) -> Report:
@@ -71,10 +73,11 @@ def main() -> None:
     for fd in (report, *alive):
         os.set_inheritable(fd, False)
     with open(request, "rb") as file:
-        args, program, environ, cwd = json.load(file)
+        args, program, environ, cwd, joins = json.load(file)
     started = time.time()
     try:
-        record = encode(trace(args, program=program, env=environ, cwd=cwd, readers=dict.fromkeys(alive, _end_all)))
+        readers = dict.fromkeys(alive, _end_all)
+        record = encode(trace(args, program=program, env=environ, cwd=cwd, readers=readers, joins=joins))
         head = ["ended", started]
     except OSError as error:
         record, head = b"", ["OSError", error.errno, error.strerror, error.filename]

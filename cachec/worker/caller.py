@@ -74,7 +74,7 @@ class _Worker:
         reader, self._alive = os.pipe2(os.O_CLOEXEC)
         try:
             words = child.command_line(theirs.fileno())
-            os.write(request, encode_request(words, sys.executable, os.environ, os.getcwd()))
+            os.write(request, encode_request(words, sys.executable, os.environ, os.getcwd(), joins=True))
             os.lseek(request, 0, os.SEEK_SET)
             self._started = time.time()
             with forking_to_exec():

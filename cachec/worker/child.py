@@ -31,6 +31,7 @@ from cachec.programs.registry import Plugins
 from cachec.recording import Recorder, recording
 from cachec.store.store import Store
 from cachec.tracing.nested import hidden
+from cachec.tracing.process import join
 from cachec.weights import WeightSet
 from cachec.worker.imports import Imports
 from cachec.worker.messages import Call, Done, Failed, Output, Prepared, Setup
@@ -114,8 +115,9 @@ class Worker:
     def _prepare(self, setup: Setup) -> Prepared | Failed:
         sys.path[:] = setup.path
         sys.argv[:] = setup.argv
-        with hidden():  # what cachec looks up for itself is no input of the stage
-            self._plugins.all()
+        self._plugins.all()
+        # What Python and cachec themselves look up is no input of the stage; the key has their versions.
+        join()
         self._imports.install()
         self._variables.install()
         name = ""

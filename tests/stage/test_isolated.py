@@ -1,0 +1,245 @@
+"""Stages that run in a process of their own: what counts, what does not, and what is run here instead."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+#: Runs a script in a project of its own; returns what it printed, and the outcomes of its stages.
+Run = Callable[..., tuple[str, list[str]]]
+
+_HEAD = """
+import sys, os, cachec
+cache = cachec.Cache(os.environ["STORE"], log="off")
+def show(stage, *args, **kwargs):
+    value, outcome = stage.call(*args, **kwargs)
+    print(value)
+    print(outcome.reason.value + (f" ({outcome.detail})" if outcome.detail else ""), file=sys.stderr)
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / ".git").mkdir()
+    return folder
+
+
+@pytest.fixture
+def run(tmp_path: Path, project: Path) -> Run:
+    def go(text: str, *args: str, env: dict[str, str] | None = None, folder: Path = project) -> tuple[str, list[str]]:
+        (folder / "main.py").write_text(_HEAD + text)
+        environ = {**os.environ, "STORE": str(tmp_path / "store"), "CACHEC_ISOLATED": "1", **(env or {})}
+        ended = subprocess.run(
+            [sys.executable, "main.py", *args], cwd=folder, env=environ, capture_output=True, text=True, check=False
+        )
+        assert ended.returncode == 0, ended.stderr
+        outcomes = [line for line in ended.stderr.splitlines() if line.startswith(("hit", "miss:", "bypass:", "error:"))]
+        return ended.stdout, outcomes
+
+    return go
+
+
+_SCALE = """
+import helper
+BASE = 10
+class Config:
+    width = 4
+@cache.stage
+def f(x):
+    return helper.scale(x) + BASE + Config.width, os.getpid()
+(value, worker), outcome = f.call(1)
+print(value, worker != os.getpid()); print(outcome.reason.value, file=sys.stderr)
+"""
+
+
+def test_a_miss_runs_in_another_process_and_the_next_is_a_hit(project: Path, run: Run) -> None:
+    (project / "helper.py").write_text("FACTOR = 3\ndef scale(x):\n    return x * FACTOR\n")
+    assert run(_SCALE) == ("17 True\n", ["miss:first-run"])
+    assert run(_SCALE) == ("17 True\n", ["hit"])
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "value"),
+    [
+        ("FACTOR = 3", "FACTOR = 4", 18),
+        ("return x * FACTOR", "return x - FACTOR", 12),
+        ("def scale", "from math import tau as FACTOR\ndef scale", None),
+    ],
+)
+def test_an_edit_of_a_helper_counts(project: Path, run: Run, before: str, after: str, value: int | None) -> None:
+    text = "FACTOR = 3\ndef scale(x):\n    return x * FACTOR\n"
+    (project / "helper.py").write_text(text)
+    run(_SCALE)
+    (project / "helper.py").write_text(text.replace(before, after))
+    printed, outcomes = run(_SCALE)
+    assert outcomes != ["hit"]
+    assert value is None or printed == f"{value} True\n"
+    (project / "helper.py").write_text(text)
+    assert run(_SCALE)[1] == ["hit"]
+
+
+@pytest.mark.parametrize("more", ["# a comment\n", '"""A text."""\n'])
+def test_comments_and_docstrings_do_not_count(project: Path, run: Run, more: str) -> None:
+    text = "FACTOR = 3\ndef scale(x):\n    return x * FACTOR\n"
+    (project / "helper.py").write_text(text)
+    run(_SCALE)
+    (project / "helper.py").write_text(more + text)
+    assert run(_SCALE)[1] == ["hit"]
+
+
+def test_what_the_program_sets_before_the_call_counts(project: Path, run: Run) -> None:
+    (project / "helper.py").write_text("FACTOR = 3\ndef scale(x):\n    return x * FACTOR\n")
+    setting = _SCALE.replace("(value, worker)", "helper.FACTOR = int(sys.argv[1])\n(value, worker)")
+    assert run(setting, "3")[0] == "17 True\n"
+    assert run(setting, "5") == ("19 True\n", ["miss:dependency-changed"])
+    assert run(setting, "3")[1] == ["hit"]
+    assert run(setting, "5")[1] == ["hit"]
+
+
+def test_another_checkout_hits(tmp_path: Path, project: Path, run: Run) -> None:
+    (project / "helper.py").write_text("FACTOR = 3\ndef scale(x):\n    return x * FACTOR\n")
+    run(_SCALE)
+    other = tmp_path / "elsewhere" / "other"
+    other.parent.mkdir()
+    subprocess.run(["cp", "-r", project, other], check=True)
+    assert run(_SCALE, folder=other) == ("17 True\n", ["hit"])
+
+
+_FILES = """
+import subprocess
+@cache.stage
+def f(how):
+    if how == "open":
+        return open("data.txt").read()
+    if how == "program":
+        return subprocess.run(["cat", "data.txt"], capture_output=True, text=True).stdout
+    if how == "listed":
+        return sorted(name for name in os.listdir(".") if name.startswith("data"))
+    if how == "there":
+        return os.path.exists("other.txt")
+    if how == "variable":
+        return os.environ.get("WIDTH")
+    return subprocess.run("echo $WIDTH", shell=True, capture_output=True, text=True).stdout
+show(f, sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize("how", ["open", "program", "listed", "there", "variable", "variable of a program"])
+def test_what_a_run_looks_up_counts(project: Path, run: Run, how: str) -> None:
+    (project / "data.txt").write_text("one")
+    first, outcomes = run(_FILES, how)
+    assert outcomes == ["miss:first-run (no entry of this stage yet)"]
+    assert run(_FILES, how) == (first, ["hit"])
+    if how in {"open", "program"}:
+        (project / "data.txt").write_text("two")
+    elif how == "listed":
+        (project / "data2.txt").write_text("two")
+    elif how == "there":
+        (project / "other.txt").write_text("two")
+    env = {"WIDTH": "7"} if how.startswith("variable") else {}
+    second, outcomes = run(_FILES, how, env=env)
+    assert second != first
+    assert outcomes[0].startswith("miss:")
+
+
+def test_a_crash_is_an_exception(run: Run) -> None:
+    text = """
+@cache.stage
+def f():
+    import ctypes
+    os.write(2, b"about to crash\\n")
+    ctypes.string_at(0)
+try:
+    f()
+except cachec.StageCrashed as error:
+    print(error.returncode, "about to crash" in error.stderr, "SIGSEGV" in str(error))
+"""
+    assert run(text)[0] == f"{-signal.SIGSEGV} True True\n"
+
+
+def test_a_stage_that_takes_too_long_is_ended(run: Run) -> None:
+    text = """
+import time
+@cache.stage(timeout=1.0)
+def f():
+    time.sleep(60)
+try:
+    f()
+except cachec.StageTimedOut as error:
+    print(error)
+"""
+    assert "did not return within 1 s" in run(text)[0]
+
+
+def test_an_exception_of_the_stage_is_raised_as_it_is(run: Run) -> None:
+    text = """
+class Own(Exception): pass
+@cache.stage
+def f():
+    raise Own("mine")
+try:
+    f()
+except Own as error:
+    print(error)
+"""
+    assert run(text)[0] == "mine\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ("values.append(1); return len(values)", "it changed its argument values"),
+        ("global COUNT; COUNT += 1; return COUNT", "it changed COUNT of __main__"),
+        ("import random; return random.random() < 2", "it drew from"),
+    ],
+)
+def test_what_changes_the_callers_state_runs_here(run: Run, body: str, why: str) -> None:
+    text = f"""
+COUNT = 1
+@cache.stage
+def f(values):
+    {body}
+show(f, [1, 2])
+print(COUNT)
+"""
+    printed, outcomes = run(text)
+    assert outcomes[0].startswith("bypass:not-isolated")
+    assert why in outcomes[0]
+    assert printed == run(text, env={"CACHEC_ISOLATED": "0"})[0]
+
+
+def test_an_argument_that_cannot_be_sent_runs_here(run: Run) -> None:
+    text = """
+@cache.stage(ignore=["log"])
+def f(log):
+    return log.name
+show(f, open("main.py"))
+"""
+    printed, outcomes = run(text)
+    assert printed == "main.py\n"
+    assert outcomes[0].startswith("bypass:not-isolated")
+
+
+def test_both_ways_are_compared(run: Run) -> None:
+    text = """
+@cache.stage
+def f():
+    return os.getpid()
+@cache.stage
+def g():
+    return 3
+value, outcome = f.call()
+print(value == os.getpid(), outcome.reason.value)
+show(g)
+"""
+    printed, outcomes = run(text, env={"CACHEC_MODE": "both", "CACHEC_ISOLATED": "0"})
+    assert printed == "True bypass:isolation-differs\n3\n"
+    assert outcomes[0].startswith("miss:first-run")
