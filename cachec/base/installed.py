@@ -27,6 +27,10 @@ class Installed:
         """Whether it is of Python's own library or of cachec, and in no package."""
         return path.startswith(self._library) and not path.startswith(self._packages)
 
+    def is_package(self, path: str) -> bool:
+        """Whether it is of an installed package."""
+        return path.startswith(self._packages)
+
     def is_project(self, path: str) -> bool:
         """Whether the file of a module is the project's."""
         return path.startswith("/") and not self.holds(path)

@@ -1,8 +1,8 @@
-"""The state of a process as code sees it: the globals of modules, as canonical bytes that two processes can compare.
+"""Values as canonical bytes that two processes can compare: equal where code that reads the values sees no difference.
 
-Two values have equal forms where they mean the same to code that reads them. Identity is seen inside of one value (the
-same list twice is not two equal lists), not between values. No code of the project runs while a form is made: attributes
-are read as ``object`` has them. Of classes of installed packages, ``__reduce_ex__`` and ``__getstate__`` are asked.
+Identity counts inside of one value (the same list twice is not two equal lists), not between values. No code of the
+project runs while a form is made: attributes are read as ``object`` has them. Of installed packages, classes are asked
+for ``__reduce_ex__`` and ``__getstate__``.
 
 Without a form are values whose content no other process can have: open files, generators, sockets, held locks. Neither
 have those that a compiled class does not show.
@@ -17,7 +17,7 @@ import logging
 import sys
 import types
 import weakref
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from typing import Any, Final
 
@@ -27,7 +27,7 @@ from cachec.base.texts import module_of
 from cachec.key.canonical import SCALARS
 from cachec.key.code_forms import code_form
 
-__all__ = ["Describe", "Forms", "differences", "table"]
+__all__ = ["Describe", "Forms"]
 
 #: What a plugin says of a value of its library: anything that has a form itself, or NotImplemented.
 Describe = Callable[[object], object]
@@ -42,14 +42,6 @@ _LONG: Final = 1024
 #: Py_TPFLAGS_HEAPTYPE (Include/object.h): the class was made by a class statement or a call, not compiled in.
 _HEAPTYPE: Final = 1 << 9
 
-#: Globals of every module that only tell where it comes from.
-_OF_MODULES: Final = frozenset(
-    {
-        *("__annotations__", "__builtins__", "__cached__", "__doc__", "__file__", "__loader__", "__name__"),
-        *("__package__", "__path__", "__spec__"),
-    }
-)
-
 #: Attributes of classes and functions that only tell of their text, or that Python makes of the others. Annotations are
 #: statements of the module, which count as its text.
 _OF_TEXT: Final = frozenset(
@@ -60,6 +52,9 @@ _OF_TEXT: Final = frozenset(
         *("__pydantic_core_schema__", "__pydantic_serializer__", "__pydantic_validator__"),
     }
 )
+
+#: What ``functools.singledispatch`` remembers of the calls that there were.
+_OF_DISPATCH: Final = frozenset({"_clear_cache", "cache_token", "dispatch_cache"})
 
 #: What may be code of a class's author when an instance is asked for its state.
 _STATE_METHODS: Final = ("__reduce_ex__", "__reduce__", "__getstate__", "__getnewargs_ex__", "__getnewargs__")
@@ -79,20 +74,16 @@ class _TooLargeError(_FormlessError):
     """A value holds too many others."""
 
 
-def no_description(_value: object) -> object:
-    """No plugin knows a value."""
-    return NotImplemented
-
-
 class Forms:
     """Makes forms of values in one state of this process: what it learns of classes holds until something changes.
 
     is_project: whether a file belongs to the project. describe: see ``Describe``.
     """
 
-    def __init__(self, is_project: Callable[[str], bool], describe: Describe = no_description) -> None:
+    def __init__(self, is_project: Callable[[str], bool], describe: Describe = lambda _value: NotImplemented) -> None:
         self.describe = describe
-        self.classes: dict[type, bytes] = {}
+        #: Forms of classes that refer to nothing around them, each with the ids of all that is in it.
+        self.classes: dict[type, tuple[bytes, frozenset[int]]] = {}
         self._is_project = is_project
         self._modules: dict[str, bool] = {}
 
@@ -126,10 +117,12 @@ class Forms:
 
     def _is_own_module(self, name: str) -> bool:
         module = sys.modules.get(name)
-        if module is None and "." in name:  # compiled packages have modules that are not imported
-            return self.is_own_module(name.rpartition(".")[0])
         path = getattr(module, "__file__", None)
-        return getattr(module, "__spec__", None) is None if path is None else self._is_project(path)
+        if path is not None:
+            return self._is_project(path)
+        if "." in name:  # compiled packages have modules that no import has made
+            return self.is_own_module(name.rpartition(".")[0])
+        return getattr(module, "__spec__", None) is None
 
     def is_installed(self, value: object, name: str) -> bool:
         """Whether an installed module has a class or a function under its own name, which then says it all."""
@@ -157,13 +150,15 @@ class _Walk:
         self._numbers: dict[int, int] = {}
         self._alive: list[object] = []  # an id is given again once its value is gone
         self._count = 0
-        self._lowest = 0  # the uppermost level that the value being written refers to
+        self._lowest = 0  # the uppermost level that the class being written refers to
+        self._inside: set[int] = set()  # what was met since its beginning
 
     def form(self, value: Any) -> bytes:
         cls = type(value)
         scalar = SCALARS.get(cls)
         if scalar is not None:
-            return _short(scalar(value))
+            form = scalar(value)
+            return form if len(form) <= _LONG else b"h" + bytes.fromhex(digest_bytes(form))
         key, level = id(value), len(self._levels)
         above = self._levels.get(key)
         if above is not None:
@@ -171,22 +166,20 @@ class _Walk:
             return b"^" + (level - above).to_bytes(2, "little")
         if key in self._numbers:
             return b"=" + self._numbers[key].to_bytes(4, "little")
-        self._spend(1)
+        self._count += 1
+        if self._count > MAX_VALUES:
+            raise _TooLargeError(f"over {MAX_VALUES:,} values")
         if level >= MAX_DEPTH:
             raise _TooLargeError(f"values that are nested over {MAX_DEPTH} deep")
         if cls not in _VALUES and not issubclass(cls, type):
             self._numbers[key] = len(self._numbers)
         self._alive.append(value)
         self._levels[key] = level
+        self._inside.add(key)
         try:
             return self._class(value) if issubclass(cls, type) else self._content(value, cls)
         finally:
             del self._levels[key]
-
-    def _spend(self, count: int) -> None:
-        self._count += count
-        if self._count > MAX_VALUES:
-            raise _TooLargeError(f"over {MAX_VALUES:,} values")
 
     def node(self, kind: str, *parts: bytes) -> bytes:
         """A form of one kind. Each part says its own length."""
@@ -194,22 +187,21 @@ class _Walk:
 
     def forms(self, kind: str, values: Iterable[object]) -> bytes:
         """Values in order."""
-        return self.node(kind, *[self.form(value) for value in values])
+        return self.node(kind, *map(self.form, values))
 
     def unordered(self, kind: str, values: Iterable[object]) -> bytes:
         """Values in the order of their forms."""
-        return self.node(kind, *sorted(self._alone(value) for value in values))
+        numbers, forms = self._numbers, []
+        for value in values:
+            self._numbers = {}
+            forms.append(self.form(value))
+        self._numbers = numbers
+        return self.node(kind, *sorted(forms))
 
     def pairs(self, kind: str, pairs: Iterable[tuple[object, object]]) -> bytes:
         """Keys and values in order."""
-        return self.node(kind, *[self.form(key) + self.form(value) for key, value in pairs])
-
-    def _alone(self, value: object) -> bytes:
-        numbers, self._numbers = self._numbers, {}
-        try:
-            return self.form(value)
-        finally:
-            self._numbers = numbers
+        form = self.form
+        return self.node(kind, *[form(part) for pair in pairs for part in pair])
 
     # --- classes
 
@@ -218,19 +210,21 @@ class _Walk:
         if not cls.__flags__ & _HEAPTYPE or self._forms.is_installed(cls, cls.__qualname__):
             return self.forms("named", name)
         known = self._forms.classes.get(cls)
-        if known is not None:
-            return known
-        level, lowest, numbers = len(self._levels) - 1, self._lowest, self._numbers
-        self._lowest, self._numbers = level, {}
+        # From inside of something that the class leads to, it is written another way: up to there and no further.
+        if known is not None and known[1].isdisjoint(self._levels.keys() - {id(cls)}):
+            self._inside |= known[1]
+            return known[0]
+        outer, level = (self._lowest, self._numbers, self._inside), len(self._levels) - 1
+        self._lowest, self._numbers, self._inside = level, {}, {id(cls)}
         try:
             parts = [self.forms("name", (*name, type(cls), *cls.__bases__))]
             parts += [part for key, value in list(vars(cls).items()) if (part := self._class_part(key, value))]
             form = b"c" + bytes.fromhex(digest_bytes(self.node("class", *parts)))
-            if self._lowest >= level:  # it refers to nothing around it
-                self._forms.classes[cls] = form
+            if self._lowest >= level:
+                self._forms.classes[cls] = form, frozenset(self._inside)
             return form
         finally:
-            self._lowest, self._numbers = min(lowest, self._lowest), numbers
+            self._lowest, self._numbers, self._inside = min(outer[0], self._lowest), outer[1], outer[2] | self._inside
 
     def _class_part(self, name: str, value: object) -> bytes:
         if name in _OF_TEXT:
@@ -253,11 +247,10 @@ class _Walk:
         for base, inherited in _INHERITED:
             if issubclass(cls, base):
                 return inherited(self, value)
-        described = self._forms.describe(value)
-        if described is not NotImplemented:
-            return self.forms("described", (cls, described))
-        name = f"{module_of(cls)}.{cls.__qualname__}"
-        by_name = _BY_NAME.get(name)
+        described = self._described(value)
+        if described:
+            return described
+        by_name = _BY_NAME.get(f"{module_of(cls)}.{cls.__qualname__}")
         if by_name is not None:
             return by_name(self, value)
         if class_attribute(cls, "__cachec_stage__"):
@@ -268,6 +261,14 @@ class _Walk:
             if isinstance(own, str) and self._forms.is_installed(value, own):
                 return self.forms("named", (attribute(value, "__module__"), own))
         return self._instance(value, cls)
+
+    def _described(self, value: object) -> bytes:
+        cls = type(value)
+        try:
+            described = self._forms.describe(value)
+        except Exception as error:
+            raise _FormlessError(f"a {module_of(cls)}.{cls.__qualname__} that its plugin refuses: {error}") from error
+        return b"" if described is NotImplemented else self.forms("described", (cls, described))
 
     def _instance(self, value: Any, cls: type) -> bytes:
         base = next((each for each in _BASES if issubclass(cls, each)), None)
@@ -287,12 +288,12 @@ class _Walk:
         if base is dict:
             return self.pairs("dict", dict.items(value))
         if base in (set, frozenset):
-            return self.unordered("set", base.__iter__(value))  # type: ignore[attr-defined]
+            return self.unordered("set", base.__iter__(value))
         if base in (list, tuple):
-            return self.forms("list", base.__iter__(value))  # type: ignore[attr-defined]
+            return self.forms("list", base.__iter__(value))
         if base is bytearray:
             return self.form(bytes(memoryview(value)))
-        return self.form(base.__getnewargs__(value)[0] if base in (str, bytes) else _PLAIN[base](value))  # type: ignore[attr-defined]
+        return self.form(base.__getnewargs__(value)[0] if base in (str, bytes) else _PLAIN[base](value))
 
     def _reduced(self, value: Any, cls: type, reduce: Callable[[Any], Any] | None) -> bytes:
         try:
@@ -310,10 +311,13 @@ class _Walk:
         name = value.__module__, value.__qualname__
         if self._forms.is_installed(value, value.__qualname__):
             return self.forms("named", name)
+        described = self._described(value)
+        if described:
+            return described
         cells = dict(zip(value.__code__.co_freevars, value.__closure__ or (), strict=True))
-        if value.__globals__ is vars(functools):  # what singledispatch remembers of the calls that there were
-            cells.pop("dispatch_cache", None), cells.pop("cache_token", None)
-        held = [(key, part) for key, part in value.__dict__.items() if key not in _OF_TEXT]
+        if value.__globals__ is vars(functools):
+            cells = {name: cell for name, cell in cells.items() if name not in _OF_DISPATCH}
+        held = [(key, part) for key, part in value.__dict__.items() if key not in _OF_TEXT | _OF_DISPATCH]
         parts = [self.form((*name, value.__defaults__, value.__kwdefaults__, tuple(cells.values())))]
         return self.node("function", *parts, self.pairs("attributes", held), code_form(value.__code__))
 
@@ -336,13 +340,9 @@ class _Walk:
         return self.node("array", self.form(placed), self.form(digest_bytes(memoryview(flat.reshape(-1).view("u1")))))
 
 
-def _short(form: bytes) -> bytes:
-    return form if len(form) <= _LONG else b"h" + bytes.fromhex(digest_bytes(form))
-
-
 def _module(walk: _Walk, value: types.ModuleType) -> bytes:
     name = attribute(value, "__name__")
-    if sys.modules.get(name) is not value:  # type: ignore[call-overload]
+    if sys.modules.get(name) is not value:
         raise _FormlessError(f"a module that is not in sys.modules ({name})")
     return walk.forms("module", (name,))
 
@@ -381,10 +381,6 @@ def _context_variable(walk: _Walk, value: ContextVar[Any]) -> bytes:
         return walk.forms("context", (value.name,))
 
 
-def _reference(walk: _Walk, value: weakref.ref[Any]) -> bytes:
-    return walk.forms("weak", (value(),))
-
-
 def _logger(walk: _Walk, value: logging.Logger) -> bytes:
     return walk.forms("logger", (value.name, value.level, value.disabled, value.propagate))
 
@@ -421,8 +417,8 @@ _HANDLERS: Final[dict[type, Callable[[_Walk, Any], bytes]]] = {
     types.GetSetDescriptorType: _descriptor,
     types.MemberDescriptorType: _descriptor,
     ContextVar: _context_variable,
-    weakref.ref: _reference,
-    weakref.KeyedRef: _reference,
+    weakref.ref: lambda walk, value: walk.forms("weak", (value(),)),
+    weakref.KeyedRef: lambda walk, value: walk.forms("weak", (value(),)),
 }
 
 _INHERITED: Final[tuple[tuple[type, Callable[[_Walk, Any], bytes]], ...]] = (
@@ -437,6 +433,10 @@ _BY_NAME: Final[dict[str, Callable[[_Walk, Any], bytes]]] = {
     "_thread.RLock": _lock,
     "_thread._local": lambda walk, value: walk.pairs("local", vars(value).items()),
     "_io.TextIOWrapper": _stream,
+    **dict.fromkeys(
+        (f"{module}.{kind}Path" for module in ("pathlib", "pathlib._local") for kind in ("Posix", "PurePosix")),
+        lambda walk, value: walk.forms("path", (type(value), str(value))),
+    ),
     "itertools.count": lambda walk, value: walk.forms("count", (repr(value),)),
     "cachec.cache.Cache": lambda walk, value: walk.forms("cache", (str(value.settings.store_folder),)),
     # The type of a field is an annotation.
@@ -450,34 +450,3 @@ _PLAIN: Final[dict[type, Callable[[Any], object]]] = {
     float: float.__float__,
     complex: complex.__complex__,
 }
-
-
-def table(
-    modules: Mapping[str, types.ModuleType], forms: Forms, names: Collection[str] | None = None
-) -> dict[str, dict[str, str]]:
-    """Module -> global -> digest of its form, empty where it has none.
-
-    modules: those of the project, and ``__main__``. names: only globals that are called so; None for all of them.
-    """
-    return {
-        module: {
-            name: forms.digest(value)
-            for name, value in list(vars(live).items())
-            if name not in _OF_MODULES and (names is None or name in names)
-        }
-        for module, live in modules.items()
-    }
-
-
-def differences(
-    mine: Mapping[str, Mapping[str, str]], theirs: Mapping[str, Mapping[str, str]]
-) -> list[tuple[str, str]]:
-    """The globals (module, name) of ``mine`` that ``theirs`` has not, or in another form, or that have no form; and
-    those of ``theirs`` that ``mine`` has deleted. Modules that only ``theirs`` has are not compared."""
-    found = []
-    for module, own in mine.items():
-        other = theirs.get(module, {})
-        for name in {**own, **other}:
-            if not own.get(name) or own[name] != other.get(name):
-                found.append((module, name))
-    return found

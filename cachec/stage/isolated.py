@@ -15,7 +15,7 @@ from cachec.base.installed import Installed
 from cachec.codecs import decode
 from cachec.commands.traced import Changed, Reads
 from cachec.errors import StageCrashed, StageTimedOut, shown
-from cachec.key import ambient, forms, process_state
+from cachec.key import ambient, process_state, state
 from cachec.key.tools.environment import OBEYED_NAME, variable_digest
 from cachec.model import Node, Read, Reason
 from cachec.stage.run import Finished, Run
@@ -48,6 +48,7 @@ class IsolatedRun(Run):
         main = main_of()
         self._main = main
         setup = Setup(
+            folder=os.getcwd(),
             path=[os.path.abspath(path) if path else os.getcwd() for path in sys.path],
             argv=list(sys.argv),
             modules=[name for name in self._modules if name != "__main__"],
@@ -55,7 +56,7 @@ class IsolatedRun(Run):
             values={} if main is None else self._needed(main),
         )
         try:
-            ran = caller.run(setup, self._call, self._values, timeout=timeout)
+            ran = self._tools.starters.run(setup, self._call, self._values, timeout=timeout)
         except caller.TimedOut as error:
             raise StageTimedOut(self._stage.options.name, timeout or 0.0) from error
         if ran.failed:
@@ -95,7 +96,7 @@ class IsolatedRun(Run):
 
     def _call(self, prepared: Prepared) -> Call:
         """What is to be run, once it is known what the worker has imported."""
-        table = forms.table(self._modules, self._tools.requests.forms.now())
+        table = state.table(self._modules, self._tools.requests.forms.now())
         self._table, self._prepared = table, prepared
         carried: dict[str, dict[str, Any]] = {}
         missing: list[tuple[str, str]] = []
@@ -154,7 +155,9 @@ class IsolatedRun(Run):
             self.recorder.keep_out(Reason(done.kept_out[0]), done.kept_out[1])
         for read in done.reads:
             self.recorder.seen(read)
-        passed = _Passed(self, traced.accesses.inputs)
+        for path in done.files:
+            self.recorder.seen(Read("content", path, "", self._tools.looker.present(Read("content", path, "", ""), {}) or ""))
+        passed = _Passed(self, done.packages)
         reads = Reads(traced, self.recorder.digests, os.getcwd(), is_cache=self._is_cache, passes=passed)
         try:
             for read in reads.all():
@@ -246,8 +249,8 @@ class _Passed:
     """Says which lookups of a run are no inputs, or count in another way. owners: the distributions of files that it
     opened."""
 
-    def __init__(self, run: IsolatedRun, inputs: tuple[Input, ...]) -> None:
-        del inputs
+    def __init__(self, run: IsolatedRun, packages: tuple[str, ...]) -> None:
+        """packages: a file of each that was imported."""
         self.owners: set[str] = set()
         self._installed = run._installed
         self._distributions = Distributions()
@@ -258,6 +261,10 @@ class _Passed:
         self._below = tuple(os.path.join(path, "") for path in paths if os.path.isdir(path))
         self._above = _folders_above([os.getcwd(), os.path.expanduser("~"), *sys.path, *_temporary()])
         self._temporary = frozenset(map(os.path.realpath, _temporary()))
+        for path in packages:
+            owner = self._distributions.owner(path)
+            if owner is not None:
+                self.owners.add(owner.name)
 
     def __call__(self, full: str, each: Input) -> bool:
         path = os.path.normpath(full) if "/." in full or "//" in full else full

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -25,6 +26,7 @@ if TYPE_CHECKING:  # of stages: a command is looked up without any of it
     from cachec.recording import Recorder
     from cachec.stage.observing import Observing
     from cachec.weights import WeightSet
+    from cachec.worker.caller import Starters
     from cachec.weights.manifest import Folded
 
 _CHANGED = {
@@ -326,7 +328,7 @@ def describe_change(read: Read, keeps_out: str = "") -> str:
     return f"{read.kind} {read.where} {verb}"
 
 
-class Tools(msgspec.Struct, frozen=True):
+class Tools(msgspec.Struct, frozen=True, dict=True):
     """What a run works with: the parts of one opened cache."""
 
     store: Store
@@ -335,3 +337,10 @@ class Tools(msgspec.Struct, frozen=True):
     plugins: Plugins
     looker: Looker
     observing: Observing | None = None
+
+    @cached_property
+    def starters(self) -> Starters:
+        """What starts the processes of isolated stages."""
+        from cachec.worker.caller import Starters  # on a miss of one
+
+        return Starters()

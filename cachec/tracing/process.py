@@ -16,7 +16,7 @@ import signal
 import socket
 import struct
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -33,15 +33,9 @@ _PYTHON_SIGNALS = (signal.SIGPIPE, signal.SIGXFSZ)
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 1, 36, 37
 _NOT_FOUND = 127
 
-_TRACED, _BARE, _JOINS = b"t", b"b", b"j"
+_TRACED, _BARE = b"t", b"b"
 _LISTENER, _LISTENER_WITHOUT_PRIVILEGES, _NO_LISTENER = b"L", b"N", b"E"
 _NO_PROGRAM, _NO_FOLDER = b"X", b"C"
-_GO = b"g"
-
-#: Names the socket by which a program that joins its tracer speaks with it: see ``join``.
-_GATE = "CACHEC_TRACER"
-#: What comes by it: the token, the size of the filter, and the filter.
-_FILTER = struct.Struct("<II")
 
 
 class Command(NamedTuple):
@@ -56,6 +50,14 @@ class Command(NamedTuple):
     folder: str | None
     #: Descriptors for standard input, output and error; None: as they are.
     streams: tuple[int | None, int | None, int | None]
+    #: What the child calls in place of a program.
+    function: Callable[[], None] | None = None
+
+    @classmethod
+    def of_call(cls, function: Callable[[], None]) -> Command:
+        """A call in place of a program."""
+        name = getattr(function, "__name__", "a call")
+        return cls([], name, [], {}, None, (None, None, None), function)
 
     @classmethod
     def of(
@@ -114,19 +116,15 @@ class Child:
         machine: Architecture | None = None,
         program: bytes = b"",
         token: int = 0,
-        *,
-        joins: bool = False,
     ) -> None:
-        """joins: the program itself installs the filter, by ``join``, once it has done what is not to be traced."""
         self._command = command
-        self._joins = _FILTER.pack(token, len(program)) + program if joins else b""
         self._signals = signals
         self._returncode: int | None = None
         #: Where the child has ``program`` in its memory.
         self.program_address = 0
         arguments = program, token, signals.in_child(), signals.ends_with_us
         self.pid = 0
-        if program and is_large():  # without a filter an outer tracer would record what an interpreter looks up
+        if program and command.function is None and is_large():  # without a filter an outer tracer would record what an interpreter looks up
             self._spawn(arguments)
         if not self.pid:
             self._fork(machine, arguments)
@@ -172,16 +170,12 @@ class Child:
     def go_traced(self) -> tuple[int, bool] | None:
         """Return the listener, and whether the command can't gain privileges; None where a signal has ended it.
 
-        Raises NoListener, and the child has ended then unless it joins; and OSError where the folder can't be used.
+        Raises NoListener, and the child has ended then; and OSError where the folder can't be used.
         """
-        self._order(_JOINS + self._joins if self._joins else _TRACED)
+        self._order(_TRACED)
         message, fds, *_ = socket.recv_fds(self._socket, 16, 1)
         if fds:
-            if self._joins:
-                self._order(_GO)
             return fds[0], message == _LISTENER_WITHOUT_PRIVILEGES
-        if message[:1] == _NO_LISTENER and self._joins:
-            raise NoListener(int(message[1:]))
         self.reap()
         if message[:1] == _NO_LISTENER:
             raise NoListener(int(message[1:]))
@@ -378,34 +372,14 @@ def _run_child(
         kind = _LISTENER_WITHOUT_PRIVILEGES if is_unprivileged else _LISTENER
         _send_listener(machine, parent.fileno(), listener, kind, token)
         os.close(listener)
-    elif order == _JOINS:
-        os.set_inheritable(parent.fileno(), True)
-        command.environ[_GATE.encode()] = b"%d" % parent.fileno()
     elif order != _BARE:
         return  # the parent has ended
+    if command.function is not None:
+        parent.close()
+        gc.enable()
+        command.function()
+        os._exit(1)
     parent.send(_NO_PROGRAM + b"%d" % _execute(command))
-
-
-def join() -> None:
-    """Have the tracer that has started this program watch it from now on; nothing where no tracer waits for that.
-
-    To be called while there is one thread."""
-    gate = os.environ.pop(_GATE, "")
-    if not gate:
-        return
-    with socket.socket(fileno=int(gate)) as parent:
-        token, size = _FILTER.unpack(parent.recv(_FILTER.size, socket.MSG_WAITALL))
-        program, machine = parent.recv(size, socket.MSG_WAITALL), architecture()
-        assert machine is not None, "the supervisor runs on the same machine"
-        try:
-            listener, is_unprivileged = install(machine, program)
-        except OSError as error:
-            parent.send(_NO_LISTENER + b"%d" % (error.errno or 0))
-        else:
-            kind = _LISTENER_WITHOUT_PRIVILEGES if is_unprivileged else _LISTENER
-            _send_listener(machine, parent.fileno(), listener, kind, token)
-            os.close(listener)
-        parent.recv(1)
 
 
 def run_spawned(task: tuple[Any, ...], parent: int, *_: int) -> None:

@@ -1,9 +1,8 @@
 """The supervisor as a process of its own, for a caller that has threads and children of its own.
 
 There it may be a subreaper, reap what it finds, take signals and fork without a thread beside it; and no thread of the
-caller makes a traced command wait. The caller starts it by ``command_line``, with descriptors: of a file with the
-request, of an empty one for the report, and of a pipe that ends with the caller, if the command is to end then. The
-command gets the standard streams and the inheritable descriptors.
+caller makes a traced command wait. The caller starts it by ``command_line``, with two descriptors: of a file with the
+request, and of an empty one for the report. The command gets the standard streams and the inheritable descriptors.
 """
 
 from __future__ import annotations
@@ -17,9 +16,6 @@ from typing import NamedTuple
 
 from cachec.tracing.accesses import Accesses
 from cachec.tracing.codec import decode, encode
-
-#: How often, and with which pause, it is looked for processes to kill: what a killed one leaves behind comes to us.
-_ROUNDS, _ROUND_SECONDS = 100, 0.005
 
 #: The package itself is not imported: see ``spawn``.
 _MAIN = """
@@ -38,19 +34,15 @@ class Report(NamedTuple):
     accesses: Accesses
 
 
-def command_line(request: int, report: int, *alive: int) -> list[str]:
-    """Return what starts the supervisor: by this interpreter, which takes paths for the same bytes as this process.
-
-    alive: a pipe that the caller writes nothing to; the command is killed once the caller has closed it."""
+def command_line(request: int, report: int) -> list[str]:
+    """Return what starts the supervisor: by this interpreter, which takes paths for the same bytes as this process."""
     encoding, folder = f"utf8={sys.flags.utf8_mode}", os.path.dirname(os.path.dirname(__file__))
-    return [sys.executable, "-I", "-S", "-X", encoding, "-c", _MAIN, folder, *map(str, (request, report, *alive))]
+    return [sys.executable, "-I", "-S", "-X", encoding, "-c", _MAIN, folder, str(request), str(report)]
 
 
-def encode_request(
-    args: Sequence[str], program: str, environ: Mapping[str, str], cwd: str, *, joins: bool = False
-) -> bytes:
-    """Return the request to run ``program``. joins: see ``supervisor.trace``."""
-    return json.dumps([list(args), program, dict(environ), cwd, joins]).encode()
+def encode_request(args: Sequence[str], program: str, environ: Mapping[str, str], cwd: str) -> bytes:
+    """Return the request to run ``program``."""
+    return json.dumps([list(args), program, dict(environ), cwd]).encode()
 
 
 def decode_report(data: bytes) -> Report:
@@ -69,15 +61,13 @@ def main() -> None:
     """Run the command of the request, and write the report."""
     from cachec.tracing.supervisor import trace
 
-    request, report, *alive = map(int, sys.argv[1:])
-    for fd in (report, *alive):
-        os.set_inheritable(fd, False)
+    request, report = map(int, sys.argv[1:])
+    os.set_inheritable(report, False)
     with open(request, "rb") as file:
-        args, program, environ, cwd, joins = json.load(file)
+        args, program, environ, cwd = json.load(file)
     started = time.time()
     try:
-        readers = dict.fromkeys(alive, _end_all)
-        record = encode(trace(args, program=program, env=environ, cwd=cwd, readers=readers, joins=joins))
+        record = encode(trace(args, program=program, env=environ, cwd=cwd))
         head = ["ended", started]
     except OSError as error:
         record, head = b"", ["OSError", error.errno, error.strerror, error.filename]
@@ -85,14 +75,3 @@ def main() -> None:
         record, head = b"", ["ValueError", str(error)]
     with open(report, "wb") as file:
         file.write(json.dumps(head).encode() + b"\n" + record)
-
-
-def _end_all() -> bool:
-    """Kill the command with all that it started, as the caller has ended."""
-    from cachec.tracing.process import kill_traced
-
-    for _ in range(_ROUNDS):
-        if not kill_traced():
-            break
-        time.sleep(_ROUND_SECONDS)
-    return False

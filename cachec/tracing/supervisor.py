@@ -45,7 +45,6 @@ def trace(
     descriptors: Sequence[int] = (),
     readers: Mapping[int, Reader] | None = None,
     ends_with_us: bool = False,
-    joins: bool = False,
 ) -> Accesses:
     """Run ``command`` once, and return how it ended and what it looked up and changed.
 
@@ -53,8 +52,7 @@ def trace(
     of ``subprocess``; None: the first word of the command. stdin, stdout, stderr: descriptors; None: those of this
     process. descriptors: others that the command inherits, of which is told whether it uses one. readers: what takes
     data from descriptors while the command runs. ends_with_us: the command gets SIGTERM where this process is killed;
-    and a signal that is passed on to it ends this process too, unless the command ends well. joins: it calls
-    ``process.join`` where it is to be watched from. Only the main thread can
+    and a signal that is passed on to it ends this process too, unless the command ends well. Only the main thread can
     pass signals on, and ignore those of the terminal. Raises OSError where the program, the folder or a descriptor
     can't be used, and ValueError for words that the kernel does not take.
     """
@@ -67,9 +65,24 @@ def trace(
             problem = Problem(Reason.UNSUPPORTED_MACHINE, os.uname().machine)
             accesses = _Run(command_, readers or {}, signals).run_bare(problem)
         else:
-            accesses = _TracedRun(command_, readers or {}, signals, machine, descriptors, joins=joins).run()
+            accesses = _TracedRun(command_, readers or {}, signals, machine, descriptors).run()
     signals.end_with(accesses.returncode)
     return accesses
+
+
+def trace_call(function: Callable[[], None], readers: Mapping[int, Reader]) -> Accesses:
+    """Call ``function`` in a child of this process, which must have one thread, and return what ``trace`` does.
+
+    The child ends by ``os._exit``: with what ``function`` gives it, or else with 1. readers: as for ``trace``.
+    """
+    command = Command.of_call(function)
+    signals = Signals()
+    with signals.set(), subreaper():
+        machine = architecture()
+        if machine is None:
+            problem = Problem(Reason.UNSUPPORTED_MACHINE, os.uname().machine)
+            return _Run(command, readers, signals).run_bare(problem)
+        return _TracedRun(command, readers, signals, machine, ()).run()
 
 
 class _Run:
@@ -83,7 +96,7 @@ class _Run:
     def run_bare(self, problem: Problem, child: Child | None = None) -> Accesses:
         """Run the command without the filter, because of ``problem``. child: one that waits for its order."""
         child = child or Child(self._command, self._signals)
-        child.go_bare()  # to one that has failed to join it says the same
+        child.go_bare()
         try:
             poller = self._poller()
             while self._readers and not child.has_ended():
@@ -122,11 +135,8 @@ class _TracedRun(_Run):
         signals: Signals,
         machine: Architecture,
         descriptors: Sequence[int],
-        *,
-        joins: bool,
     ) -> None:
         super().__init__(command, readers, signals)
-        self._joins = joins
         self._machine = machine
         self._descriptors = descriptors
         self._recorder = Recorder()
@@ -143,7 +153,7 @@ class _TracedRun(_Run):
         token = int.from_bytes(os.urandom(4), "little") | 1
         program = assemble(self._machine, token, self._descriptors)
         others = children()
-        child = Child(self._command, self._signals, self._machine, program, token, joins=self._joins)
+        child = Child(self._command, self._signals, self._machine, program, token)
         try:
             refused = self._probe(child, program)
             if refused:
@@ -151,10 +161,9 @@ class _TracedRun(_Run):
             try:
                 started = child.go_traced()
             except NoListener as error:
-                joined = child if self._joins else None
                 if error.number != errno.EBUSY:
-                    return self.run_bare(Problem(Reason.NO_LISTENER, str(error)), joined)
-                return self._run_nested(others, joined)
+                    return self.run_bare(Problem(Reason.NO_LISTENER, str(error)))
+                return self._run_nested(others)
             if started is None:
                 problem = Problem(Reason.NO_LISTENER, "a signal ended the command before it started")
                 return unseen(child.reap(), problem)
@@ -182,17 +191,17 @@ class _TracedRun(_Run):
             self._recorder.uses_umask,
         )
 
-    def _run_nested(self, others: set[int], child: Child | None) -> Accesses:
-        """Run the command inside of another traced run: its supervisor records. child: one that has failed to join."""
+    def _run_nested(self, others: set[int]) -> Accesses:
+        """Run the command inside of another traced run: its supervisor records."""
         from cachec.tracing.codec import DamagedRecord, decode  # only nested runs need JSON
 
         refused = Problem(Reason.NESTED, "another tracer has the listener, and does not serve others")
         try:
             nested = NestedRun()
         except OSError:
-            return self.run_bare(refused, child)
+            return self.run_bare(refused)
         try:
-            returncode = self.run_bare(refused, child).returncode
+            returncode = self.run_bare(refused).returncode
             deadline = time.monotonic() + _GRACE_SECONDS
             while (left := find_survivors(others, children())) and time.monotonic() < deadline:
                 time.sleep(_GRACE_STEP_MS / 1000)

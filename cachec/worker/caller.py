@@ -1,10 +1,10 @@
-"""Starts a worker for one call, and talks with it until it has ended."""
+"""The caller's side: starts starters, has them make workers, and talks with these."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import signal
+import select
 import socket
 import subprocess
 import sys
@@ -14,18 +14,24 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from cachec.base import fsio
+from cachec.base.installed import Installed
 from cachec.commands.process import Ended as EndedProcess
 from cachec.commands.traced import Traced, untraced
 from cachec.store.locks import forking_to_exec
-from cachec.tracing.codec import DamagedRecord
-from cachec.tracing.standalone import command_line, decode_report, encode_request
-from cachec.worker import child
-from cachec.worker.messages import Call, Done, Failed, Output, Prepared, Setup
+from cachec.tracing.codec import DamagedRecord, decode
+from cachec.worker import starter
+from cachec.worker.messages import Call, Done, Failed, Output, Prepared, Setup, Start
 from cachec.worker.protocol import CannotSend, Channel, Ended
 from cachec.worker.values import Values, WeightRequest, answer_request
 
 #: What is kept of the standard error of a worker, for the message of one that crashed. Characters.
 _TAIL = 4000
+
+#: Seconds that a worker has to end by itself after an interrupt.
+_GRACE_SECONDS = 2.0
+
+#: Starters that wait for the next call; more are ended.
+_MOST_IDLE = 2
 
 
 class Ran(NamedTuple):
@@ -42,141 +48,232 @@ class TimedOut(Exception):
     """The stage took longer than it may."""
 
 
-def run(
-    setup: Setup,
-    make_call: Callable[[Prepared], Call],
-    values: Values,
-    *,
-    timeout: float | None = None,
-) -> Ran:
-    """Run a stage in a worker. make_call: what is to be run there, once it is known what the worker has.
-
-    Raises OSError where no process can be started, and TimedOut. KeyboardInterrupt ends the worker first.
-    """
-    deadline = None if timeout is None else time.monotonic() + timeout
-    worker = _Worker()
-    try:
-        done, failed = worker.converse(setup, make_call, values, deadline)
-    except BaseException as error:
-        worker.stop(gently=isinstance(error, KeyboardInterrupt))
-        raise
-    traced = worker.end()
-    return Ran(done, failed, traced, worker.tail)
-
-
-class _Worker:
-    """The process, its supervisor, and the conversation with it."""
+class Starters:
+    """The starters of one opened cache. Each has one worker at a time; those that have none wait for the next."""
 
     def __init__(self) -> None:
-        self._report = os.memfd_create("report")
-        request = os.memfd_create("request")
-        ours, theirs = socket.socketpair()
-        reader, self._alive = os.pipe2(os.O_CLOEXEC)
+        self._idle: list[_Starter] = []
+        self._lock = threading.Lock()
+
+    def run(
+        self,
+        setup: Setup,
+        make_call: Callable[[Prepared], Call],
+        values: Values,
+        *,
+        timeout: float | None = None,
+    ) -> Ran:
+        """Run a stage in a worker. make_call: what is to be run there, once it is known what the worker has.
+
+        Raises OSError where no process can be started, and TimedOut. KeyboardInterrupt ends the worker first.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        one = self._take(setup.path)
         try:
-            words = child.command_line(theirs.fileno())
-            os.write(request, encode_request(words, sys.executable, os.environ, os.getcwd(), joins=True))
-            os.lseek(request, 0, os.SEEK_SET)
-            self._started = time.time()
+            ran = one.run(setup, make_call, values, deadline)
+        except BaseException as error:
+            one.stop(gently=isinstance(error, KeyboardInterrupt))
+            raise
+        self._give_back(one)
+        return ran
+
+    def close(self) -> None:
+        """End the starters that wait."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for one in idle:
+            one.stop(gently=False)
+
+    def _take(self, path: list[str]) -> _Starter:
+        """One that waits, if it was started in a state like that of now; else a new one."""
+        state = _state(path)
+        while True:
+            with self._lock:
+                one = self._idle.pop() if self._idle else None
+            if one is None:
+                return _Starter(state)
+            if one.fits(state):
+                return one
+            one.stop(gently=False)
+
+    def _give_back(self, one: _Starter) -> None:
+        with self._lock:
+            if len(self._idle) < _MOST_IDLE and one.is_alive:
+                self._idle.append(one)
+                return
+        one.stop(gently=False)
+
+
+class _State(NamedTuple):
+    """What a starter has of its caller from the start. pid: of the caller: a child of it has starters of its own."""
+
+    pid: int
+    path: tuple[str, ...]
+    environ: dict[str, str]
+
+
+def _state(path: list[str]) -> _State:
+    environ = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+    return _State(os.getpid(), tuple(path), environ)
+
+
+class _Starter:
+    """The process, and the conversation with it and its workers."""
+
+    def __init__(self, state: _State) -> None:
+        self._state = state
+        ours, theirs = socket.socketpair()
+        try:
             with forking_to_exec():
                 self._process = subprocess.Popen(
-                    command_line(request, self._report, reader),
+                    starter.command_line(theirs.fileno()),
                     stdin=subprocess.DEVNULL,
                     stderr=subprocess.PIPE,
-                    pass_fds=(request, self._report, reader, theirs.fileno()),
+                    pass_fds=(theirs.fileno(),),
+                    env=os.environ,
                 )
         except BaseException:
-            for fd in (self._alive, self._report):
-                os.close(fd)
             ours.close()
             raise
         finally:
             theirs.close()
-            os.close(request)
-            os.close(reader)
-        self._channel = Channel(ours.detach())
-        self.tail = ""
-        self._relay = threading.Thread(target=self._relay_errors, daemon=True)
-        self._relay.start()
+        self._control = Channel(ours.detach())
+        self.is_alive = True
+        self._tail = ""
+        threading.Thread(target=self._relay_errors, daemon=True).start()
+        self._control.send(Start(list(state.path), _packages()))
+        self._is_ready = False
 
-    def converse(
+    def fits(self, state: _State) -> bool:
+        """Whether a worker of it would be as one that is started now."""
+        return self.is_alive and self._state == state and self._process.poll() is None
+
+    def run(
         self, setup: Setup, make_call: Callable[[Prepared], Call], values: Values, deadline: float | None
-    ) -> tuple[Done | None, str]:
-        """What the stage returned, or why it can't be run here; neither where the worker ended."""
+    ) -> Ran:
+        """Have a worker made, and talk with it until it has ended."""
+        self._tail = ""
+        started = time.time()
+        ours, theirs = socket.socketpair()
+        report = os.memfd_create("report")
         try:
-            self._channel.send(setup, values)
-            prepared = self._next(deadline)
+            channel = Channel(ours.detach())
+            try:
+                if not self._is_ready:
+                    self._receive(self._control, deadline)
+                    self._is_ready = True
+                self._control.send(None, fds=(theirs.fileno(), report))
+                theirs.close()
+                done, failed = self._converse(channel, setup, make_call, values, deadline)
+            finally:
+                channel.close()
+            returncode = self._returncode(deadline)
+            return Ran(done, failed, self._traced(report, returncode, started), self._tail)
+        finally:
+            theirs.close()
+            os.close(report)
+
+    def stop(self, *, gently: bool) -> None:
+        """End it. gently: after an interrupt, which a terminal sends to the worker too, that gets a moment to end."""
+        self.is_alive = False
+        if self._state.pid != os.getpid():
+            return  # it is the parent's
+        if gently:
+            select.select([self._control.fileno()], [], [], _GRACE_SECONDS)
+        self._control.close()  # it ends by that, and kills its worker
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_GRACE_SECONDS)
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+
+    def _converse(
+        self,
+        channel: Channel,
+        setup: Setup,
+        make_call: Callable[[Prepared], Call],
+        values: Values,
+        deadline: float | None,
+    ) -> tuple[Done | None, str]:
+        """What the stage returned, or why it can't be run there; neither where the worker ended before."""
+        try:
+            channel.send(setup, values)
+            prepared = self._receive(channel, deadline)
             if isinstance(prepared, Failed):
                 return None, prepared.words
-            self._channel.send(make_call(prepared), values)
+            channel.send(make_call(prepared), values)
             while True:
-                message = self._next(deadline)
+                message = self._receive(channel, deadline)
                 if isinstance(message, Output):
                     (sys.stdout, sys.stderr)[message.stream].write(message.text)
                 elif isinstance(message, WeightRequest):
                     answer, fds = answer_request(message, values.weights)
-                    self._channel.send(answer, fds=fds)
+                    channel.send(answer, fds=fds)
                     for fd in fds:
                         os.close(fd)
                 elif isinstance(message, Failed):
                     return None, message.words
                 else:
-                    return message, ""
+                    return message, ""  # type: ignore[return-value] # it is Done
         except Ended:
             return None, ""
         except CannotSend as error:
             return None, str(error)
 
-    def end(self) -> Traced:
-        """Wait for the end of the process, and return what the tracer saw."""
-        self._channel.close()
-        self._process.wait()
-        self._relay.join(1.0)  # what a process left behind writes, nobody waits for
-        data = fsio.pread_exact(self._report, 0, os.fstat(self._report).st_size)
-        self._close()
-        ended = EndedProcess(self._process.returncode, b"", b"", None)
-        try:
-            told = decode_report(data)
-        except (DamagedRecord, OSError, ValueError) as error:
-            return Traced(ended, untraced(ended, f"the supervisor failed: {error}"), self._started)
-        return Traced(ended._replace(returncode=told.accesses.returncode), told.accesses, told.started)
-
-    def stop(self, *, gently: bool) -> None:
-        """End the process: after an interrupt, which the terminal sends to it too, it gets a moment for that."""
-        if gently:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(_GRACE_SECONDS)
-        os.close(self._alive)  # the supervisor kills what is left
-        self._alive = -1
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_GRACE_SECONDS)
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGKILL)
-            self._process.wait()
-        self._channel.close()
-        self._close()
-
-    def _next(self, deadline: float | None) -> object:
+    def _receive(self, channel: Channel, deadline: float | None) -> object:
+        """The next message of the worker, or of the starter. Raises Ended, also where the worker has, and TimedOut."""
         left = None if deadline is None else max(deadline - time.monotonic(), 0.001)
-        try:
-            return self._channel.receive(timeout=left)[0]
-        except TimeoutError as error:
-            raise TimedOut from error
+        poller = select.poll()
+        for fd in {channel.fileno(), self._control.fileno()}:
+            poller.register(fd, select.POLLIN)
+        ready = [fd for fd, _ in poller.poll(None if left is None else left * 1000)]
+        if not ready:
+            raise TimedOut
+        if channel.fileno() not in ready:
+            raise Ended
+        return channel.receive()[0]
 
-    def _close(self) -> None:
-        for fd in (self._alive, self._report):
-            if fd >= 0:
-                os.close(fd)
+    def _returncode(self, deadline: float | None) -> int:
+        """How the worker ended; that of the starter, where that has ended too."""
+        try:
+            code = self._receive(self._control, deadline)
+            assert isinstance(code, int)
+            return code
+        except Ended:
+            self.is_alive = False
+            return self._process.wait()
+
+    def _traced(self, report: int, returncode: int, started: float) -> Traced:
+        ended = EndedProcess(returncode, b"", b"", None)
+        data = fsio.pread_exact(report, 0, os.fstat(report).st_size)
+        try:
+            return Traced(ended, decode(data), started)
+        except DamagedRecord as error:
+            return Traced(ended, untraced(ended, f"the supervisor failed: {error}"), started)
 
     def _relay_errors(self) -> None:
-        """Hand on what the worker writes to its standard error, and keep the end of it."""
+        """Hand on what workers write to their standard error, and keep the end of it."""
         source = self._process.stderr
         assert source is not None
         with source:
             while data := os.read(source.fileno(), 1 << 16):
                 with contextlib.suppress(OSError):
                     os.write(2, data)
-                self.tail = (self.tail + data.decode(errors="replace"))[-_TAIL:]
+                self._tail = (self._tail + data.decode(errors="replace"))[-_TAIL:]
 
 
-#: Seconds that a worker has to end by itself.
-_GRACE_SECONDS = 2.0
+def _packages() -> list[str]:
+    """The installed packages that this process has imported, in that order; but for what has threads or a main module
+    of its own."""
+    installed = Installed()
+    found: dict[str, None] = {}
+    for name, module in list(sys.modules.items()):
+        first = name.partition(".")[0]
+        file = getattr(module, "__file__", None)
+        if isinstance(file, str) and installed.is_package(file) and first not in _NOT_AHEAD:
+            found.setdefault(first)
+    return list(found)
+
+
+#: Packages that are not imported ahead: they look into the program that runs.
+_NOT_AHEAD = frozenset({"IPython", "_pytest", "coverage", "ipykernel", "pytest", "pytest_timeout", "xdist"})

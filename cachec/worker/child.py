@@ -9,6 +9,7 @@ import importlib
 import inspect
 import io
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -21,7 +22,7 @@ from cachec.base.hashing import FileDigests
 from cachec.base.installed import Installed
 from cachec.codecs.encoder import encode
 from cachec.errors import Uncacheable, UnstorableResult
-from cachec.key import ambient, forms, process_state
+from cachec.key import ambient, process_state, state
 from cachec.key.binding import Binding
 from cachec.key.described import FormsWithPlugins
 from cachec.key.guard import bare, replace_weights
@@ -31,7 +32,6 @@ from cachec.programs.registry import Plugins
 from cachec.recording import Recorder, recording
 from cachec.store.store import Store
 from cachec.tracing.nested import hidden
-from cachec.tracing.process import join
 from cachec.weights import WeightSet
 from cachec.worker.imports import Imports
 from cachec.worker.messages import Call, Done, Failed, Output, Prepared, Setup
@@ -40,30 +40,35 @@ from cachec.worker.protocol import CannotSend, Channel, Ended
 from cachec.worker.replay import replay
 from cachec.worker.values import WeightsRef, received_weights
 
-_MODULE = "cachec.worker.child"
+#: What cachec itself has imported, and no result depends on.
+_OWN = frozenset({"_cffi_backend", "_distutils_hack", "blake3", "cloudpickle", "diskcache", "msgspec", "typing_extensions"})
 
 
-def command_line(channel: int) -> list[str]:
-    """What starts a worker, with the flags of this interpreter. channel: the descriptor of its socket."""
-    from subprocess import _args_from_interpreter_flags as flags  # type: ignore[attr-defined] # as multiprocessing does
-
-    # The folder of cachec comes first for these two imports alone: ``Setup.path`` replaces the path.
-    folder = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    start = f"import sys; sys.path.insert(0, sys.argv.pop(1)); from {_MODULE} import main; main()"
-    return [sys.executable, *flags(), "-c", start, folder, str(channel)]
-
-
-def main() -> None:
-    """Serve the caller at the other end of a socket."""
-    fd = int(sys.argv[1])
-    os.set_inheritable(fd, False)
-    channel = Channel(fd)
+def serve(channel: Channel, common: Common) -> None:
+    """Serve the caller at the other end, and end the process."""
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # as Python has them
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        Worker(channel).serve()
+        Worker(channel, common).serve()
     except Ended:
         pass  # the caller is gone, and nobody waits for the result
+    except KeyboardInterrupt:
+        os._exit(130)
     finally:
         _end()
+
+
+class Common:
+    """What a starter has ready for all of its workers."""
+
+    def __init__(self) -> None:
+        self.installed = Installed()
+        self.plugins = Plugins(Distributions())
+        self.forms = FormsWithPlugins(self.plugins)
+        self.variables = Variables()
+        self.plugins.all()
+        self.variables.install()
 
 
 def _end() -> None:
@@ -78,13 +83,11 @@ def _end() -> None:
 class Worker:
     """Serves one call."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Channel, common: Common) -> None:
         self._channel = channel
-        self._installed = Installed()
+        self._installed, self._variables = common.installed, common.variables
+        self._plugins, self._forms = common.plugins, common.forms
         self._imports = Imports(self._installed.is_project, hidden)
-        self._variables = Variables()
-        self._plugins = Plugins(Distributions())
-        self._forms = FormsWithPlugins(self._plugins)
 
     def serve(self) -> None:
         """Make ready, run the stage, and send what came of it."""
@@ -113,13 +116,10 @@ class Worker:
         return value
 
     def _prepare(self, setup: Setup) -> Prepared | Failed:
+        os.chdir(setup.folder)
         sys.path[:] = setup.path
         sys.argv[:] = setup.argv
-        self._plugins.all()
-        # What Python and cachec themselves look up is no input of the stage; the key has their versions.
-        join()
         self._imports.install()
-        self._variables.install()
         name = ""
         try:
             with _silent():
@@ -136,8 +136,18 @@ class Worker:
             ambient={},
         )
 
+    def _packages(self) -> Iterator[str]:
+        """A file of each installed package that is imported."""
+        seen = set()
+        for name, module in list(sys.modules.items()):
+            first = name.partition(".")[0]
+            file = getattr(module, "__file__", None)
+            if first not in seen and first not in _OWN and isinstance(file, str) and self._installed.is_package(file):
+                seen.add(first)
+                yield file
+
     def _table(self) -> dict[str, dict[str, str]]:
-        return forms.table(self._modules(), self._forms.now())
+        return state.table(self._modules(), self._forms.now())
 
     def _modules(self) -> dict[str, Any]:
         """The project's modules that this process has imported."""
@@ -181,6 +191,8 @@ class Worker:
             seconds=seconds,
             reads=(*recorder.reads(), *self._imports.reads(), *self._variables.reads()),
             names=frozenset(self._imports.names()),
+            packages=tuple(self._packages()),
+            files=tuple(sorted(path for path in self._variables.opened if not self._installed.holds(path))),
             imported={name: names for name, names in self._table().items() if name not in before["globals"]},
             changed=self._changed(call, before, generators),
             kept_out=None if kept_out is None else (kept_out[0].value, kept_out[1]),

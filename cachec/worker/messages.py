@@ -14,14 +14,26 @@ from cachec.model import Read
 Table = Mapping[str, Mapping[str, str]]
 
 
+class Start(NamedTuple):
+    """What a starter begins with. path: ``sys.path``. packages: installed ones, to be imported in that order."""
+
+    path: list[str]
+    packages: list[str]
+
+
+class Started(NamedTuple):
+    """A starter can make workers."""
+
+
 class Setup(NamedTuple):
     """What a worker begins with.
 
-    path: ``sys.path``. argv: ``sys.argv``. modules: the project's modules that the caller has imported, in that order.
+    folder: the current one. path: ``sys.path``. argv: ``sys.argv``. modules: the project's modules that the caller has imported, in that order.
     main: how the caller's ``__main__`` was made, None where it is not the project's. values: those of its globals that
     its definitions need, as messages (``protocol.encode``) cannot be shared: name -> value.
     """
 
+    folder: str
     path: list[str]
     argv: list[str]
     modules: list[str]
@@ -79,7 +91,8 @@ class Done(NamedTuple):
     """A stage has returned.
 
     node: the result, as ``codecs`` encode it, in JSON. seconds: it took. reads: what Python code looked up: modules,
-    code, variables, weights; and what nested stages read. names: of globals that the code which ran reads. imported: the
+    code, variables, weights; and what nested stages read. names: of globals that the code which ran reads. packages: a file of each installed package that is imported.
+    files: opened while the starter imported them. imported: the
     globals of modules that were imported since ``Prepared``. changed:
     what the run changed that belongs to the caller, in words; empty for nothing. kept_out: why it must not be stored
     (the value of a ``model.Reason``, and words), None where it may be.
@@ -89,6 +102,8 @@ class Done(NamedTuple):
     seconds: float
     reads: tuple[Read, ...]
     names: frozenset[str]
+    packages: tuple[str, ...]
+    files: tuple[str, ...]
     imported: Table
     changed: str
     kept_out: tuple[str, str] | None

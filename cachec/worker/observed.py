@@ -23,6 +23,9 @@ class Variables:
     def __init__(self) -> None:
         self._read: dict[str, str] = {}
         self._set: set[str] = set()
+        #: Whether packages are being imported for workers to come. What they open then, no tracer sees.
+        self.is_loading = False
+        self.opened: set[str] = set()
         self._lock = threading.Lock()
 
     def install(self) -> None:
@@ -64,9 +67,11 @@ class Variables:
         os.environ.__class__ = Environ
         assert isinstance(os.environ, MutableMapping)
 
-        def heard(event: str, _arguments: tuple[Any, ...]) -> None:
+        def heard(event: str, arguments: tuple[Any, ...]) -> None:
             if event in _STARTS:
                 self.note_program()
+            elif event == "open" and self.is_loading and isinstance(arguments[0], str):
+                self.opened.add(os.path.abspath(arguments[0]))
 
         sys.addaudithook(heard)
 

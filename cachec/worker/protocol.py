@@ -160,6 +160,10 @@ class Channel:
             self.send(request)
             return self.receive()
 
+    def fileno(self) -> int:
+        """The descriptor of this end."""
+        return self._socket.fileno()
+
     def close(self) -> None:
         """End the conversation."""
         self._socket.close()

@@ -1,0 +1,63 @@
+"""The state of a process as its code sees it: the globals of the project's modules, which caller and worker compare."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from types import ModuleType
+from typing import Final
+
+from cachec.programs.registry import Plugins
+from cachec.key.forms import Describe, Forms
+
+#: Globals of every module that only tell where it comes from.
+_OF_MODULES: Final = frozenset(
+    {
+        *("__annotations__", "__builtins__", "__cached__", "__doc__", "__file__", "__loader__", "__name__"),
+        *("__package__", "__path__", "__spec__"),
+    }
+)
+
+
+def described_by(plugins: Plugins) -> Describe:
+    """What the installed plugins say of values of their libraries, for ``Forms``."""
+
+    def describe(value: object) -> object:
+        plugin = plugins.for_type(type(value))
+        if plugin is not None:
+            return plugin.fingerprint(value).digest
+        return NotImplemented
+
+    return describe
+
+
+def table(
+    modules: Mapping[str, ModuleType], forms: Forms, names: Collection[str] | None = None
+) -> dict[str, dict[str, str]]:
+    """Module -> global -> digest of its form, empty where it has none.
+
+    modules: those of the project, and ``__main__``. names: only globals that are called so; None for all of them.
+    """
+    return {
+        module: {
+            name: forms.digest(value)
+            for name, value in list(vars(live).items())
+            if name not in _OF_MODULES and (names is None or name in names)
+        }
+        for module, live in modules.items()
+    }
+
+
+def differences(
+    mine: Mapping[str, Mapping[str, str]], theirs: Mapping[str, Mapping[str, str]]
+) -> list[tuple[str, str]]:
+    """The globals (module, name) of which ``theirs`` has not the value that ``mine`` has.
+
+    With them are those without a form, those that only ``theirs`` has (``mine`` has deleted them), and all of a module
+    that ``theirs`` lacks. A module that only ``theirs`` has says nothing.
+    """
+    return [
+        (module, name)
+        for module, own in mine.items()
+        for name in {**own, **theirs.get(module, {})}
+        if not own.get(name) or own[name] != theirs.get(module, {}).get(name)
+    ]
