@@ -42,6 +42,16 @@ class IsolatedRun(Run):
 
     def execute(self, *, timeout: float | None) -> Done:
         """Run the stage, and record what it looked up. Raises Fallback, StageCrashed, StageTimedOut, OSError."""
+        known = self._tools.fallbacks.get(self._request.digest)
+        if known is not None:
+            raise Fallback(known)
+        try:
+            return self._executed(timeout)
+        except Fallback as fallback:
+            self._tools.fallbacks[self._request.digest] = str(fallback)
+            raise
+
+    def _executed(self, timeout: float | None) -> Done:
         self._installed = Installed()
         self._modules = self._project_modules()
         self._values = Values()

@@ -339,6 +339,11 @@ class Tools(msgspec.Struct, frozen=True, dict=True):
     observing: Observing | None = None
 
     @cached_property
+    def fallbacks(self) -> dict[str, str]:
+        """The keys of isolated stages that had to run in this process, each with the reason."""
+        return {}
+
+    @cached_property
     def starters(self) -> Starters:
         """What starts the processes of isolated stages."""
         from cachec.worker.caller import Starters  # on a miss of one

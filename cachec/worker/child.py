@@ -116,6 +116,7 @@ class Worker:
         return value
 
     def _prepare(self, setup: Setup) -> Prepared | Failed:
+        self._variables.asked_for_folder.clear()
         os.chdir(setup.folder)
         sys.path[:] = setup.path
         sys.argv[:] = setup.argv

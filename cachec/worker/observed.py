@@ -1,4 +1,5 @@
-"""What Python code of a worker looks up without a system call: variables; and whether it starts programs."""
+"""What Python code of a worker looks up without a traced call: variables and the current folder; and whether it starts
+programs."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import threading
 from collections.abc import Iterator, MutableMapping
 from typing import Any
 
+from cachec.key.dependencies import path_digest
 from cachec.key.tools.environment import OBEYED_NAME, variable_digest
 from cachec.model import Read
 
@@ -26,6 +28,8 @@ class Variables:
         #: Whether packages are being imported for workers to come. What they open then, no tracer sees.
         self.is_loading = False
         self.opened: set[str] = set()
+        #: The current folders that code has asked for.
+        self.asked_for_folder: set[str] = set()
         self._lock = threading.Lock()
 
     def install(self) -> None:
@@ -74,6 +78,16 @@ class Variables:
                 self.opened.add(os.path.abspath(arguments[0]))
 
         sys.addaudithook(heard)
+        getcwd = os.getcwd
+
+        def recorded_getcwd() -> str:
+            """Return the current folder, which counts as a value."""
+            folder = getcwd()
+            variables.asked_for_folder.add(folder)
+            return folder
+
+        recorded_getcwd.__name__ = recorded_getcwd.__qualname__ = "getcwd"
+        os.getcwd = recorded_getcwd
 
     def note_program(self) -> None:
         """Another program has started, and may obey any variable."""
@@ -85,7 +99,8 @@ class Variables:
 
     def reads(self) -> list[Read]:
         """What was read."""
-        return [Read("env", name, "", digest) for name, digest in sorted(self._read.items())]
+        variables = [Read("env", name, "", digest) for name, digest in sorted(self._read.items())]
+        return [*variables, *(Read("cwd", path, "", path_digest(path)) for path in sorted(self.asked_for_folder))]
 
     def _note(self, name: object) -> None:
         if not isinstance(name, str) or name in self._read or name in self._set:

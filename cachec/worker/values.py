@@ -7,6 +7,7 @@ its name. Nothing whose copy could differ is sent at all: the stage then runs in
 
 from __future__ import annotations
 
+import io
 import mmap
 import os
 import sys
@@ -80,6 +81,8 @@ class Values(Sending):
             return _program, (value.ir, value.format, value.manifest, value.canonical)
         if kind is Manifest:
             return _manifest, (value.encoded(), dict(value.callers), dict(value.folded))
+        if isinstance(value, io.IOBase):
+            raise CannotSend(f"an open file ({kind.__name__})")  # cloudpickle would send its content
         if kind.__module__ == "numpy" and kind.__name__ == "ndarray":
             return _reduce_array(value)
         return NotImplemented
