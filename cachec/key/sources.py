@@ -1,0 +1,371 @@
+"""What a run takes from the source text of a project: functions, statements of modules, and which modules there are.
+
+A text is cut into units. A *function* is the argument list and body of everything that has one: methods, nested
+functions and lambdas too. Bodies of functions inside it belong to those. The *statements* of a module are all else,
+so heads of functions (decorators, defaults, annotations) and class statements are among them. Comments, docstrings,
+positions and ``if __name__ == "__main__":`` of an imported module don't count.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.machinery
+import json
+import os
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TypeGuard
+
+import msgspec
+
+from cachec.base.hashing import FileDigests, Hasher, Memory, digest_bytes
+from cachec.base.kept import Kept
+from cachec.key.code import syntax
+from cachec.model import MALFORMED_JSON, Digest, Read
+
+#: Stands for a file that can't be read.
+ABSENT = digest_bytes(b"no such source")
+
+#: Version of ``Table``. A change of how a text is cut into units must change it.
+_VERSION = "1"
+
+#: Code objects of these names are parts of the function or statement that they stand in.
+_PARTS = re.compile(r"<(genexpr|listcomp|dictcomp|setcomp)>|<generic parameters of .*>")
+
+#: What ``ast.parse`` raises for a text that is not Python, or is nested too deeply.
+UNPARSABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
+
+
+class Unit(msgspec.Struct, frozen=True, array_like=True):
+    """A statement, or all functions of one qualified name. line: of the first, for messages."""
+
+    digest: str
+    line: int
+
+
+class Table(msgspec.Struct, frozen=True, array_like=True):
+    """The units of a text.
+
+    functions: by qualified name, as ``co_qualname`` has it. script_only: functions that only a script defines, below
+    ``if __name__ == "__main__":``.
+    """
+
+    statements: tuple[Unit, ...]
+    functions: dict[str, Unit]
+    script_only: tuple[str, ...] = ()
+
+    def digest(self, names: Collection[str] | None) -> Digest:
+        """The digest of the statements and of the functions ``names``; None: of all that importing may define."""
+        hasher = Hasher("source of all" if names is None else "source")
+        hasher.part("statements", "".join(each.digest for each in self.statements).encode())
+        for name in sorted(self.counted(names)):
+            unit = self.functions.get(name)
+            hasher.part("function/" + name, b"absent" if unit is None else unit.digest.encode())
+        return hasher.digest()
+
+    def function_of(self, qualname: str) -> str | None:
+        """The function that a code object of that ``co_qualname`` is a part of; empty where the statements have it.
+
+        Comprehensions and parameter lists of generics are code objects of their own to Python, and no units.
+        None for one that the text does not explain, such as the value of a type alias.
+        """
+        words = re.findall(r"<[^>]*>|[^.]+", qualname)
+        is_part = bool(_PARTS.fullmatch(words[-1]))
+        words = [word for word in words if not _PARTS.fullmatch(word)]
+        while words and ".".join(words) not in self.functions:
+            if words.pop() != "<locals>" and not is_part:
+                return None
+        return ".".join(words)
+
+    def counted(self, names: Collection[str] | None) -> set[str]:
+        """The functions that ``digest`` counts."""
+        return self.functions.keys() - set(self.script_only) if names is None else set(names)
+
+
+#: Tables by the digest of their text.
+_TABLES: Kept[Table] = Kept(1024)
+
+
+def digest(text: bytes, names: Collection[str] | None) -> Digest:
+    """The digest of a module's statements and of its functions ``names``; None: of the whole text.
+
+    Raises one of ``UNPARSABLE`` where the text is not Python.
+    """
+    return table(text).digest(names)
+
+
+def table(text: bytes, memory: Memory | None = None) -> Table:
+    """The units of a text. Raises one of ``UNPARSABLE`` where it is not Python.
+
+    memory: where tables are remembered between processes, by the digest of their text.
+    """
+    raw = digest_bytes(text)
+    found = recall(raw, memory)
+    if found is None:
+        found = _table(syntax.parsed(text))
+        _TABLES.put(raw, found)
+        if memory is not None:
+            memory.remember(_row(raw), msgspec.json.encode(found))
+    return found
+
+
+def recall(raw: Digest, memory: Memory | None) -> Table | None:
+    """The units of the text of that digest, where they are remembered."""
+    found = _TABLES.get(raw)
+    row = None if found is not None or memory is None else memory.recall(_row(raw))
+    if row is not None:
+        try:
+            found = msgspec.json.decode(row, type=Table)
+        except MALFORMED_JSON:
+            return None  # a damaged memory only costs the time to parse again
+        _TABLES.put(raw, found)
+    return found
+
+
+def remember(tables: Mapping[Digest, Table], memory: Memory | None) -> None:
+    """Remember tables that another process made of the texts of these digests, so that ``explain`` can name units."""
+    for raw, each in tables.items():
+        _TABLES.put(raw, each)
+        if memory is not None:
+            memory.remember(_row(raw), msgspec.json.encode(each))
+
+
+def _row(raw: Digest) -> str:
+    return f"units:{syntax.FORMAT}:{_VERSION}:{raw}"
+
+
+# --- reads of kind "source"
+
+
+def read_of(path: str, text: bytes, names: Collection[str] | None, memory: Memory | None = None) -> Read:
+    """The read of a file that had this text. A text that is not Python counts by its bytes."""
+    raw = digest_bytes(text)
+    name = json.dumps([raw, None if names is None else sorted(names)])
+    return Read("source", path, name, _digest_of(text, raw, names, memory))
+
+
+def read(path: str, names: Collection[str] | None, digests: FileDigests) -> Read:
+    """The read of a file as it is now. Raises OSError where it can't be read."""
+    with open(path, "rb") as file:
+        text = file.read()
+    return read_of(path, text, names, digests.memory)
+
+
+def present(read: Read, digests: FileDigests) -> Digest:
+    """What the digest of a read would be now. Equal bytes are not parsed."""
+    raw, names = _asked(read)
+    try:
+        if digests.of_path(read.where) == raw:
+            return read.digest
+        with open(read.where, "rb") as file:
+            text = file.read()
+    except OSError:
+        return ABSENT
+    return _digest_of(text, digest_bytes(text), names, digests.memory)
+
+
+def explain(read: Read, digests: FileDigests) -> str:
+    """What of a read is not as it was, for people: the file, and the function or line where these can be told."""
+    raw, names = _asked(read)
+    path = read.where
+    try:
+        with open(path, "rb") as file:
+            text = file.read()
+    except OSError as error:
+        return f"{path} can't be read: {error.strerror}"
+    try:
+        now = table(text, digests.memory)
+    except UNPARSABLE as error:
+        return f"{path} is not Python: {error}"
+    before = recall(raw, digests.memory)
+    if before is None:
+        return f"{path} changed"
+    return next(_changes(path, before, now, names), f"{path} is unchanged")
+
+
+def _changes(path: str, before: Table, now: Table, names: Collection[str] | None) -> Iterator[str]:
+    """Each function that differs, then the first statement that does."""
+    for name in sorted(before.counted(names) | now.counted(names)):
+        old, new = before.functions.get(name), now.functions.get(name)
+        if new is None and old is not None:
+            yield f"{path}: the function {name} is gone"
+        elif new is not None and (old is None or old.digest != new.digest):
+            yield f"{path}:{new.line}: the function {name} {'is new' if old is None else 'changed'}"
+    for index, statement in enumerate(now.statements):
+        if index >= len(before.statements) or before.statements[index].digest != statement.digest:
+            yield f"{path}:{statement.line}: the statement changed"
+            return
+    if len(before.statements) > len(now.statements):
+        yield f"{path}: the last statement is gone"
+
+
+def _asked(read: Read) -> tuple[Digest, list[str] | None]:
+    raw, names = json.loads(read.name)
+    return raw, names
+
+
+def _digest_of(text: bytes, raw: Digest, names: Collection[str] | None, memory: Memory | None) -> Digest:
+    try:
+        return table(text, memory).digest(names)
+    except UNPARSABLE:
+        return digest_bytes(b"not Python " + raw.encode())
+
+
+# --- reads of kind "modules"
+
+#: What makes a file importable, from the first that counts to the last.
+_SUFFIXES = (
+    *importlib.machinery.EXTENSION_SUFFIXES,
+    *importlib.machinery.SOURCE_SUFFIXES,
+    *importlib.machinery.BYTECODE_SUFFIXES,
+)
+
+
+def read_modules(folder: str, names: Iterable[str]) -> Read:
+    """The read of which modules of these names (without dots) a folder has."""
+    name = json.dumps(sorted(set(names)))
+    return Read("modules", folder, name, _modules_digest(folder, name))
+
+
+def present_modules(read: Read) -> Digest:
+    """What the digest of a read of kind ``modules`` would be now."""
+    return _modules_digest(read.where, read.name)
+
+
+def _modules_digest(folder: str, asked: str) -> Digest:
+    """A folder that can't be listed has no modules: the import system takes it so."""
+    names: list[str] = json.loads(asked)
+    there = _entries(folder)
+    hasher = Hasher("modules")
+    for name in names:
+        endings = [suffix for suffix in _SUFFIXES if name + suffix in there]
+        found = [suffix for suffix in endings if os.path.isfile(f"{folder}/{name}{suffix}")]
+        if name in there and os.path.isdir(f"{folder}/{name}"):
+            inner = _entries(f"{folder}/{name}")
+            found += ["/__init__" + suffix for suffix in _SUFFIXES if "__init__" + suffix in inner] or ["/"]
+        if found:
+            hasher.part(name, json.dumps(found).encode())
+    return hasher.digest()
+
+
+def _entries(folder: str) -> frozenset[str]:
+    try:
+        return frozenset(os.listdir(folder))
+    except OSError:
+        return frozenset()
+
+
+# --- cutting a text into units
+
+
+class _Function:
+    """A function of a text. is_generator: whether calling it runs nothing yet; that counts where it is defined."""
+
+    def __init__(self, name: str, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda, script_only: bool) -> None:
+        self.name = name
+        self.node = node
+        self.script_only = script_only
+        self.is_generator = False
+
+    def take(self) -> bytes:
+        """The normalised arguments and body, which is then removed from the tree."""
+        node = self.node
+        body: list[ast.AST] = []
+        if isinstance(node, ast.Lambda):
+            body, node.body = [node.body], ast.Yield() if self.is_generator else ast.Constant(None)
+        else:
+            body, node.body = [*syntax.without_docstring(node.body)], [ast.Expr(ast.Yield())] * self.is_generator
+        return syntax.normalise([node.args, *body])
+
+
+class _Scope:
+    """Where a piece of syntax stands. prefix: of qualified names. shared: names that are declared ``global``."""
+
+    def __init__(self, prefix: str = "", function: _Function | None = None, script_only: bool = False) -> None:
+        self.prefix = prefix
+        self.function = function
+        self.script_only = script_only
+        self.shared: set[str] = set()
+
+    def qualified(self, name: str) -> str:
+        return name if name in self.shared else self.prefix + name
+
+
+def _table(tree: ast.Module) -> Table:
+    functions = list(_functions(tree))
+    taken: dict[str, list[tuple[bytes, int]]] = {}
+    for each in reversed(functions):  # those inside of others first
+        taken.setdefault(each.name, []).append((each.take(), each.node.lineno))
+    found = {}
+    for name, texts in taken.items():
+        texts.reverse()
+        hasher = Hasher("functions")
+        for text, _ in texts:
+            hasher.part("", text)
+        found[name] = Unit(hasher.digest(), texts[0][1])
+    statements = []
+    for node in syntax.without_docstring(tree.body):
+        if is_main_guard(node):
+            node.body = []
+            if not node.orelse:
+                continue
+        statements.append(Unit(digest_bytes(syntax.normalise(node)), node.lineno))
+    script_only = {each.name for each in functions} - {each.name for each in functions if not each.script_only}
+    return Table(tuple(statements), found, tuple(sorted(script_only)))
+
+
+def _functions(tree: ast.Module) -> Iterator[_Function]:
+    """All functions of a text, in its order, with their qualified names as Python's compiler makes them."""
+    stack: list[tuple[ast.AST, _Scope]] = [(tree, _Scope())]
+    while stack:
+        node, scope = stack.pop()
+        children = _children(node)
+        body: Sequence[ast.AST] = ()
+        inner = scope
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            name = scope.prefix + "<lambda>" if isinstance(node, ast.Lambda) else scope.qualified(node.name)
+            function = _Function(name, node, scope.script_only)
+            yield function
+            body = [node.body] if isinstance(node, ast.Lambda) else node.body
+            inner = _Scope(name + ".<locals>.", function, scope.script_only)
+        elif isinstance(node, ast.ClassDef):
+            body, inner = node.body, _Scope(scope.qualified(node.name) + ".", None, scope.script_only)
+        elif isinstance(node, ast.Global):
+            scope.shared.update(node.names)
+        elif isinstance(node, ast.Yield | ast.YieldFrom) and scope.function is not None:
+            scope.function.is_generator = True
+        elif not scope.prefix and is_main_guard(node):
+            body, inner = node.body, _Scope(script_only=True)
+        if body:
+            inside = set(map(id, body))
+            children = [child for child in children if id(child) not in inside]
+            stack.extend((child, inner) for child in reversed(body))
+        stack.extend((child, scope) for child in reversed(children))
+
+
+#: Classes of nodes that hold no other node: two of three nodes of a text.
+_LEAVES = frozenset({ast.Name, ast.Constant, ast.alias, ast.Pass}) | {
+    kind
+    for group in (ast.expr_context, ast.operator, ast.unaryop, ast.cmpop, ast.boolop)
+    for kind in group.__subclasses__()
+}
+
+
+def _children(node: ast.AST) -> list[ast.AST]:
+    """As ``ast.iter_child_nodes``, but without leaves, and in half the time."""
+    found: list[object] = []
+    for field in node._fields:
+        value = getattr(node, field, None)
+        found += value if type(value) is list else (value,)
+    return [each for each in found if type(each) not in _LEAVES and isinstance(each, ast.AST)]
+
+
+def is_main_guard(node: ast.AST) -> TypeGuard[ast.If]:
+    """Whether a statement is ``if __name__ == "__main__":``."""
+    test = node.test if isinstance(node, ast.If) else None
+    if not isinstance(test, ast.Compare) or len(test.ops) != 1 or not isinstance(test.ops[0], ast.Eq):
+        return False
+    sides = [test.left, test.comparators[0]]
+    names = [each.id for each in sides if isinstance(each, ast.Name)]
+    values = [each.value for each in sides if isinstance(each, ast.Constant)]
+    return names == ["__name__"] and values == ["__main__"]
