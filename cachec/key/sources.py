@@ -220,35 +220,44 @@ _SUFFIXES = (
     *importlib.machinery.BYTECODE_SUFFIXES,
 )
 
+#: Stands for all installed distributions of a folder, among names of modules: ``importlib.metadata`` looks for those.
+DISTRIBUTIONS = "*.dist-info"
+
 
 def read_modules(folder: str, names: Iterable[str]) -> Read:
-    """The read of which modules of these names (without dots) a folder has."""
-    name = json.dumps(sorted(set(names)))
-    return Read("modules", folder, name, _modules_digest(folder, name))
+    """The read of which modules of these names (without dots) a folder has now."""
+    listing = list_folder(folder)
+    return read_of_modules(folder, {name: find_modules(folder, name, listing) for name in names})
+
+
+def read_of_modules(folder: str, found: Mapping[str, Sequence[str]]) -> Read:
+    """The read of a folder in which ``find_modules`` found this, by the name that was looked for."""
+    hasher = Hasher("modules")
+    for name in sorted(found):
+        if found[name]:
+            hasher.part(name, json.dumps(found[name]).encode())
+    return Read("modules", folder, json.dumps(sorted(found)), hasher.digest())
 
 
 def present_modules(read: Read) -> Digest:
     """What the digest of a read of kind ``modules`` would be now."""
-    return _modules_digest(read.where, read.name)
+    return read_modules(read.where, json.loads(read.name)).digest
 
 
-def _modules_digest(folder: str, asked: str) -> Digest:
-    """A folder that can't be listed has no modules: the import system takes it so."""
-    names: list[str] = json.loads(asked)
-    there = _entries(folder)
-    hasher = Hasher("modules")
-    for name in names:
-        endings = [suffix for suffix in _SUFFIXES if name + suffix in there]
-        found = [suffix for suffix in endings if os.path.isfile(f"{folder}/{name}{suffix}")]
-        if name in there and os.path.isdir(f"{folder}/{name}"):
-            inner = _entries(f"{folder}/{name}")
-            found += ["/__init__" + suffix for suffix in _SUFFIXES if "__init__" + suffix in inner] or ["/"]
-        if found:
-            hasher.part(name, json.dumps(found).encode())
-    return hasher.digest()
+def find_modules(folder: str, name: str, listing: frozenset[str]) -> list[str]:
+    """What an import of ``name`` may find in a folder with these entries: suffixes of files, ``/`` for a folder."""
+    if name == DISTRIBUTIONS:
+        return sorted(entry for entry in listing if entry.lower().endswith((".dist-info", ".egg-info")))
+    endings = [suffix for suffix in _SUFFIXES if name + suffix in listing]
+    found = [suffix for suffix in endings if os.path.isfile(f"{folder}/{name}{suffix}")]
+    if name in listing and os.path.isdir(f"{folder}/{name}"):
+        inner = list_folder(f"{folder}/{name}")
+        found += ["/__init__" + suffix for suffix in _SUFFIXES if "__init__" + suffix in inner] or ["/"]
+    return found
 
 
-def _entries(folder: str) -> frozenset[str]:
+def list_folder(folder: str) -> frozenset[str]:
+    """The entries of a folder; none where it can't be listed: the import system takes it so."""
     try:
         return frozenset(os.listdir(folder))
     except OSError:

@@ -1,17 +1,336 @@
-"""Stub."""
+"""What imports look for in a project's folders, and which code of its files runs: recorded where the tracer is blind.
+
+The tracer reports that a folder was listed and a file was opened. An import needs less of both: whether a folder has a
+module of that name, and what the text says apart from comments. So ``Imports`` hides the accesses of the import system
+from the tracer, and records them as reads of kind ``modules`` and ``source``. All other code that opens or lists the
+same files stays visible. Modules of the project are compiled from their text: a ``.pyc`` may be out of date.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.metadata
+import os
 import sys
-from cachec.base.hashing import FileDigests
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from importlib.machinery import FileFinder, ModuleSpec, SourceFileLoader
+from types import CodeType, ModuleType
+from typing import Any, NamedTuple
+
+from cachec.base.hashing import Memory, digest_bytes
 from cachec.key import sources
+from cachec.model import Read
+
+#: Modules that read the code of functions which Python never starts: with one of them, files count as wholes.
+CODE_READERS = ("torch._dynamo.convert_frame", "numba.core.bytecode")
+
+#: ``sys.monitoring``'s tools that no debugger, coverage or profiler takes.
+_TOOL_IDS = (4, 3, 5)
+
+#: ``co_flags`` of functions, comprehensions and lambdas; not of modules and class bodies.
+_IS_FUNCTION = 1
+
+
+class Used(NamedTuple):
+    """A file of the project that was imported. raw: the digest of its text then. names: the functions that ran, as
+    ``co_qualname`` has them; None where all of it counts."""
+
+    path: str
+    raw: str
+    text: bytes
+    names: frozenset[str] | None
+
+    def read(self, memory: Memory | None = None) -> Read:
+        """The read of what was used. memory: where tables of units are remembered between processes."""
+        if self.names is None:
+            return sources.read_of(self.path, self.text, None, memory)
+        try:
+            table = sources.table(self.text, memory)
+        except sources.UNPARSABLE:
+            return sources.read_of(self.path, self.text, None, memory)
+        units = {table.function_of(name) for name in self.names}
+        counted = None if None in units else {name for name in units if name}
+        return sources.read_of(self.path, self.text, counted, memory)
+
+
+class _Loaded(NamedTuple):
+    """A text that was compiled. is_late: after the state of the caller was set."""
+
+    path: str
+    text: bytes
+    code: CodeType | None
+    is_late: bool
+
+
+class _Folder:
+    """What imports found in one folder, by the name that they looked for first."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, list[str]] = {}
+        self._mtime = -1
+        self._listing: frozenset[str] = frozenset()
+
+    def record(self, path: str, name: str) -> None:
+        if name in self.found:
+            return
+        try:
+            mtime = os.stat(path).st_mtime_ns
+        except OSError:
+            mtime = -1
+        if mtime != self._mtime or mtime == -1:
+            self._mtime, self._listing = mtime, sources.list_folder(path)
+        self.found[name] = sources.find_modules(path, name, self._listing)
+
+    def invalidate(self) -> None:
+        self._mtime = -1
+
+
 class Imports:
-    def __init__(self, is_project, hidden): self.p=is_project
-    def install(self): pass
-    def _mods(self): return [m for n,m in list(sys.modules.items()) if getattr(m,"__file__",None) and self.p(m.__file__)]
-    def reads(self): return [sources.read(m.__file__, None, FileDigests()) for m in self._mods()]
-    def names(self):
-        out=set()
-        def walk(c):
-            out.update(c.co_names)
-            for k in c.co_consts:
-                if hasattr(k,"co_names"): walk(k)
-        for m in self._mods(): walk(compile(open(m.__file__).read(), m.__file__, "exec"))
-        return out
+    """The import system of a worker process. To be installed once, before the first import of the project.
+
+    is_project: whether a folder or file is the project's. hidden: a context in which the tracer ignores the file
+    accesses of this thread.
+    """
+
+    def __init__(self, is_project: Callable[[str], bool], hidden: Callable[[], AbstractContextManager[object]]) -> None:
+        self._is_project = is_project
+        self._hidden = hidden
+        self._known: dict[str, bool] = {}
+        self._folders: dict[str, _Folder] = {}
+        self._loaded: list[_Loaded] = []
+        self._files: set[str] = set()
+        self._ran: set[CodeType] = set()
+        self._ran_late: set[CodeType] = set()
+        self._is_late = False
+        self._has_monitor = False
+        self._is_child = False
+        #: Whether the process was forked: what ran in its children is not known.
+        self.has_forked = False
+
+    def install(self) -> None:
+        """Take over the imports of this process."""
+        self._patch_finder()
+        self._patch_loader()
+        self._patch_metadata()
+        sys.path_hooks.insert(0, self._path_hook)
+        for finder in sys.meta_path:
+            self._patch_editable(finder)
+        for path in [path for path in sys.path_importer_cache if self.is_project(path)]:
+            del sys.path_importer_cache[path]  # made by another hook
+        self._has_monitor = self._monitor()
+        os.register_at_fork(before=self._before_fork, after_in_child=self._in_child)
+
+    def begin_run(self) -> None:
+        """The state of the caller was set: only code that starts from now on may read it."""
+        self._is_late = True
+        self._ran_late.clear()
+        if self._has_monitor:
+            _monitoring().restart_events()
+
+    def is_project(self, path: str) -> bool:
+        """Whether a path is the project's, remembered."""
+        known = self._known.get(path)
+        if known is None:
+            known = self._known[path] = self._is_project(path)
+        return known
+
+    def add(self, path: str, text: bytes, code: CodeType | None) -> None:
+        """Record a text that is executed as a part of the project, by its path."""
+        self._files.add(path)
+        self._loaded.append(_Loaded(path, text, code, self._is_late))
+
+    # --- what was recorded
+
+    def reads(self) -> list[Read]:
+        """The reads of kind ``modules`` and ``source``. Of a file that had two texts there are two."""
+        modules = [sources.read_of_modules(path, folder.found) for path, folder in sorted(self._folders.items())]
+        return modules + [used.read() for used in self.used()]
+
+    def used(self) -> list[Used]:
+        """The files that were imported, and what ran of them."""
+        ran: dict[str, set[str]] = {}
+        for code in list(self._ran):
+            if code.co_flags & _IS_FUNCTION:
+                ran.setdefault(code.co_filename, set()).add(code.co_qualname)
+        found = {}
+        for path, text, _, _ in self._loaded:
+            names = frozenset(ran.get(path, ())) if self._sees_functions() else None
+            used = Used(path, digest_bytes(text), text, names)
+            found[path, used.raw] = used
+        return [found[key] for key in sorted(found)]
+
+    def names(self) -> set[str]:
+        """Every name that code of the project may have read since ``begin_run``: of variables, attributes and items.
+
+        Where functions can't be watched, of all code of the files that were imported.
+        """
+        found: set[str] = set()
+        if self._sees_functions():
+            for code in list(self._ran_late):
+                found |= code_names(code)
+            return found
+        for loaded in self._loaded:
+            for code in [] if loaded.code is None else [loaded.code] if loaded.is_late else _functions(loaded.code):
+                found |= code_names(code)
+        for code in list(self._ran_late):
+            found |= code_names(code)
+        return found
+
+    def _sees_functions(self) -> bool:
+        return self._has_monitor and not self.has_forked and not any(name in sys.modules for name in CODE_READERS)
+
+    # --- the import system
+
+    def _path_hook(self, path: str) -> FileFinder:
+        """As ``FileFinder.path_hook``, for folders of the project: whether there is a folder is asked unseen."""
+        if self._is_child or not self.is_project(os.path.abspath(path)):
+            raise ImportError("not a folder of the project", path=path)
+        with self._hidden():
+            is_folder = os.path.isdir(path or ".")
+        if not is_folder:
+            raise ImportError("not a folder of the project", path=path)
+        return FileFinder(
+            path,
+            (importlib.machinery.ExtensionFileLoader, importlib.machinery.EXTENSION_SUFFIXES),
+            (SourceFileLoader, importlib.machinery.SOURCE_SUFFIXES),
+            (importlib.machinery.SourcelessFileLoader, importlib.machinery.BYTECODE_SUFFIXES),
+        )
+
+    def _patch_finder(self) -> None:
+        """The class itself: other finders make theirs from it, and programs compare types."""
+        find, invalidate = FileFinder.find_spec, FileFinder.invalidate_caches
+
+        def find_spec(finder: FileFinder, fullname: str, target: ModuleType | None = None) -> ModuleSpec | None:
+            if self._is_child or not self.is_project(finder.path):
+                return find(finder, fullname, target)
+            with self._hidden():
+                self._record(finder.path, fullname.rpartition(".")[2])
+                return find(finder, fullname, target)
+
+        def invalidate_caches(finder: FileFinder) -> None:
+            invalidate(finder)
+            if finder.path in self._folders:
+                self._folders[finder.path].invalidate()
+
+        _replace(FileFinder, "find_spec", find_spec)
+        _replace(FileFinder, "invalidate_caches", invalidate_caches)
+
+    def _record(self, path: str, name: str) -> None:
+        self._folders.setdefault(path, _Folder()).record(path, name)
+
+    def _patch_loader(self) -> None:
+        """Imports and their reloads end here, also those by ``spec_from_file_location`` and of editable installs."""
+        get = SourceFileLoader.get_code
+        importing = SourceFileLoader.exec_module.__code__
+
+        def get_code(loader: SourceFileLoader, fullname: str) -> CodeType | None:
+            path = loader.get_filename(fullname)
+            if self._is_child or not self.is_project(path):
+                return get(loader, fullname)
+            if sys._getframe(1).f_code is not importing:  # `runpy` may execute it as `__main__`: let the file be seen
+                text = loader.get_data(path)
+            else:
+                with self._hidden():
+                    text = loader.get_data(path)
+            code: CodeType | None = None
+            try:
+                code = loader.source_to_code(text, path)
+            finally:
+                self.add(path, text, code)  # also where it is not Python: the program may go on without it
+            return code
+
+        _replace(SourceFileLoader, "get_code", get_code)
+
+    def _patch_metadata(self) -> None:
+        """``entry_points()`` lists each folder of sys.path, and looks only for distributions."""
+        folders = vars(importlib.metadata)["FastPath"]
+        search = folders.search
+
+        def search_unseen(folder: Any, name: object) -> object:
+            root = os.path.abspath(folder.root or ".")
+            if self._is_child or not self.is_project(root):
+                return search(folder, name)
+            with self._hidden():
+                if os.path.isdir(root):
+                    self._record(root, sources.DISTRIBUTIONS)
+                    return search(folder, name)
+            return search(folder, name)
+
+        _replace(folders, "search", search_unseen)
+
+    def _patch_editable(self, finder: Any) -> None:
+        """The finder of an editable install by setuptools: it knows folders by package, and asks for their files."""
+        module = sys.modules.get(getattr(finder, "__module__", ""))
+        if module is None or not module.__name__.startswith("__editable__"):
+            return
+        find: Callable[..., ModuleSpec | None] = finder.find_spec
+        folders: dict[str, str] = module.MAPPING
+
+        def find_spec(fullname: str, *rest: Any) -> ModuleSpec | None:
+            path = folders.get(fullname)
+            if self._is_child or path is None or not self.is_project(path):
+                return find(fullname, *rest)
+            with self._hidden():
+                self._record(os.path.dirname(path), os.path.basename(path))
+                return find(fullname, *rest)
+
+        finder.find_spec = find_spec
+
+    # --- the code that runs
+
+    def _monitor(self) -> bool:
+        """Watch which functions start; False where this Python can't."""
+        monitoring = _monitoring()
+        for tool in _TOOL_IDS if monitoring is not None else ():
+            if monitoring.get_tool(tool) is None:
+                monitoring.use_tool_id(tool, "cachec")
+                monitoring.register_callback(tool, monitoring.events.PY_START, self._started)
+                monitoring.set_events(tool, monitoring.events.PY_START)
+                return True
+        return False
+
+    def _started(self, code: CodeType, _offset: int) -> object:
+        path = code.co_filename
+        # Code of no file is made by `exec`: of the project, or of a library for one of its classes.
+        if path in self._files or (not path.startswith("<frozen ") if path[:1] != "/" else self.is_project(path)):
+            self._ran.add(code)
+            self._ran_late.add(code)
+        return _monitoring().DISABLE
+
+    def _before_fork(self) -> None:
+        self.has_forked = True
+
+    def _in_child(self) -> None:
+        self._is_child = True  # nothing of it is reported: let the tracer see all
+
+
+def _monitoring() -> Any:
+    return getattr(sys, "monitoring", None)
+
+
+def _replace(holder: type, name: str, function: Callable[..., object]) -> None:
+    function.__name__ = name
+    function.__qualname__ = f"{holder.__qualname__}.{name}"
+    setattr(holder, name, function)
+
+
+def code_names(code: CodeType) -> set[str]:
+    """The names that a code object may read, and those inside of it; so ``getattr(x, "name")`` is among them."""
+    found = set(code.co_names)
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            found |= code_names(each)
+        elif isinstance(each, str) and each.isidentifier():
+            found.add(each)
+    return found
+
+
+def _functions(code: CodeType) -> Iterator[CodeType]:
+    """The functions of a module's code: what else is in it ran when it was imported."""
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            if each.co_flags & _IS_FUNCTION:
+                yield each
+            else:
+                yield from _functions(each)
