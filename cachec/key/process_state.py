@@ -1,8 +1,216 @@
-"""Stub."""
-def digests(): return {}
-def snapshot(_=None): return {}
-def apply(x): pass
-def generators(): return {}
-def moved(b): return ""
-def digest(name): return ""
-def counting(owners): return ()
+"""Settings of a process that its code and libraries obey, though no global of the project holds them.
+
+The caller takes them when a stage is called, the worker sets them before it runs the stage. A setting at its default is
+None, so that a process that has not imported a library equals one whose settings nothing has changed.
+"""
+
+from __future__ import annotations
+
+import decimal
+import locale
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from cachec.base.hashing import digest_bytes
+from cachec.base.lookups import umask
+from cachec.base.texts import module_of
+
+__all__ = ["COUNTED", "apply", "digest", "snapshot"]
+
+
+class _Setting(NamedTuple):
+    """read: its value, which can be pickled, None for the default. write: gets such a value. counted: what of a value
+    changes results, as plain data; None where the path of the project or the terminal decides."""
+
+    read: Callable[[], Any]
+    write: Callable[[Any], None]
+    counted: Callable[[Any], Any] | None = lambda value: value
+
+
+def snapshot() -> dict[str, Any]:
+    """Name -> value, for every setting that is not at its default."""
+    return {name: value for name, setting in _SETTINGS.items() if (value := setting.read()) is not None}
+
+
+def apply(values: Mapping[str, Any]) -> None:
+    """Bring this process to what ``snapshot`` returned in another. Raises what the setters raise."""
+    for name, setting in _SETTINGS.items():
+        if setting.read() != values.get(name):
+            setting.write(values.get(name))
+
+
+def digest(name: str) -> str:
+    """The digest of one of ``COUNTED`` as it is now."""
+    setting = _SETTINGS[name]
+    if setting.counted is None:
+        raise KeyError(name)
+    value = setting.read()
+    return digest_bytes(msgspec.json.encode(None if value is None else setting.counted(value), order="sorted"))
+
+
+# --- one by one
+
+
+def _by_default(read: Callable[[], Any], write: Callable[[Any], None], default: Any) -> _Setting:
+    """A setting that one function reads and another writes."""
+    return _Setting(
+        lambda: None if (value := read()) == default else value,
+        lambda value: write(default if value is None else value),
+    )
+
+
+_SIGNALS: Final = (decimal.InvalidOperation, decimal.DivisionByZero, decimal.Overflow)
+_CONTEXT: Final = (28, decimal.ROUND_HALF_EVEN, -999999, 999999, 1, 0, sorted(each.__name__ for each in _SIGNALS))
+
+
+def _context_of(context: decimal.Context) -> tuple[Any, ...]:
+    """What a context says of results. Its flags only tell of those that there were."""
+    traps = sorted(signal.__name__ for signal, traps in context.traps.items() if traps)
+    return context.prec, context.rounding, context.Emin, context.Emax, context.capitals, context.clamp, traps
+
+
+def _set_context(context: decimal.Context, value: tuple[Any, ...]) -> None:
+    for name, part in zip(("prec", "rounding", "Emin", "Emax", "capitals", "clamp"), value, strict=False):
+        setattr(context, name, part)
+    for signal in context.traps:
+        context.traps[signal] = signal.__name__ in value[-1]
+
+
+_CATEGORIES: Final = ("LC_COLLATE", "LC_CTYPE", "LC_MESSAGES", "LC_MONETARY", "LC_NUMERIC", "LC_TIME")
+
+
+def _locale() -> dict[str, str]:
+    return {name: locale.setlocale(getattr(locale, name)) for name in _CATEGORIES}
+
+
+def _set_locale(value: Mapping[str, str]) -> None:
+    for name, text in value.items():
+        locale.setlocale(getattr(locale, name), text)
+
+
+def _counted_locale(value: Mapping[str, str]) -> dict[str, str]:
+    """The user's language begins in ``LC_CTYPE``, of which only the encoding of files changes anything."""
+    return {**value, "LC_CTYPE": locale.nl_langinfo(locale.CODESET).upper()}
+
+
+def _set_filters(value: list[Any]) -> None:
+    filters: Any = warnings.filters
+    warnings.resetwarnings()  # tells the interpreter, too
+    filters[:] = value
+
+
+def _counted_filters(value: list[Any]) -> list[Any]:
+    """Filters up to the last one that makes errors of warnings: the others decide what is printed. Libraries add some
+    when they are imported."""
+    last = max((number for number, each in enumerate(value) if each[0] == "error"), default=-1)
+    texts = []
+    for action, message, category, module, line in value[: last + 1]:
+        patterns = [getattr(each, "pattern", each) for each in (message, module)]
+        texts.append([action, *patterns, f"{module_of(category)}.{category.__qualname__}", line])
+    return texts
+
+
+def _logger_levels() -> dict[str, int]:
+    known = list(logging.root.manager.loggerDict.items())
+    return {name: each.level for name, each in known if isinstance(each, logging.Logger) and each.level}
+
+
+def _levels() -> dict[str, Any] | None:
+    value = {"root": logging.root.level, "disabled": logging.root.manager.disable, "levels": _logger_levels()}
+    return None if value == {"root": logging.WARNING, "disabled": 0, "levels": {}} else value
+
+
+def _set_levels(value: Mapping[str, Any] | None) -> None:
+    value = value or {"root": logging.WARNING, "disabled": 0, "levels": {}}
+    logging.root.setLevel(value["root"])
+    logging.disable(value["disabled"])
+    for name, level in {**dict.fromkeys(_logger_levels(), logging.NOTSET), **value["levels"]}.items():
+        logging.getLogger(name).setLevel(level)
+
+
+#: What numpy begins with.
+_NUMPY_ERRORS: Final = {"divide": "warn", "over": "warn", "under": "ignore", "invalid": "warn"}
+_NUMPY_PRINTED: Final = {
+    **{"edgeitems": 3, "floatmode": "maxprec", "formatter": None, "infstr": "inf", "legacy": False, "linewidth": 75},
+    **{"nanstr": "nan", "override_repr": None, "precision": 8, "sign": "-", "suppress": False, "threshold": 1000},
+}
+
+
+def _numpy() -> Any:
+    numpy = sys.modules.get("numpy")
+    return numpy if hasattr(numpy, "set_printoptions") and hasattr(numpy, "geterr") else None  # not half imported
+
+
+def _numpy_errors() -> dict[str, Any] | None:
+    numpy = _numpy()
+    if numpy is None:
+        return None
+    value = {**numpy.geterr(), **({"call": numpy.geterrcall()} if numpy.geterrcall() is not None else {})}
+    return None if value == _NUMPY_ERRORS else value
+
+
+def _set_numpy_errors(value: Mapping[str, Any] | None) -> None:
+    import numpy as np
+
+    value = dict(value or _NUMPY_ERRORS)
+    np.seterrcall(value.pop("call", None))
+    np.seterr(**value)
+
+
+def _numpy_printed() -> dict[str, Any] | None:
+    numpy = _numpy()
+    options = {} if numpy is None else numpy.get_printoptions()
+    return {name: value for name, value in options.items() if value != _NUMPY_PRINTED.get(name)} or None
+
+
+def _set_numpy_printed(value: Mapping[str, Any] | None) -> None:
+    import numpy as np
+
+    np.set_printoptions(**{**_NUMPY_PRINTED, **(value or {})})
+
+
+def _mask() -> int:
+    """The mask of new files. Asking umask(2) sets another for a moment, which another thread may see."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("Umask:"):
+            return int(line.split()[1], 8)
+    return umask()
+
+
+def _set_mask(value: int) -> None:
+    os.umask(value)
+
+
+def _without_functions(value: Mapping[str, Any]) -> dict[str, str]:
+    """Functions by their names: what they do is in the project's text."""
+    return {name: each.__qualname__ if hasattr(each, "__qualname__") else repr(each) for name, each in value.items()}
+
+
+_SETTINGS: Final[dict[str, _Setting]] = {
+    "current folder": _Setting(os.getcwd, os.chdir, None),
+    "argv": _Setting(lambda: list(sys.argv), lambda value: sys.argv.__setitem__(slice(None), value), None),
+    "umask": _by_default(_mask, _set_mask, 0o022),
+    "recursion limit": _by_default(sys.getrecursionlimit, sys.setrecursionlimit, 1000),
+    "digits of an int": _by_default(sys.get_int_max_str_digits, sys.set_int_max_str_digits, 4300),
+    "decimal": _by_default(
+        lambda: _context_of(decimal.getcontext()), lambda value: _set_context(decimal.getcontext(), value), _CONTEXT
+    ),
+    "decimal of new threads": _by_default(
+        lambda: _context_of(decimal.DefaultContext), lambda value: _set_context(decimal.DefaultContext, value), _CONTEXT
+    ),
+    "locale": _Setting(_locale, _set_locale, _counted_locale),
+    "warnings": _Setting(lambda: list(warnings.filters), _set_filters, _counted_filters),
+    "log levels": _Setting(_levels, _set_levels, lambda value: [value["root"], value["disabled"]]),
+    "numpy errors": _Setting(_numpy_errors, _set_numpy_errors, _without_functions),
+    "numpy printing": _Setting(_numpy_printed, _set_numpy_printed, _without_functions),
+}
+
+#: The settings that change results.
+COUNTED: Final = tuple(name for name, setting in _SETTINGS.items() if setting.counted is not None)

@@ -62,14 +62,17 @@ class Recorder:
         digests: FileDigests | None = None,
         net: Net | None = None,
         results: Iterable[str] = (),
+        *,
+        is_traced: bool = False,
     ) -> None:
-        """digests: where the digests of files are remembered for this run (the cache's own, in a stage). net: observes
+        """is_traced: the run has a process of its own, of which the tracer sees all. digests: where the digests of files are remembered for this run (the cache's own, in a stage). net: observes
         what nothing else records, while the recorder is the current one. results: paths of results of other stages that
         are arguments. They are in the key, and what they were made of is read by whoever called those stages."""
         self.stage = stage
         self.digests = digests if digests is not None else FileDigests()
         self.net = net
         self.parent = parent
+        self.is_traced = is_traced
         #: Whether the run goes on.
         self.is_on = False
         #: Whether paths below the project's folder are among the values that the run may have used.

@@ -339,16 +339,10 @@ class Engine:
         """Run the stage in a process of its own, or here where that can't be done."""
         from cachec.stage.isolated import Fallback
 
-        timeout = call.stage.options.timeout
         token = _computing.set(_computing.get() | {call.keyed.digest})
         try:
             with call.progress(look):
-                if call.asynchronous:
-                    import asyncio  # whoever awaits this has it
-
-                    done = await asyncio.to_thread(run.execute, timeout=timeout)
-                else:
-                    done = run.execute(timeout=timeout)
+                done = await _in_worker(call, run)
         except Fallback as fallback:
             return await _in_process(call, run, str(fallback))
         except BaseException as error:
@@ -356,6 +350,8 @@ class Engine:
             raise
         finally:
             _computing.reset(token)
+        if look.trace is not None and call.mode is Mode.VERIFY:
+            return self._verified(call, look, run.differs_from(done, look), "", run.finish(done, store=False))
         if call.mode is Mode.BOTH:
             return await _compared(call, run, done, why)
         return call.ran(run.finish(done, store=store), *why)
@@ -365,6 +361,8 @@ class Engine:
         from cachec.stage.verify import difference, undeclared  # in this mode only
 
         run = call.run(watched=True)
+        if call.stage.options.isolated:
+            return await self._run_isolated(call, run, look, (Reason.VERIFIED, ""), store=False)
 
         def compared(result: Any) -> tuple[str | None, str, Finished]:
             differs = difference(run, self.tools, call.stage.options, result, look)
@@ -372,7 +370,9 @@ class Engine:
             unsaid = "" if net is None else undeclared(net.observed, run.recorder.reads(), recorded=recorded)
             return differs, unsaid, run.finish(result, store=False)
 
-        differs, unsaid, finished = await _executed(call, run, look, compared)
+        return self._verified(call, look, *await _executed(call, run, look, compared))
+
+    def _verified(self, call: Call, look: Look, differs: str | None, unsaid: str, finished: Finished) -> Answer:
         if differs is None:
             return Answer(finished.value, call.outcome(Reason.VERIFIED, detail=unsaid))
         try:
@@ -447,11 +447,18 @@ async def _plain_result(call: Call) -> Any:
     return await _result(call, call.arguments, Bracket(()))
 
 
+async def _in_worker(call: Call, run: Any) -> Any:
+    timeout = call.stage.options.timeout
+    if not call.asynchronous:
+        return run.execute(timeout=timeout)
+    import asyncio  # whoever awaits this has it
+
+    return await asyncio.to_thread(run.execute, timeout=timeout)
+
+
 async def _in_process(call: Call, run: Any, why: str) -> Answer:
     """The stage runs here, uncached, as it can't in a process of its own."""
-    outer = recording.current()
-    if outer is not None:
-        outer.keep_out(Reason.NOT_ISOLATED, why)
+    _keep_out_of_outer(Reason.NOT_ISOLATED, why)
     try:
         value = await _plain_result(call)
     except BaseException as error:
@@ -477,12 +484,17 @@ async def _compared(call: Call, run: Any, done: Any, why: tuple[Reason, str]) ->
     return call.ran(finished, *why)
 
 
+def _keep_out_of_outer(reason: Reason, detail: str) -> None:
+    """What this call reads is recorded for nobody, so the stage around it can't be stored either."""
+    outer = recording.current()
+    if outer is not None and not outer.is_traced:
+        outer.keep_out(reason, detail)
+
+
 async def _unkeyed(call: Call) -> Answer:
     """The call runs without the cache."""
     reason, detail = call.without
-    outer = recording.current()
-    if outer is not None:  # what this call reads is recorded for nobody, so the stage around it can't be stored either
-        outer.keep_out(reason, detail)
+    _keep_out_of_outer(reason, detail)
     return Answer(await _plain_result(call), call.outcome(reason, detail=detail))
 
 

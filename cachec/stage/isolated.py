@@ -18,7 +18,9 @@ from cachec.errors import StageCrashed, StageTimedOut, shown
 from cachec.key import ambient, process_state, state
 from cachec.key.tools.environment import OBEYED_NAME, variable_digest
 from cachec.model import Node, Read, Reason
+from cachec.stage.look import Look
 from cachec.stage.run import Finished, Run
+from cachec.stage.verify import difference
 from cachec.tracing.accesses import Effect, Input, Kind
 from cachec.worker import caller
 from cachec.worker.messages import Call, Done, Prepared, Setup, StoreOptions
@@ -138,7 +140,7 @@ class IsolatedRun(Run):
             arguments=dict(self._given),
             carried=carried,
             missing=tuple(missing),
-            process=process_state.snapshot(prepared.process),
+            process=process_state.snapshot(),
             ambient=ambient.snapshot(self._tools.plugins),
             streams=(_is_replaced("stdout"), _is_replaced("stderr")),
             store=StoreOptions(os.fspath(store.folder), store.namespace, store.fsync),
@@ -166,7 +168,9 @@ class IsolatedRun(Run):
         for read in done.reads:
             self.recorder.seen(read)
         for path in done.files:
-            self.recorder.seen(Read("content", path, "", self._tools.looker.present(Read("content", path, "", ""), {}) or ""))
+            self.recorder.seen(
+                Read("content", path, "", self._tools.looker.present(Read("content", path, "", ""), {}) or "")
+            )
         passed = _Passed(self, done.packages)
         reads = Reads(traced, self.recorder.digests, os.getcwd(), is_cache=self._is_cache, passes=passed)
         try:
@@ -183,7 +187,7 @@ class IsolatedRun(Run):
             self.recorder.seen(read)
         for plugin in self._tools.plugins.for_distributions(passed.owners):
             self.recorder.seen(Read("ambient", plugin.name, "", ambient.digest(plugin)))
-        for name in process_state.counting(passed.owners):
+        for name in _counted_states(passed.owners):
             self.recorder.seen(Read("process", name, "", process_state.digest(name)))
 
     def _globals(self, done: Done) -> Iterator[Read]:
@@ -197,9 +201,17 @@ class IsolatedRun(Run):
                     yield Read("global", module, sign + name, digest)
 
     def _is_cache(self, path: str) -> bool:
-        return path.startswith(os.path.join(os.fspath(self._tools.store.folder), ""))
+        return os.path.join(path, "").startswith(os.path.join(os.fspath(self._tools.store.folder), ""))
 
     # --- the end
+
+    def differs_from(self, done: Done, look: Look) -> str | None:
+        """What differs between the value of the worker and the stored one, in words; None for nothing."""
+        assert look.trace is not None
+        node = _DECODE(done.node)
+        if node == look.trace.value:
+            return None
+        return difference(self, self._tools, self._stage.options, self._decoded(node), look)
 
     def difference(self, done: Done, value: Any) -> str:
         """What differs between the value of the worker and that of this process, in words; empty for nothing."""
@@ -225,15 +237,14 @@ class IsolatedRun(Run):
             if store and not finished.changed:
                 self._publish(finished, node)
             if not finished.stored:
-                finished.value = decode(
-                    node,
-                    self._tools.store.objects,
-                    self._tools.plugins.named,
-                    self._request.inventory.weights.__getitem__,
-                )
+                finished.value = self._decoded(node)
         finally:
             self.abandon()
         return finished
+
+    def _decoded(self, node: Node) -> Any:
+        weights = self._request.inventory.weights
+        return decode(node, self._tools.store.objects, self._tools.plugins.named, weights.__getitem__)
 
     def _changed(self) -> str:
         """Which input is no longer what the run found, in words; empty where all still hold."""
@@ -313,6 +324,13 @@ _INTERPRETER = frozenset(
         "/etc/ld.so.cache",
     }
 )
+
+
+def _counted_states(distributions: set[str]) -> Iterator[str]:
+    """The settings of the process that a run may have obeyed. The mask of new files is a read of its own."""
+    for name in process_state.COUNTED:
+        if name != "umask" and ("numpy" in distributions or not name.startswith("numpy")):
+            yield name
 
 
 def _temporary() -> list[str]:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:  # of stages: a command is looked up without any of it
     from cachec.recording import Recorder
     from cachec.stage.observing import Observing
     from cachec.weights import WeightSet
-    from cachec.worker.caller import Starters
     from cachec.weights.manifest import Folded
+    from cachec.worker.caller import Starters
 
 _CHANGED = {
     "weight": Reason.WEIGHT_CONTENT_CHANGED,
@@ -111,6 +111,10 @@ class Looker:
         if changed is None:
             return Look(Reason.ENTRY_GONE, detail="the entry holds no trace")
         reason = _CHANGED.get(changed.kind, Reason.DEPENDENCY_CHANGED)
+        if changed.kind == "source":
+            from cachec.key.sources import explain  # on a miss only
+
+            return Look(reason, detail=explain(self.resolved(changed, request), self._store.digests))
         return Look(reason, detail=describe_change(changed, request.keeps_out))
 
     def decode(self, request: Request, trace: Trace) -> Any:

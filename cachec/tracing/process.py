@@ -124,7 +124,9 @@ class Child:
         self.program_address = 0
         arguments = program, token, signals.in_child(), signals.ends_with_us
         self.pid = 0
-        if program and command.function is None and is_large():  # without a filter an outer tracer would record what an interpreter looks up
+        if (
+            program and command.function is None and is_large()
+        ):  # without a filter an outer tracer would record what an interpreter looks up
             self._spawn(arguments)
         if not self.pid:
             self._fork(machine, arguments)

@@ -148,9 +148,7 @@ class _Starter:
         """Whether a worker of it would be as one that is started now."""
         return self.is_alive and self._state == state and self._process.poll() is None
 
-    def run(
-        self, setup: Setup, make_call: Callable[[Prepared], Call], values: Values, deadline: float | None
-    ) -> Ran:
+    def run(self, setup: Setup, make_call: Callable[[Prepared], Call], values: Values, deadline: float | None) -> Ran:
         """Have a worker made, and talk with it until it has ended."""
         self._tail = ""
         started = time.time()

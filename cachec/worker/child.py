@@ -33,6 +33,7 @@ from cachec.recording import Recorder, recording
 from cachec.store.store import Store
 from cachec.tracing.nested import hidden
 from cachec.weights import WeightSet
+from cachec.worker.generators import Generators
 from cachec.worker.imports import Imports
 from cachec.worker.messages import Call, Done, Failed, Output, Prepared, Setup
 from cachec.worker.observed import Variables
@@ -41,7 +42,9 @@ from cachec.worker.replay import replay
 from cachec.worker.values import WeightsRef, received_weights
 
 #: What cachec itself has imported, and no result depends on.
-_OWN = frozenset({"_cffi_backend", "_distutils_hack", "blake3", "cloudpickle", "diskcache", "msgspec", "typing_extensions"})
+_OWN = frozenset(
+    {"_cffi_backend", "_distutils_hack", "blake3", "cloudpickle", "diskcache", "msgspec", "typing_extensions"}
+)
 
 
 def serve(channel: Channel, common: Common) -> None:
@@ -91,6 +94,7 @@ class Worker:
 
     def serve(self) -> None:
         """Make ready, run the stage, and send what came of it."""
+        self._imports.install()  # before anything is received: values are of modules
         setup: Setup = self._channel.receive(self._load)[0]
         prepared = self._prepare(setup)
         self._channel.send(prepared)
@@ -120,7 +124,6 @@ class Worker:
         os.chdir(setup.folder)
         sys.path[:] = setup.path
         sys.argv[:] = setup.argv
-        self._imports.install()
         name = ""
         try:
             with _silent():
@@ -133,8 +136,6 @@ class Worker:
             return Failed(f"{name} can't be imported in a worker: {words_of(error)}")
         return Prepared(
             table=self._table(),
-            process=process_state.digests(),
-            ambient={},
         )
 
     def _packages(self) -> Iterator[str]:
@@ -168,11 +169,12 @@ class Worker:
         if unset:
             return Failed(unset)
         function = _found(call.function)
-        recorder = Recorder(call.stage)
+        recorder = Recorder(call.stage, is_traced=True)
         digests = FileDigests()
         arguments = {name: _guarded(value, name, recorder, digests, call) for name, value in call.arguments.items()}
         before = self._forms_of(call)
-        generators = process_state.generators()
+        generators = Generators()
+        self._imports.begin_run()
         with self._streams(call.streams):
             started = time.perf_counter()
             try:
@@ -195,7 +197,7 @@ class Worker:
             packages=tuple(self._packages()),
             files=tuple(sorted(path for path in self._variables.opened if not self._installed.holds(path))),
             imported={name: names for name, names in self._table().items() if name not in before["globals"]},
-            changed=self._changed(call, before, generators),
+            changed=self._changed(call, before, generators, seconds),
             kept_out=None if kept_out is None else (kept_out[0].value, kept_out[1]),
         )
 
@@ -212,7 +214,7 @@ class Worker:
         now = self._forms.now()
         return {"globals": self._table(), **{name: now.digest(value) for name, value in call.arguments.items()}}
 
-    def _changed(self, call: Call, before: Mapping[str, Any], generators: Mapping[str, Any]) -> str:
+    def _changed(self, call: Call, before: Mapping[str, Any], generators: Generators, seconds: float) -> str:
         now = self._forms.now()
         for name, value in call.arguments.items():
             if now.digest(value) != before[name]:
@@ -222,9 +224,9 @@ class Worker:
             for name, digest in names.items():
                 if table[module].get(name) != digest:
                     return f"it changed {name} of {module}"
-        moved = process_state.moved(generators)
+        moved = generators.moved(seconds)
         if moved:
-            return f"it drew from {moved} without setting a seed"
+            return f"it drew from the generator of {moved[0]} without setting a seed"
         variables = self._variables.changed()
         if variables:
             return f"it set the variable {min(variables)}"

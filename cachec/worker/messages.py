@@ -42,12 +42,9 @@ class Setup(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """A worker has imported what the caller has. table: the globals that these modules have now. ambient: of each
-    plugin whose library is imported, the digest of its live settings."""
+    """A worker has imported what the caller has. table: the globals that these modules have now."""
 
     table: Table
-    process: Mapping[str, str]
-    ambient: Mapping[str, Mapping[str, str]]
 
 
 class StoreOptions(NamedTuple):

@@ -41,7 +41,9 @@ def run(tmp_path: Path, project: Path) -> Run:
             [sys.executable, "main.py", *args], cwd=folder, env=environ, capture_output=True, text=True, check=False
         )
         assert ended.returncode == 0, ended.stderr
-        outcomes = [line for line in ended.stderr.splitlines() if line.startswith(("hit", "miss:", "bypass:", "error:"))]
+        outcomes = [
+            line for line in ended.stderr.splitlines() if line.startswith(("hit", "miss:", "bypass:", "error:"))
+        ]
         return ended.stdout, outcomes
 
     return go
