@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
+from functools import lru_cache
+from types import ModuleType
+
+from cachec.base.anchors import project_of
 from cachec.base.installed import Installed
 from cachec.base.texts import module_of
 from cachec.errors import CachecError
 from cachec.key.forms import Forms
+from cachec.key.state import table
 from cachec.programs.registry import Plugins
 from cachec.programs.supported import Asking
+
+
+def _project_of(module: object) -> str:
+    file = getattr(module, "__file__", None)
+    return _folder_of(os.path.dirname(os.path.abspath(file))) if isinstance(file, str) else ""
+
+
+@lru_cache(maxsize=1024)
+def _folder_of(folder: str) -> str:
+    return project_of(os.path.join(folder, "module"))
 
 
 class FormsWithPlugins:
@@ -17,9 +34,20 @@ class FormsWithPlugins:
         self._plugins = plugins
         self._installed = Installed()
 
-    def now(self) -> Forms:
-        """Forms in the state of now."""
-        return Forms(self._installed.is_project, self._describe)
+    def now(self, module: object = None) -> Forms:
+        """Forms in the state of now. module: whose globals they are of; paths below its project count from there."""
+        return Forms(self._installed.is_project, self._describe, _project_of(module))
+
+    def table(self, modules: Mapping[str, ModuleType]) -> dict[str, dict[str, str]]:
+        """Module -> global -> digest of its form, empty where it has none; of modules of the project."""
+        forms: dict[str, Forms] = {}
+        found = {}
+        for name, module in modules.items():
+            folder = _project_of(module)
+            if folder not in forms:
+                forms[folder] = self.now(module)
+            found.update(table({name: module}, forms[folder]))
+        return found
 
     def _describe(self, value: object) -> object:
         kind = type(value)

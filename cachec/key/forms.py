@@ -14,6 +14,7 @@ import copyreg
 import functools
 import gc
 import logging
+import os
 import sys
 import types
 import weakref
@@ -77,11 +78,18 @@ class _TooLargeError(_FormlessError):
 class Forms:
     """Makes forms of values in one state of this process: what it learns of classes holds until something changes.
 
-    is_project: whether a file belongs to the project. describe: see ``Describe``.
+    is_project: whether a file belongs to the project. describe: see ``Describe``. folder: paths below it count from
+    there, so that they are the same in another checkout.
     """
 
-    def __init__(self, is_project: Callable[[str], bool], describe: Describe = lambda _value: NotImplemented) -> None:
+    def __init__(
+        self,
+        is_project: Callable[[str], bool],
+        describe: Describe = lambda _value: NotImplemented,
+        folder: str = "",
+    ) -> None:
         self.describe = describe
+        self.folder = os.path.join(folder, "") if folder else ""
         #: Forms of classes that refer to nothing around them, each with the ids of all that is in it.
         self.classes: dict[type, tuple[bytes, frozenset[int]]] = {}
         self._is_project = is_project
@@ -157,6 +165,8 @@ class _Walk:
         cls = type(value)
         scalar = SCALARS.get(cls)
         if scalar is not None:
+            if cls is str and self._forms.folder and f"{value}/".startswith(self._forms.folder):
+                return self.node("path", scalar(value[len(self._forms.folder) :]))
             form = scalar(value)
             return form if len(form) <= _LONG else b"h" + bytes.fromhex(digest_bytes(form))
         key, level = id(value), len(self._levels)

@@ -284,8 +284,8 @@ class Requests:
 
     def global_digest(self, module: str, name: str) -> str:
         """What stands for a global of a module that is imported."""
-        held = vars(sys.modules[module])
-        return self.forms.now().digest(held[name]) if name in held else ABSENT
+        held = sys.modules[module]
+        return self.forms.now(held).digest(vars(held)[name]) if name in vars(held) else ABSENT
 
     def ambient_digest(self, plugin: str) -> str:
         """What stands for the live settings of the library that a plugin speaks for."""

@@ -15,7 +15,7 @@ from cachec.base.installed import Installed
 from cachec.codecs import decode
 from cachec.commands.traced import Changed, Reads
 from cachec.errors import StageCrashed, StageTimedOut, shown
-from cachec.key import ambient, process_state, state
+from cachec.key import ambient, process_state
 from cachec.key.tools.environment import OBEYED_NAME, variable_digest
 from cachec.model import Node, Read, Reason
 from cachec.stage.look import Look
@@ -108,7 +108,7 @@ class IsolatedRun(Run):
 
     def _call(self, prepared: Prepared) -> Call:
         """What is to be run, once it is known what the worker has imported."""
-        table = state.table(self._modules, self._tools.requests.forms.now())
+        table = self._tools.requests.forms.table(self._modules)
         self._table, self._prepared = table, prepared
         carried: dict[str, dict[str, Any]] = {}
         missing: list[tuple[str, str]] = []
@@ -165,6 +165,7 @@ class IsolatedRun(Run):
             self.recorder.keep_out(reason, words)
         if done.kept_out is not None:
             self.recorder.keep_out(Reason(done.kept_out[0]), done.kept_out[1])
+        self.recorder.has_project_paths = True  # its globals may hold them: whether the result does is looked up
         for read in done.reads:
             self.recorder.seen(read)
         for path in done.files:

@@ -22,7 +22,7 @@ from cachec.base.hashing import FileDigests
 from cachec.base.installed import Installed
 from cachec.codecs.encoder import encode
 from cachec.errors import Uncacheable, UnstorableResult
-from cachec.key import ambient, process_state, state
+from cachec.key import ambient, process_state
 from cachec.key.binding import Binding
 from cachec.key.described import FormsWithPlugins
 from cachec.key.guard import bare, replace_weights
@@ -149,7 +149,8 @@ class Worker:
                 yield file
 
     def _table(self) -> dict[str, dict[str, str]]:
-        return state.table(self._modules(), self._forms.now())
+        with hidden():  # where the project is
+            return self._forms.table(self._modules())
 
     def _modules(self) -> dict[str, Any]:
         """The project's modules that this process has imported."""
