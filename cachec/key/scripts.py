@@ -6,7 +6,8 @@ The rule looks at syntax alone. Executed again are
 2. ``name = value`` and ``known.attribute = value`` where making the value has no effect: literals, lambdas, names that
    statements of this list bound, and calls of ``PURE_CALLS`` with such arguments;
 3. calls as statements whose name says that they register or set something (``SETTING``), with such arguments;
-4. ``if`` and ``try`` that hold nothing else and test nothing but names and literals.
+4. ``cachec.Cache(...)``, as an imported module makes its own;
+5. ``if`` and ``try`` that hold nothing else and test nothing but names and literals.
 
 All else is left to the caller: loops, other calls, what is under ``if __name__ == "__main__":``. A name that such a
 statement binds is *open*: its value must be sent.
@@ -49,19 +50,23 @@ _PATHS = frozenset({"Path", "PurePath", "resolve", "absolute", "joinpath"})
 
 #: Calls that register or set something, by the last words of what is called.
 SETTING = re.compile(
-    r"(.*\.)?(register\w*|set\w*|enable\w*|disable\w*|use|use_\w+|seed|manual_seed|filterwarnings|simplefilter)"
-    r"|(.*\.)?config\.update|logging\.basicConfig"
+    r"(.*\.)?(register\w*|DEFINE_\w+|set_(?!up)\w+|seterr|setcontext|setlocale|enable\w*|disable\w*|use|use_\w+)"
+    r"|(.*\.)?(seed|manual_seed|filterwarnings|simplefilter|config\.update|logging\.basicConfig)"
 )
 
-#: Of these modules the caller's state is sent, or a worker must not repeat what sets it.
-_NEVER_SET = frozenset({"sys", "os", "atexit", "signal", "threading", "multiprocessing"})
+#: Of these modules the caller's state is sent, or a worker must not repeat what is done with them: run code at exit,
+#: talk to servers of experiments.
+_NOT_REPEATED = frozenset(
+    {"sys", "os", "atexit", "signal", "threading", "multiprocessing"}
+    | {"mlflow", "wandb", "ray", "comet_ml", "neptune", "clearml", "streamlit"}
+)
 
 #: Arguments of ``logging.basicConfig`` that open files.
 _OPENING = frozenset({"filename", "handlers", None})
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
-_REPEATED = (ast.Import, ast.ImportFrom, ast.Pass, *_DEFINITIONS)
+_REPEATED = (ast.Import, ast.ImportFrom, ast.Pass)
 
 
 class Selection:
@@ -111,6 +116,8 @@ class Selection:
             self._numbers |= names
 
     def _may_run(self, node: ast.stmt) -> bool:
+        if isinstance(node, _DEFINITIONS):
+            return not any(self._imported.get(self._root(each)) in _NOT_REPEATED for each in node.decorator_list)
         if isinstance(node, _REPEATED) or type(node).__name__ == "TypeAlias":
             return True
         if isinstance(node, ast.Assign):
@@ -139,7 +146,7 @@ class Selection:
     def _is_target(self, node: ast.expr) -> bool:
         if isinstance(node, ast.Attribute):
             chain = dotted(node)
-            return bool(chain) and chain[0] in self._known and self._imported.get(chain[0]) not in _NEVER_SET
+            return bool(chain) and chain[0] in self._known and self._imported.get(chain[0]) not in _NOT_REPEATED
         return isinstance(node, ast.Name) or (isinstance(node, ast.Tuple) and all(map(self._is_target, node.elts)))
 
     def _is_pure(self, node: ast.expr | None) -> bool:
@@ -183,7 +190,8 @@ class Selection:
         if chain:
             words = {chain[-1], ".".join(chain[-2:])}
             is_callable = chain[0] in self._imported or chain[0] in self._numbers
-            may_call = chain[-1] == "stage" or (is_callable and bool(words & PURE_CALLS))
+            is_cache = self._imported.get(chain[0]) == "cachec" and chain[-1] == "Cache"
+            may_call = chain[-1] == "stage" or is_cache or (is_callable and bool(words & PURE_CALLS))
         elif isinstance(function, ast.Attribute):  # Path(...).resolve()
             may_call = function.attr in PURE_CALLS and self._is_operand(function.value)
         else:  # cache.stage(tools=...)(function), partial(jit, ...)(function)
@@ -196,11 +204,17 @@ class Selection:
         chain = dotted(node.func)
         if not chain:
             return self._sets(node.func)
-        if chain[0] not in self._known or self._imported.get(chain[0]) in _NEVER_SET:
+        if chain[0] not in self._known or self._imported.get(chain[0]) in _NOT_REPEATED:
             return False
         if not SETTING.fullmatch(".".join(chain)):
             return False
         return chain[-1] != "basicConfig" or not _OPENING & {each.arg for each in node.keywords}
+
+    def _root(self, node: ast.expr) -> str:
+        """The name that an expression such as ``a.b(c)`` starts from; empty where it starts from none."""
+        while isinstance(node, ast.Attribute | ast.Call):
+            node = node.func if isinstance(node, ast.Call) else node.value
+        return node.id if isinstance(node, ast.Name) else ""
 
     def _has_pure_arguments(self, node: ast.Call) -> bool:
         return all(map(self._is_pure, [*node.args, *(each.value for each in node.keywords)]))

@@ -171,6 +171,8 @@ def _statements(main: MainModule) -> Iterator[tuple[Text, list[_Statement]]]:
         except sources.UNPARSABLE:
             continue
     bodies = [(text, syntax.without_docstring(tree.body)) for text, tree in trees]
+    # Before statements are cut off: a trace counts the first of those that the whole text selects.
+    selected = set(map(id, scripts.select([node for _, body in bodies for node in body])[0]))
     if main.until is not None and bodies and bodies[-1][0] is main.texts[-1]:
         text, body = bodies.pop()
         bodies.append((text, [node for node in body if (node.end_lineno or node.lineno) < main.until]))
@@ -180,7 +182,6 @@ def _statements(main: MainModule) -> Iterator[tuple[Text, list[_Statement]]]:
         for node in everything
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
     }
-    selected = set(map(id, scripts.select(everything)[0]))
     for text, body in bodies:
         found = []
         for node in body:

@@ -9,7 +9,12 @@ import pytest
 
 from cachec.key import scripts, sources
 
-BEGIN = "import os, sys, atexit, logging, functools, re\nimport jax, torch\nfrom pathlib import Path\nimport project\n"
+BEGIN = """
+import cachec, mlflow, os, sys, atexit, logging, functools, re
+import jax, torch
+from pathlib import Path
+import project, absl.flags as flags
+"""
 REPLAYED = """
     import numpy
     from project import *
@@ -41,6 +46,9 @@ REPLAYED = """
     project.register("a")(project.forward)
     logging.basicConfig(level=10)
     build = cache.stage(project.forward)
+    store = cachec.Cache("folder")
+    flags.DEFINE_integer("x", 1, "help")
+    project.set_seed(1)
     "text"
     pass
     if sys.version_info >= (3, 11): import tomllib
@@ -63,6 +71,12 @@ LEFT = """
     sys.path.insert(0, "x")
     sys.stdout = project.stdout
     atexit.register(project.save)
+    @atexit.register
+    def save(): pass
+    mlflow.set_experiment("a")
+    project.setup("a")
+    project.set_up()
+    project.Cache()
     logging.basicConfig(filename="train.log")
     x += 1
     del os
