@@ -14,12 +14,13 @@ import json
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TypeGuard
+from typing import NamedTuple
 
 import msgspec
 
 from cachec.base.hashing import FileDigests, Hasher, Memory, digest_bytes
 from cachec.base.kept import Kept
+from cachec.key import scripts
 from cachec.key.code import syntax
 from cachec.model import MALFORMED_JSON, Digest, Read
 
@@ -27,7 +28,7 @@ from cachec.model import MALFORMED_JSON, Digest, Read
 ABSENT = digest_bytes(b"no such source")
 
 #: Version of ``Table``. A change of how a text is cut into units must change it.
-_VERSION = "1"
+_VERSION = "2"
 
 #: Code objects of these names are parts of the function or statement that they stand in.
 _PARTS = re.compile(r"<(genexpr|listcomp|dictcomp|setcomp)>|<generic parameters of .*>")
@@ -47,17 +48,21 @@ class Table(msgspec.Struct, frozen=True, array_like=True):
     """The units of a text.
 
     functions: by qualified name, as ``co_qualname`` has it. script_only: functions that only a script defines, below
-    ``if __name__ == "__main__":``.
+    ``if __name__ == "__main__":``. replayed: the places among ``statements`` of those that ``key.scripts`` selects.
     """
 
     statements: tuple[Unit, ...]
     functions: dict[str, Unit]
     script_only: tuple[str, ...] = ()
+    replayed: tuple[int, ...] = ()
 
-    def digest(self, names: Collection[str] | None) -> Digest:
-        """The digest of the statements and of the functions ``names``; None: of all that importing may define."""
+    def digest(self, names: Collection[str] | None, replayed: int | None = None) -> Digest:
+        """The digest of the statements and of the functions ``names``; None: of all that importing may define.
+
+        replayed: of a script, how many of its ``replayed`` statements count, and no others.
+        """
         hasher = Hasher("source of all" if names is None else "source")
-        hasher.part("statements", "".join(each.digest for each in self.statements).encode())
+        hasher.part("statements", "".join(each.digest for each in self.counted_statements(replayed)).encode())
         for name in sorted(self.counted(names)):
             unit = self.functions.get(name)
             hasher.part("function/" + name, b"absent" if unit is None else unit.digest.encode())
@@ -76,6 +81,12 @@ class Table(msgspec.Struct, frozen=True, array_like=True):
             if words.pop() != "<locals>" and not is_part:
                 return None
         return ".".join(words)
+
+    def counted_statements(self, replayed: int | None) -> Sequence[Unit]:
+        """The statements that ``digest`` counts."""
+        if replayed is None:
+            return self.statements
+        return [self.statements[place] for place in self.replayed[:replayed]]
 
     def counted(self, names: Collection[str] | None) -> set[str]:
         """The functions that ``digest`` counts."""
@@ -137,11 +148,32 @@ def _row(raw: Digest) -> str:
 # --- reads of kind "source"
 
 
-def read_of(path: str, text: bytes, names: Collection[str] | None, memory: Memory | None = None) -> Read:
-    """The read of a file that had this text. A text that is not Python counts by its bytes."""
-    raw = digest_bytes(text)
-    name = json.dumps([raw, None if names is None else sorted(names)])
-    return Read("source", path, name, _digest_of(text, raw, names, memory))
+class Asked(NamedTuple):
+    """What a read of kind ``source`` counts, as its name spells it. raw: the digest of the text that was read."""
+
+    raw: Digest
+    names: list[str] | None
+    replayed: int | None = None
+
+    def digest(self, text: bytes, memory: Memory | None) -> Digest:
+        """The digest of a text. One that is not Python counts by its bytes."""
+        try:
+            return table(text, memory).digest(self.names, self.replayed)
+        except UNPARSABLE:
+            return digest_bytes(b"not Python " + digest_bytes(text).encode())
+
+
+def read_of(
+    path: str,
+    text: bytes,
+    names: Collection[str] | None,
+    memory: Memory | None = None,
+    *,
+    replayed: int | None = None,
+) -> Read:
+    """The read of a file that had this text; of a script with ``replayed`` (see ``Table.digest``)."""
+    asked = Asked(digest_bytes(text), None if names is None else sorted(names), replayed)
+    return Read("source", path, json.dumps(asked if replayed is not None else asked[:2]), asked.digest(text, memory))
 
 
 def read(path: str, names: Collection[str] | None, digests: FileDigests) -> Read:
@@ -153,21 +185,20 @@ def read(path: str, names: Collection[str] | None, digests: FileDigests) -> Read
 
 def present(read: Read, digests: FileDigests) -> Digest:
     """What the digest of a read would be now. Equal bytes are not parsed."""
-    raw, names = _asked(read)
+    asked = Asked(*json.loads(read.name))
     try:
-        if digests.of_path(read.where) == raw:
+        if digests.of_path(read.where) == asked.raw:
             return read.digest
         with open(read.where, "rb") as file:
             text = file.read()
     except OSError:
         return ABSENT
-    return _digest_of(text, digest_bytes(text), names, digests.memory)
+    return asked.digest(text, digests.memory)
 
 
 def explain(read: Read, digests: FileDigests) -> str:
     """What of a read is not as it was, for people: the file, and the function or line where these can be told."""
-    raw, names = _asked(read)
-    path = read.where
+    asked, path = Asked(*json.loads(read.name)), read.where
     try:
         with open(path, "rb") as file:
             text = file.read()
@@ -177,38 +208,27 @@ def explain(read: Read, digests: FileDigests) -> str:
         now = table(text, digests.memory)
     except UNPARSABLE as error:
         return f"{path} is not Python: {error}"
-    before = recall(raw, digests.memory)
+    before = recall(asked.raw, digests.memory)
     if before is None:
         return f"{path} changed"
-    return next(_changes(path, before, now, names), f"{path} is unchanged")
+    return next(_changes(path, before, now, asked), f"{path} is unchanged")
 
 
-def _changes(path: str, before: Table, now: Table, names: Collection[str] | None) -> Iterator[str]:
+def _changes(path: str, before: Table, now: Table, asked: Asked) -> Iterator[str]:
     """Each function that differs, then the first statement that does."""
-    for name in sorted(before.counted(names) | now.counted(names)):
+    for name in sorted(before.counted(asked.names) | now.counted(asked.names)):
         old, new = before.functions.get(name), now.functions.get(name)
         if new is None and old is not None:
             yield f"{path}: the function {name} is gone"
         elif new is not None and (old is None or old.digest != new.digest):
             yield f"{path}:{new.line}: the function {name} {'is new' if old is None else 'changed'}"
-    for index, statement in enumerate(now.statements):
-        if index >= len(before.statements) or before.statements[index].digest != statement.digest:
+    olds, news = (each.counted_statements(asked.replayed) for each in (before, now))
+    for index, statement in enumerate(news):
+        if index >= len(olds) or olds[index].digest != statement.digest:
             yield f"{path}:{statement.line}: the statement changed"
             return
-    if len(before.statements) > len(now.statements):
+    if len(olds) > len(news):
         yield f"{path}: the last statement is gone"
-
-
-def _asked(read: Read) -> tuple[Digest, list[str] | None]:
-    raw, names = json.loads(read.name)
-    return raw, names
-
-
-def _digest_of(text: bytes, raw: Digest, names: Collection[str] | None, memory: Memory | None) -> Digest:
-    try:
-        return table(text, memory).digest(names)
-    except UNPARSABLE:
-        return digest_bytes(b"not Python " + raw.encode())
 
 
 # --- reads of kind "modules"
@@ -301,6 +321,7 @@ class _Scope:
 
 
 def _table(tree: ast.Module) -> Table:
+    selected = set(map(id, scripts.select(tree.body)[0]))
     functions = list(_functions(tree))
     taken: dict[str, list[tuple[bytes, int]]] = {}
     for each in reversed(functions):  # those inside of others first
@@ -312,15 +333,18 @@ def _table(tree: ast.Module) -> Table:
         for text, _ in texts:
             hasher.part("", text)
         found[name] = Unit(hasher.digest(), texts[0][1])
-    statements = []
+    statements: list[Unit] = []
+    replayed: list[int] = []
     for node in syntax.without_docstring(tree.body):
-        if is_main_guard(node):
+        if scripts.is_main_guard(node):
             node.body = []
             if not node.orelse:
                 continue
+        if id(node) in selected:
+            replayed.append(len(statements))
         statements.append(Unit(digest_bytes(syntax.normalise(node)), node.lineno))
     script_only = {each.name for each in functions} - {each.name for each in functions if not each.script_only}
-    return Table(tuple(statements), found, tuple(sorted(script_only)))
+    return Table(tuple(statements), found, tuple(sorted(script_only)), tuple(replayed))
 
 
 def _functions(tree: ast.Module) -> Iterator[_Function]:
@@ -343,7 +367,7 @@ def _functions(tree: ast.Module) -> Iterator[_Function]:
             scope.shared.update(node.names)
         elif isinstance(node, ast.Yield | ast.YieldFrom) and scope.function is not None:
             scope.function.is_generator = True
-        elif not scope.prefix and is_main_guard(node):
+        elif not scope.prefix and scripts.is_main_guard(node):
             body, inner = node.body, _Scope(script_only=True)
         if body:
             inside = set(map(id, body))
@@ -367,14 +391,3 @@ def _children(node: ast.AST) -> list[ast.AST]:
         value = getattr(node, field, None)
         found += value if type(value) is list else (value,)
     return [each for each in found if type(each) not in _LEAVES and isinstance(each, ast.AST)]
-
-
-def is_main_guard(node: ast.AST) -> TypeGuard[ast.If]:
-    """Whether a statement is ``if __name__ == "__main__":``."""
-    test = node.test if isinstance(node, ast.If) else None
-    if not isinstance(test, ast.Compare) or len(test.ops) != 1 or not isinstance(test.ops[0], ast.Eq):
-        return False
-    sides = [test.left, test.comparators[0]]
-    names = [each.id for each in sides if isinstance(each, ast.Name)]
-    values = [each.value for each in sides if isinstance(each, ast.Constant)]
-    return names == ["__name__"] and values == ["__main__"]

@@ -34,33 +34,37 @@ _IS_FUNCTION = 1
 
 class Used(NamedTuple):
     """A file of the project that was imported. raw: the digest of its text then. names: the functions that ran, as
-    ``co_qualname`` has them; None where all of it counts."""
+    ``co_qualname`` has them; None where all of it counts. replayed: of a script, how many statements were replayed."""
 
     path: str
     raw: str
     text: bytes
     names: frozenset[str] | None
+    replayed: int | None = None
 
     def read(self, memory: Memory | None = None) -> Read:
         """The read of what was used. memory: where tables of units are remembered between processes."""
+        return sources.read_of(self.path, self.text, self._units(memory), memory, replayed=self.replayed)
+
+    def _units(self, memory: Memory | None) -> set[str] | None:
         if self.names is None:
-            return sources.read_of(self.path, self.text, None, memory)
+            return None
         try:
             table = sources.table(self.text, memory)
         except sources.UNPARSABLE:
-            return sources.read_of(self.path, self.text, None, memory)
-        units = {table.function_of(name) for name in self.names}
-        counted = None if None in units else {name for name in units if name}
-        return sources.read_of(self.path, self.text, counted, memory)
+            return None
+        found = {table.function_of(name) for name in self.names}
+        return None if None in found else {name for name in found if name}
 
 
 class _Loaded(NamedTuple):
-    """A text that was compiled. is_late: after the state of the caller was set."""
+    """A text that was compiled. is_late: after the state of the caller was set. text: None where no file has it."""
 
     path: str
-    text: bytes
+    text: bytes | None
     code: CodeType | None
     is_late: bool
+    replayed: int | None
 
 
 class _Folder:
@@ -135,10 +139,13 @@ class Imports:
             known = self._known[path] = self._is_project(path)
         return known
 
-    def add(self, path: str, text: bytes, code: CodeType | None) -> None:
-        """Record a text that is executed as a part of the project, by its path."""
+    def add(self, path: str, text: bytes | None, code: CodeType | None, replayed: int | None = None) -> None:
+        """Record code that is executed as a part of the project: of a file, or of a cell of a notebook without text.
+
+        replayed: of a script, how many of its statements are executed.
+        """
         self._files.add(path)
-        self._loaded.append(_Loaded(path, text, code, self._is_late))
+        self._loaded.append(_Loaded(path, text, code, self._is_late, replayed))
 
     # --- what was recorded
 
@@ -154,10 +161,11 @@ class Imports:
             if code.co_flags & _IS_FUNCTION:
                 ran.setdefault(code.co_filename, set()).add(code.co_qualname)
         found = {}
-        for path, text, _, _ in self._loaded:
-            names = frozenset(ran.get(path, ())) if self._sees_functions() else None
-            used = Used(path, digest_bytes(text), text, names)
-            found[path, used.raw] = used
+        for path, text, _, _, replayed in self._loaded:
+            if text is not None:
+                names = frozenset(ran.get(path, ())) if self._sees_functions() else None
+                used = Used(path, digest_bytes(text), text, names, replayed)
+                found[path, used.raw, -1 if replayed is None else replayed] = used
         return [found[key] for key in sorted(found)]
 
     def names(self) -> set[str]:
