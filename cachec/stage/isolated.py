@@ -25,7 +25,7 @@ from cachec.tracing.accesses import Effect, Input, Kind
 from cachec.worker import caller
 from cachec.worker.messages import Call, Done, Prepared, Setup, StoreOptions
 from cachec.worker.protocol import CannotSend, encode
-from cachec.worker.replay import main_of
+from cachec.worker.replay import MainModule, ReplayError, main_of
 from cachec.worker.values import Values
 
 _DECODE = msgspec.json.Decoder(Node).decode
@@ -57,8 +57,10 @@ class IsolatedRun(Run):
         self._installed = Installed()
         self._modules = self._project_modules()
         self._values = Values()
-        main = main_of()
-        self._main = main
+        try:
+            main = main_of(self._installed.is_project)
+        except ReplayError as error:
+            raise Fallback(str(error)) from error
         setup = Setup(
             folder=os.getcwd(),
             path=[os.path.abspath(path) if path else os.getcwd() for path in sys.path],
@@ -93,9 +95,9 @@ class IsolatedRun(Run):
                 found[name] = module
         return found
 
-    def _needed(self, main: Any) -> dict[str, Any]:
+    def _needed(self, main: MainModule) -> dict[str, Any]:
         """The globals of ``__main__`` that its definitions need when they are made."""
-        held = vars(self._modules["__main__"])
+        held = vars(sys.modules["__main__"])
         needed = {name: held[name] for name in main.needed if name in held}
         return {name: value for name, value in needed.items() if self._can_be_sent(value)}
 
@@ -119,8 +121,6 @@ class IsolatedRun(Run):
             for name, digest in names.items():
                 if theirs.get(name) == digest:
                     replayed.add((module, name))
-                elif module == "__main__" and self._main is not None and name not in self._main.used:
-                    continue  # no function names it
                 elif _is_own(held[name], module, name):
                     missing.append((module, name))
                 else:

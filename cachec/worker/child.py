@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -58,6 +59,8 @@ def serve(channel: Channel, common: Common) -> None:
         pass  # the caller is gone, and nobody waits for the result
     except KeyboardInterrupt:
         os._exit(130)
+    except Exception as error:  # noqa: BLE001 - of cachec itself, or what the project has it do: told, and not a crash
+        channel.send(Failed(f"its worker failed: {''.join(traceback.format_exception(error)[-2:])}"))
     finally:
         _end()
 
@@ -131,7 +134,7 @@ class Worker:
                     importlib.import_module(name)
                 name = "__main__"
                 if setup.main is not None:
-                    replay(setup.main, setup.values, self._imports)
+                    replay(setup.main, setup.values.__getitem__, self._imports)
         except BaseException as error:  # noqa: BLE001 - the project's code, whatever it raises
             return Failed(f"{name} can't be imported in a worker: {words_of(error)}")
         return Prepared(

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from cachec.model import Read
+from cachec.worker.replay import MainModule
 
 #: The globals of modules: digests of their forms, empty for what has none.
 Table = Mapping[str, Mapping[str, str]]
@@ -37,7 +38,7 @@ class Setup(NamedTuple):
     path: list[str]
     argv: list[str]
     modules: list[str]
-    main: Any
+    main: MainModule | None
     values: Mapping[str, Any]
 
 

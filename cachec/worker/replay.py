@@ -14,7 +14,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from types import CodeType, ModuleType
 from typing import Any, NamedTuple
@@ -25,6 +25,8 @@ from cachec.worker.imports import Imports
 
 #: ``co_flags`` of functions, not of modules and class bodies.
 _IS_FUNCTION = 1
+
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 #: Options of Python before ``-c``, and those that take the next word.
 _COMMAND = re.compile(r"-[bBdEhiIOPqRsSuvVx?]*c(.*)", re.DOTALL)
@@ -213,6 +215,7 @@ def replay(main: MainModule, values: Callable[[str], object], imports: Imports |
         if imports is not None:
             count = sum(each.is_replayed for each in statements)
             imports.add(text.filename, text.text if main.path else None, _whole(text), count)
+        imports = _imports([each.node for each in statements]) if statements else ast.Pass()
         for each in statements:
             if not each.is_replayed:
                 stale |= each.binds
@@ -223,7 +226,7 @@ def replay(main: MainModule, values: Callable[[str], object], imports: Imports |
                 except LookupError:
                     continue  # most often it is not read after all; else the statement says so
             flags |= _features(each.node)
-            _execute(each.node, text.filename, namespace, flags)
+            _execute(imports, each.node, text.filename, namespace, flags)
             stale -= each.binds
     return Replayed(module, frozenset(namespace.keys() - before - stale), frozenset(stale))
 
@@ -266,9 +269,23 @@ def _features(node: ast.stmt) -> int:
     return flags
 
 
-def _execute(node: ast.stmt, filename: str, namespace: dict[str, Any], flags: int) -> None:
+def _imports(statements: Sequence[ast.stmt]) -> ast.stmt:
+    """A statement that does nothing, and tells the compiler which names are imported: it makes other code for these."""
+    found: list[ast.stmt] = []
+    pending: list[ast.AST] = list(statements)
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.Import) or (isinstance(node, ast.ImportFrom) and node.module != "__future__"):
+            found.append(node)
+        elif not isinstance(node, (*_SCOPES, ast.expr)):
+            pending.extend(ast.iter_child_nodes(node))
+    never = ast.If(ast.Constant(False), found or [ast.Pass()], [])
+    return ast.fix_missing_locations(ast.copy_location(never, statements[0]))
+
+
+def _execute(imports: ast.stmt, node: ast.stmt, filename: str, namespace: dict[str, Any], flags: int) -> None:
     try:
-        code = compile(ast.Module([node], []), filename, "exec", flags=flags, dont_inherit=True)
+        code = compile(ast.Module([imports, node], []), filename, "exec", flags=flags, dont_inherit=True)
         exec(code, namespace)
     except (Exception, SystemExit) as error:
         raise ReplayError(f"{filename}:{node.lineno}: replaying it raised {error!r}") from error
