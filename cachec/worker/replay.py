@@ -19,8 +19,10 @@ from importlib.machinery import ModuleSpec, SourceFileLoader
 from types import CodeType, ModuleType
 from typing import Any, NamedTuple
 
+from cachec.base.hashing import Hasher
 from cachec.key import scripts, sources
 from cachec.key.code import syntax
+from cachec.model import Digest
 from cachec.worker.imports import Imports
 
 #: ``co_flags`` of functions, not of modules and class bodies.
@@ -151,6 +153,38 @@ def _needed(main: MainModule) -> set[str]:
             needed |= each.reads & stale
             (stale.difference_update if each.is_replayed else stale.update)(each.binds)
     return needed
+
+
+def effects_of(main: MainModule) -> Digest:
+    """The digest of all that replaying does beyond binding names: what notebooks count, which have no file.
+
+    Calls that register and set something, attributes that are set, decorators, classes with bases. A statement that
+    ran twice counts where it ran last. Values, functions and other classes count by what they are in the caller.
+    """
+    hasher = Hasher("effects")
+    found: dict[bytes, None] = {}
+    for _, statements in _statements(main):
+        for each in statements:
+            if each.is_replayed and _has_effect(each.node):
+                form = syntax.normalise(each.node)
+                found.pop(form, None)
+                found[form] = None
+    for form in found:
+        hasher.part("", form)
+    return hasher.digest()
+
+
+def _has_effect(node: ast.stmt) -> bool:
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        return bool(node.decorator_list)
+    if isinstance(node, ast.ClassDef):
+        return bool(node.decorator_list or node.bases or node.keywords)
+    if isinstance(node, ast.Assign | ast.AnnAssign):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        return any(isinstance(each, ast.Attribute) for target in targets for each in ast.walk(target))
+    if isinstance(node, ast.Expr):
+        return not isinstance(node.value, ast.Constant)
+    return not isinstance(node, ast.Import | ast.ImportFrom | ast.Pass)
 
 
 # --- what both sides understand of a text

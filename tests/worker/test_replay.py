@@ -15,6 +15,7 @@ import pytest
 from cachec.base.hashing import FileDigests
 from cachec.key import sources
 from cachec.model import Read
+from cachec.worker import replay
 
 #: Imported by the caller's script: `send` stands for a call of a stage, `trained` for work that must not run again.
 PROBE = """
@@ -316,6 +317,22 @@ def test_cells_of_a_notebook(scripts: Scripts) -> None:
     assert result.value == [3, cells[4], "/tmp/ipykernel_1/4.py", False]
     assert set(result.open) == {"data", "y"}
     assert [read.where for read in result.reads] == [str(scripts.folder / "probe.py")]
+
+
+def test_a_notebook_counts_by_the_effects_of_its_cells() -> None:
+    def digest(*cells: str) -> str:
+        texts = tuple(replay.Text(f"<cell {place}>", cell.encode()) for place, cell in enumerate(cells))
+        return replay.effects_of(replay.MainModule("", None, None, texts, None, ()))
+
+    begin = "import jax\nfrom lib import register, Base\ndef f(x): return x\nSIZE = 2\n"
+    register = "register(f, lambda x: x)"
+    expected = digest(begin, register)
+    assert digest(begin, register + "  # comment") == expected
+    assert digest(begin, register, register) == expected
+    assert digest(begin, register, "data = load()", "def g(): pass", "%magic") == expected
+    assert digest(begin.replace("return x", "return -x").replace("2", "3"), register) == expected
+    for more in ("register(f, lambda x: -x)", "class A(Base): x = 1", "@register\ndef g(): pass", "jax.x.y = 1"):
+        assert digest(begin, register, more) != expected
 
 
 def test_a_statement_that_fails_is_reported(scripts: Scripts) -> None:
