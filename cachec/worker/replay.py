@@ -249,7 +249,7 @@ def replay(main: MainModule, values: Callable[[str], object], imports: Imports |
         if imports is not None:
             count = sum(each.is_replayed for each in statements)
             imports.add(text.filename, text.text if main.path else None, _whole(text), count)
-        imports = _imports([each.node for each in statements]) if statements else ast.Pass()
+        known = _imports([each.node for each in statements]) if statements else ast.Pass()
         for each in statements:
             if not each.is_replayed:
                 stale |= each.binds
@@ -260,7 +260,7 @@ def replay(main: MainModule, values: Callable[[str], object], imports: Imports |
                 except LookupError:
                     continue  # most often it is not read after all; else the statement says so
             flags |= _features(each.node)
-            _execute(imports, each.node, text.filename, namespace, flags)
+            _execute(known, each.node, text.filename, namespace, flags)
             stale -= each.binds
     return Replayed(module, frozenset(namespace.keys() - before - stale), frozenset(stale))
 
