@@ -110,8 +110,8 @@ def load(folder: Path) -> Program:
     if program.run[0] not in ("python", "pytest", "notebook"):
         raise InvalidProgram(f"{folder.name}: run starts with python, pytest or notebook, not {program.run[0]!r}")
     for edit in (*program.neutral, *program.semantic):
-        if not (edit.env or edit.file) or bool(edit.find) == bool(edit.content) != (not edit.file):
-            raise InvalidProgram(f"{folder.name}: an edit has find and replace, or content, or env alone: {edit}")
+        if (bool(edit.find) + bool(edit.content)) != bool(edit.file) or not (edit.file or edit.env):
+            raise InvalidProgram(f"{folder.name}: an edit is file, find, replace; file, content; or env alone: {edit}")
     return program
 
 
