@@ -32,9 +32,11 @@ def run_cells(path: str) -> None:
         linecache.cache[name] = (len(source), None, [line + "\n" for line in source.splitlines()], name)
         main.__dict__["In"].append(source)
         body = ast.parse(source, name).body
-        last = body.pop() if body and isinstance(body[-1], ast.Expr) else None
+        last = body[-1] if body else None
+        if isinstance(last, ast.Expr):
+            del body[-1]
         exec(compile(ast.Module(body, []), name, "exec"), main.__dict__)
-        if last is not None:
+        if isinstance(last, ast.Expr):
             value = eval(compile(ast.Expression(last.value), name, "eval"), main.__dict__)
             if value is not None:
                 main.__dict__["Out"][len(main.__dict__["In"]) - 1] = main.__dict__["_"] = value

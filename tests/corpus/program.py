@@ -101,7 +101,7 @@ def load(folder: Path) -> Program:
     """The program in ``folder``. Raises InvalidProgram."""
     raw: dict[str, Any] = tomllib.loads((folder / MANIFEST).read_text())
     try:
-        edits = {kind: [Edit(**each) for each in raw.pop(kind, [])] for kind in ("neutral", "semantic")}
+        edits: dict[str, Any] = {kind: [Edit(**each) for each in raw.pop(kind, [])] for kind in ("neutral", "semantic")}
         program = Program(name=folder.name, folder=folder, **edits, **raw)
     except TypeError as error:
         raise InvalidProgram(f"{folder.name}: {error}") from None
