@@ -70,7 +70,8 @@ class Step:
 
     @property
     def is_wrong_hit(self) -> bool:
-        return self.is_wrong and any(call.is_hit for call in self.cached.calls)
+        raised = any(call.reason.startswith("error:") for call in self.cached.calls)
+        return self.is_wrong and not raised and any(call.is_hit for call in self.cached.calls)
 
     def difference(self) -> str:
         """The first lines that differ, or the error of the cached run."""
