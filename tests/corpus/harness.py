@@ -40,6 +40,11 @@ class Call:
     def is_hit(self) -> bool:
         return self.reason == "hit"
 
+    @property
+    def raised(self) -> bool:
+        """Whether the stage itself raised: what it raises is not stored."""
+        return self.reason == "error:stage-raised"
+
 
 @dataclass(frozen=True)
 class Run:
@@ -104,6 +109,8 @@ class Report:
         reasons: dict[str, str] = {}
         stored = set()
         for call in _calls(self.of("first", "again")):
+            if call.raised:
+                continue
             if call.stored or call.is_hit:
                 stored.add(call.stage)
             reasons.setdefault(call.stage, f"{call.reason}: {call.detail}")
@@ -115,14 +122,14 @@ class Report:
         return {
             call.stage: f"{call.reason}: {call.detail}"
             for call in _calls(self.of("again"))
-            if not call.is_hit and call.stage not in never
+            if not call.is_hit and not call.raised and call.stage not in never
         }
 
     def needless(self, step: Step) -> dict[str, str]:
         """The reason of each stage that missed in this step though it was a hit in the second run."""
         again = _calls(self.of("again"))
-        hits = {call.stage for call in again} - {call.stage for call in again if not call.is_hit}
-        missed = [call for call in step.cached.calls if not call.is_hit and call.stage in hits]
+        hits = {call.stage for call in again} - {call.stage for call in again if not call.is_hit and not call.raised}
+        missed = [call for call in step.cached.calls if not call.is_hit and not call.raised and call.stage in hits]
         return {call.stage: f"{call.reason}: {call.detail}" for call in missed}
 
     def data(self) -> dict[str, Any]:
