@@ -56,6 +56,11 @@ class Run:
     errors: str
     calls: list[Call] = field(default_factory=list)
 
+    @property
+    def last_error(self) -> str:
+        """The last line of the standard error: what was raised."""
+        return self.errors.strip().rpartition("\n")[2][:300]
+
     def equals(self, other: Run) -> bool:
         return self.status == other.status and self.results == other.results
 
@@ -75,13 +80,13 @@ class Step:
 
     @property
     def is_wrong_hit(self) -> bool:
-        raised = any(call.reason.startswith("error:") for call in self.cached.calls)
-        return self.is_wrong and not raised and any(call.is_hit for call in self.cached.calls)
+        same_status = self.cached.status == self.plain.status
+        return self.is_wrong and same_status and any(call.is_hit for call in self.cached.calls)
 
     def difference(self) -> str:
         """The first lines that differ, or the error of the cached run."""
         if self.cached.status != self.plain.status:
-            return f"exit status {self.cached.status}, plainly {self.plain.status}: {self.cached.errors[-600:]}"
+            return f"exit status {self.cached.status}, plainly {self.plain.status}: {self.cached.last_error}"
         pairs = zip(self.plain.results, self.cached.results, strict=False)
         first = next((pair for pair in pairs if pair[0] != pair[1]), None)
         if first is None:
@@ -219,10 +224,8 @@ class Harness:
         return [*neutral, *(("semantic", edit) for edit in self.program.semantic)]
 
     def _judge(self, kind: Kind, edit: Edit, first: Run, plain: Run) -> None:
-        if kind == "semantic" and plain.status:
-            self.report.unsound.append(f"semantic edit {edit} fails: {plain.errors[-600:]}")
-        if first.equals(plain) != (kind == "neutral"):
-            self.report.unsound.append(f"{kind} edit {edit} gives {plain.results or plain.errors[-600:]}")
+        if plain.status or first.equals(plain) != (kind == "neutral"):
+            self.report.unsound.append(f"{kind} edit {edit} gives {plain.results or plain.last_error}")
 
     def _add(self, kind: Kind, about: str, plain: Run, cached: Run) -> None:
         self.report.steps.append(Step(kind, about, plain, cached))
