@@ -1,0 +1,2 @@
+def mangle(name):
+    return name.replace("/", "_")

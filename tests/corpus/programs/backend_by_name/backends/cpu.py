@@ -1,0 +1,7 @@
+from backends.common import mangle
+
+SUFFIX = ".o"
+
+
+def output(name):
+    return mangle(name) + SUFFIX

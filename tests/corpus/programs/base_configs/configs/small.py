@@ -1,0 +1,2 @@
+_base_ = "base.py"
+model = dict(depth=2, width=4)

@@ -1,0 +1,2 @@
+from ir.types import Tensor
+from ir.ops import Op

@@ -1,0 +1,4 @@
+CLAMP = """
+def clamp(x):
+    return max(x, {low})
+"""

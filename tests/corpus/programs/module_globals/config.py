@@ -1,0 +1,3 @@
+DTYPE = "fp32"
+EPSILON = 1e-6
+ALIGN = 16

@@ -1,0 +1,5 @@
+import config
+
+
+def cast(name):
+    return f"({config.DTYPE}){name}"

@@ -1,0 +1,2 @@
+scale = 10
+unit = "s"

@@ -1,0 +1,3 @@
+"""Find mistakes in a toy IR."""
+
+__version__ = "0.1"

@@ -1,0 +1,11 @@
+import pytest
+
+
+@pytest.fixture
+def program():
+    return ["+", "*"]
+
+
+@pytest.fixture(scope="session")
+def short():
+    return ["*"]

@@ -1,0 +1,1 @@
+"""Makes the folder of the project importable."""

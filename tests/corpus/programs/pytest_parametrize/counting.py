@@ -1,0 +1,2 @@
+def count(text, letter):
+    return text.count(letter)

@@ -1,0 +1,3 @@
+import cachec
+
+cache = cachec.Cache()

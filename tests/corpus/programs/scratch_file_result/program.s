@@ -1,0 +1,3 @@
+add 2
+nop 0
+mul 3

@@ -1,0 +1,2 @@
+def word(code, value):
+    return bytes([code]) + value.to_bytes(2, "big")

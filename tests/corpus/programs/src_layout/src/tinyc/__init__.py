@@ -1,0 +1,3 @@
+from .compiler import compile_text
+
+__all__ = ["compile_text"]

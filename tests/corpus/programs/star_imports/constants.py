@@ -1,0 +1,3 @@
+LANES = 8
+TILE = 32
+UNUSED = 1

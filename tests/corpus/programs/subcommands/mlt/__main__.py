@@ -1,0 +1,3 @@
+from mlt.cli import main
+
+main()

@@ -1,0 +1,2 @@
+s/@WIDTH@/16/g
+s/@NAME@/lanes/

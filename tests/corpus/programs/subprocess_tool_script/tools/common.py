@@ -1,0 +1,2 @@
+def constant(name):
+    return name.upper()
