@@ -14,7 +14,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from types import CodeType, ModuleType
 from typing import Any, NamedTuple
@@ -249,7 +249,7 @@ def replay(main: MainModule, values: Callable[[str], object], imports: Imports |
         if imports is not None:
             count = sum(each.is_replayed for each in statements)
             imports.add(text.filename, text.text if main.path else None, _whole(text), count)
-        known = _imports([each.node for each in statements]) if statements else ast.Pass()
+        declared = _declared_imports(text)
         for each in statements:
             if not each.is_replayed:
                 stale |= each.binds
@@ -260,7 +260,7 @@ def replay(main: MainModule, values: Callable[[str], object], imports: Imports |
                 except LookupError:
                     continue  # most often it is not read after all; else the statement says so
             flags |= _features(each.node)
-            _execute(known, each.node, text.filename, namespace, flags)
+            _execute(declared, each.node, text.filename, namespace, flags)
             stale -= each.binds
     return Replayed(module, frozenset(namespace.keys() - before - stale), frozenset(stale))
 
@@ -303,23 +303,29 @@ def _features(node: ast.stmt) -> int:
     return flags
 
 
-def _imports(statements: Sequence[ast.stmt]) -> ast.stmt:
-    """A statement that does nothing, and tells the compiler which names are imported: it makes other code for these."""
+def _declared_imports(text: Text) -> ast.stmt:
+    """A statement that does nothing, and tells the compiler which names the whole text imports: calls of methods of
+    such names have other code."""
     found: list[ast.stmt] = []
-    pending: list[ast.AST] = list(statements)
+    pending: list[ast.AST] = list(ast.iter_child_nodes(syntax.parsed(text.text, text.filename)))
     while pending:
         node = pending.pop()
-        if isinstance(node, ast.Import) or (isinstance(node, ast.ImportFrom) and node.module != "__future__"):
+        if isinstance(node, ast.Import) or (isinstance(node, ast.ImportFrom) and _is_plain(node)):
             found.append(node)
         elif not isinstance(node, (*_SCOPES, ast.expr)):
             pending.extend(ast.iter_child_nodes(node))
     never = ast.If(ast.Constant(False), found or [ast.Pass()], [])
-    return ast.fix_missing_locations(ast.copy_location(never, statements[0]))
+    return ast.fix_missing_locations(ast.copy_location(never, ast.Pass(lineno=1, col_offset=0)))
 
 
-def _execute(imports: ast.stmt, node: ast.stmt, filename: str, namespace: dict[str, Any], flags: int) -> None:
+def _is_plain(node: ast.ImportFrom) -> bool:
+    return node.module != "__future__" and node.names[0].name != "*"
+
+
+def _execute(declared: ast.stmt, node: ast.stmt, filename: str, namespace: dict[str, Any], flags: int) -> None:
     try:
-        code = compile(ast.Module([imports, node], []), filename, "exec", flags=flags, dont_inherit=True)
+        body = [node] if _features(node) else [declared, node]  # `from __future__` stands first
+        code = compile(ast.Module(body, []), filename, "exec", flags=flags, dont_inherit=True)
         exec(code, namespace)
     except (Exception, SystemExit) as error:
         raise ReplayError(f"{filename}:{node.lineno}: replaying it raised {error!r}") from error

@@ -65,6 +65,7 @@ except replay.ReplayError as error:
     sys.exit()
 import __main__
 imports.begin_run()
+exec(sys.argv[2], vars(__main__))
 value = eval(sys.argv[1], vars(__main__))
 reads = [(read.kind, read.where, read.name, read.digest) for read in (each.read() for each in imports.used())]
 print(json.dumps([sorted(replayed.defined), sorted(replayed.open), list(main.needed), value, reads]))
@@ -99,14 +100,14 @@ class Scripts:
         with (self.folder / "sent").open("rb") as file:
             return pickle.load(file)  # noqa: S301 - of this test
 
-    def replay(self, expression: str = "None") -> Result:
-        return Result(self.call(["-c", f"FOLDER = {str(self.folder)!r}\n{WORKER}", expression]))
+    def replay(self, expression: str = "None", helpers: str = "") -> Result:
+        return Result(self.call(["-c", f"FOLDER = {str(self.folder)!r}\n{WORKER}", expression, helpers]))
 
-    def run(self, text: str, expression: str = "None") -> Result:
-        """Run a script, and evaluate an expression in a worker's ``__main__``."""
+    def run(self, text: str, expression: str = "None", helpers: str = "") -> Result:
+        """Run a script, and evaluate an expression in a worker's ``__main__``, after the functions that it calls."""
         (self.folder / "main.py").write_text(textwrap.dedent(text))
         self.call(["main.py"])
-        return self.replay(expression)
+        return self.replay(expression, helpers)
 
 
 @pytest.fixture
@@ -191,6 +192,30 @@ def test_a_name_that_was_bound_again(scripts: Scripts) -> None:
     )
     assert result.needed == ["N"]
     assert result.value == [1, 3, 3]  # the caller's value is that of now; comparing states finds the default of `after`
+
+
+def test_functions_have_the_code_that_the_whole_text_has(scripts: Scripts) -> None:
+    """The compiler makes other code for calls through names that a module imports, wherever it does."""
+    result = scripts.run(
+        """
+        from __future__ import annotations
+        import probe
+        import os.path as early
+        def f(x: int, y=3):
+            return early.join(x), late.join(x), guarded.join(x), x.join(y), [y.join(z) for z in x]
+        class A:
+            def m(self): return super().m(), late.join(self)
+        probe.send()
+        import os.path as late
+        if __name__ == "__main__":
+            import os.path as guarded
+        """,
+        "[f.__code__, A.m.__code__] == whole(open(__file__).read(), __file__)",
+        "def whole(text, path):\n"
+        "    found = [each for each in compile(text, path, 'exec').co_consts if hasattr(each, 'co_consts')]\n"
+        "    return [found[0], *(each for each in found[1].co_consts if hasattr(each, 'co_consts'))]\n",
+    )
+    assert result.value is True
 
 
 def test_what_the_guard_holds_never_runs(scripts: Scripts) -> None:
