@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 
 from cachec import config
+from cachec.base.unseen import unseen
 from cachec.errors import UnsupportedFunction, UsageError, WeightError
 from cachec.model import Mode, Outcome, Reason
 from cachec.opened import OpenedCache
@@ -73,7 +74,8 @@ class Cache:
     def _engine(self) -> Engine:
         """What runs calls of stages: made for the first of them, and of two threads that make it one counts."""
         if not self._engines:
-            self._engines.append(_engine(self._opened))
+            with unseen():
+                self._engines.append(_engine(self._opened))
         return self._engines[0]
 
     @property

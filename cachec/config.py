@@ -22,6 +22,7 @@ from typing import Any
 import msgspec
 
 from cachec.base import foreign, texts, xdg
+from cachec.base.unseen import unseen
 from cachec.errors import ConfigError, NoStoreFolder
 from cachec.model import Mode
 
@@ -271,7 +272,13 @@ def load(
 
     Raises ConfigError for an unknown key or a bad value, naming where it was written and what is accepted.
     """
-    environ = os.environ if environ is None else environ
+    with unseen():  # which settings are in force is no input of a stage that is given a cache
+        return _loaded(overrides, os.environ if environ is None else environ, cwd)
+
+
+def _loaded(
+    overrides: Mapping[str, object] | None, environ: Mapping[str, str], cwd: str | os.PathLike[str] | None
+) -> Settings:
     folder = _working_folder() if cwd is None else os.path.abspath(cwd)
     overrides = overrides or {}
     for key in overrides:

@@ -24,6 +24,7 @@ import msgspec
 from cachec.base import fsio
 from cachec.base.appending import Appender, create_once
 from cachec.base.texts import clean
+from cachec.base.unseen import unseen
 from cachec.model import MALFORMED_JSON, Fault, Outcome, Reason
 
 #: Bytes in a record, its newline included: one page.
@@ -95,7 +96,8 @@ class EventLog:
         now = self._clock()
         if not outcome.time or not outcome.pid:
             outcome = msgspec.structs.replace(outcome, time=outcome.time or now, pid=outcome.pid or os.getpid())
-        self._record(outcome, now, look=outcome.reason is not Reason.HIT)
+        with unseen():
+            self._record(outcome, now, look=outcome.reason is not Reason.HIT)
         if self._export is not None:
             self._exported(outcome, self._export)
         if told or self._log == "all":

@@ -33,7 +33,7 @@ def snapshot(plugins: Plugins) -> dict[str, Settings]:
     found = {}
     for plugin in plugins.all():
         with Asking(plugin):
-            found[plugin.name] = Settings(plugin.ambient(), plugin.carried())
+            found[plugin.name] = Settings(plugin.ambient(), plugin.ambient_values())
     return found
 
 
@@ -44,7 +44,7 @@ def apply(plugins: Plugins, settings: Mapping[str, Settings]) -> str:
         with Asking(plugin):
             now = plugin.ambient()
             if now != wanted.told:
-                plugin.set_carried(wanted.carried)
+                plugin.set_ambient(wanted.carried)
                 now = plugin.ambient()
         for setting in wanted.told.keys() | now.keys():
             if wanted.told.get(setting) != now.get(setting):

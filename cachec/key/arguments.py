@@ -70,7 +70,9 @@ class Payload(msgspec.Struct, frozen=True, eq=False):
 class ArgumentKeys:
     """Turns arguments into payloads of a key."""
 
-    def __init__(self, digests: FileDigests, code: CodeKeys, plugins: Plugins) -> None:
+    def __init__(self, digests: FileDigests, code: CodeKeys, plugins: Plugins, *, exact: bool = False) -> None:
+        """exact: whether it counts how an array lies in memory, and whether it can be written."""
+        self._exact = exact
         self._digests = digests
         self._companions = Companions(digests)
         self._code = code
@@ -91,7 +93,7 @@ class ArgumentKeys:
                 if type(value) is WeightSet:
                     payloads += self._weights(value, name, inventory, per_rank=per_rank)
                     continue
-                collector = _Collector(self._digests, self._companions, self._code, self._plugins, per_rank, inventory)
+                collector = self._collector(per_rank, inventory)
                 data = canonical.encode(value, collector.special, name)
                 if sum(collector.arrays) > LARGE_ARRAYS:
                     inventory.large[name] = (len(collector.arrays), sum(collector.arrays))
@@ -108,8 +110,11 @@ class ArgumentKeys:
         inventory.check_callers()
         return payloads
 
+    def _collector(self, per_rank: bool, inventory: Inventory) -> _Collector:
+        return _Collector(self._digests, self._companions, self._code, self._plugins, per_rank, inventory, self._exact)
+
     def _weights(self, value: WeightSet, name: str, inventory: Inventory, *, per_rank: bool) -> list[Payload]:
-        collector = _Collector(self._digests, self._companions, self._code, self._plugins, per_rank, inventory)
+        collector = self._collector(per_rank, inventory)
         return [collector.weights(value, name), *collector.payloads]
 
 
@@ -129,6 +134,7 @@ class _Collector:
         "_code",
         "_companions",
         "_digests",
+        "_exact",
         "_inventory",
         "_per_rank",
         "_plugins",
@@ -145,7 +151,9 @@ class _Collector:
         plugins: Plugins,
         per_rank: bool,
         inventory: Inventory,
+        exact: bool,
     ) -> None:
+        self._exact = exact
         self._digests = digests
         self._companions = companions
         self._code = code
@@ -274,7 +282,13 @@ class _Collector:
             words = f"array {dtype}{list(shape)} {digest[:12]}"
             return Annotation(words, value=words, leaves=_array_leaves(path, dtype, shape, digest))
 
-        return Payload(PartKind.ARGUMENT, path, digest.encode(), annotate)
+        return Payload(PartKind.ARGUMENT, path, digest.encode() + (_layout(value) if self._exact else b""), annotate)
+
+
+def _layout(array: Any) -> bytes:
+    """How an array lies in memory, and whether it can be written; empty where as most of them."""
+    flags = array.flags
+    return b"" if flags.c_contiguous and flags.writeable else f" {array.strides} {flags.writeable}".encode()
 
 
 def _array_leaves(path: str, dtype: str, shape: Sequence[int], digest: str) -> Leaves:

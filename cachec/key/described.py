@@ -9,12 +9,9 @@ from types import ModuleType
 
 from cachec.base.anchors import project_of
 from cachec.base.installed import Installed
-from cachec.base.texts import module_of
-from cachec.errors import CachecError
 from cachec.key.forms import Forms
-from cachec.key.state import table
+from cachec.key.state import described_by, table
 from cachec.programs.registry import Plugins
-from cachec.programs.supported import Asking
 
 
 def _project_of(module: object) -> str:
@@ -31,7 +28,7 @@ class FormsWithPlugins:
     """Makes ``Forms`` of this process. What one of them learns of classes holds until some code runs."""
 
     def __init__(self, plugins: Plugins) -> None:
-        self._plugins = plugins
+        self._describe = described_by(plugins)
         self._installed = Installed()
 
     def now(self, module: object = None) -> Forms:
@@ -48,16 +45,3 @@ class FormsWithPlugins:
                 forms[folder] = self.now(module)
             found.update(table({name: module}, forms[folder]))
         return found
-
-    def _describe(self, value: object) -> object:
-        kind = type(value)
-        if module_of(kind) in {"builtins", "numpy"}:
-            return NotImplemented
-        try:
-            plugin = self._plugins.for_type(kind)
-            if plugin is None:
-                return NotImplemented
-            with Asking(plugin):
-                return plugin.fingerprint(value).digest
-        except CachecError:
-            return NotImplemented  # it tells of results, not of arguments

@@ -45,7 +45,7 @@ _HEAPTYPE: Final = 1 << 9
 
 #: Attributes of classes and functions that only tell of their text, or that Python makes of the others. Annotations are
 #: statements of the module, which count as its text.
-_OF_TEXT: Final = frozenset(
+OF_TEXT: Final = frozenset(
     {
         *("__annotate__", "__annotate_func__", "__annotations__", "__annotations_cache__", "__dict__", "__doc__"),
         *("__firstlineno__", "__module__", "__orig_bases__", "__parameters__", "__signature__", "__slotnames__"),
@@ -237,7 +237,7 @@ class _Walk:
             self._lowest, self._numbers, self._inside = min(outer[0], self._lowest), outer[1], outer[2] | self._inside
 
     def _class_part(self, name: str, value: object) -> bytes:
-        if name in _OF_TEXT:
+        if name in OF_TEXT or _is_generated(value):
             return b""
         try:
             return self.form(name) + self.form(value)
@@ -327,7 +327,7 @@ class _Walk:
         cells = dict(zip(value.__code__.co_freevars, value.__closure__ or (), strict=True))
         if value.__globals__ is vars(functools):
             cells = {name: cell for name, cell in cells.items() if name not in _OF_DISPATCH}
-        held = [(key, part) for key, part in value.__dict__.items() if key not in _OF_TEXT | _OF_DISPATCH]
+        held = [(key, part) for key, part in value.__dict__.items() if key not in OF_TEXT | _OF_DISPATCH]
         parts = [self.form((*name, value.__defaults__, value.__kwdefaults__, tuple(cells.values())))]
         return self.node("function", *parts, self.pairs("attributes", held), code_form(value.__code__))
 
@@ -460,3 +460,8 @@ _PLAIN: Final[dict[type, Callable[[Any], object]]] = {
     float: float.__float__,
     complex: complex.__complex__,
 }
+
+
+def _is_generated(value: object) -> bool:
+    """Whether attrs has made a method: of the fields, and with a number that differs in each process."""
+    return isinstance(value, types.FunctionType) and value.__code__.co_filename.startswith("<attrs generated")

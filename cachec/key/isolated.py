@@ -54,7 +54,7 @@ class IsolatedArguments(ArgumentKeys):
     """Turns arguments into payloads of a key."""
 
     def __init__(self, digests: FileDigests, plugins: Plugins, forms: FormsWithPlugins) -> None:
-        super().__init__(digests, _Callables(forms), plugins)  # type: ignore[arg-type]
+        super().__init__(digests, _Callables(forms), plugins, exact=True)  # type: ignore[arg-type]
         self._forms = forms
 
     def function_part(self, stage: StageLike) -> Part:

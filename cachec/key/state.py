@@ -24,8 +24,9 @@ def described_by(plugins: Plugins) -> Describe:
     def describe(value: object) -> object:
         plugin = plugins.for_type(type(value))
         if plugin is not None:
-            return plugin.fingerprint(value).digest
-        return NotImplemented
+            return plugin.name, plugin.fingerprint(value).digest
+        answers = (each.describe(value) for each in plugins.all())
+        return next((answer for answer in answers if answer is not NotImplemented), NotImplemented)
 
     return describe
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import MappingProxyType
@@ -78,12 +78,35 @@ class Plugin:
         """
         return {}
 
-    def carried(self) -> Any:
-        """The live library state that ``ambient`` tells of, as a value that can be pickled, for ``set_carried``."""
-        return None
+    def ambient_values(self) -> Mapping[str, Any]:
+        """What ``set_ambient`` needs to bring another process to the live settings of this thread. It can be pickled.
 
-    def set_carried(self, state: Any) -> None:
-        """Have the library of this process work with the state of another. May import the library."""
+        Empty where the library is not imported, and where every setting is at its default. Where this leaves out what
+        ``ambient`` shows, a stage that would run in a worker runs in the caller's process.
+        """
+        return {}
+
+    def set_ambient(self, values: Mapping[str, Any]) -> None:
+        """Give this process and thread the settings that ``ambient_values`` returned in another; the rest, defaults.
+
+        Called in a worker, before a stage runs there in the same thread. Imports the library only if there is anything
+        to set. What the library raises means that the stage runs in the caller's process.
+        """
+
+    def describe(self, value: Any) -> Any:
+        """What stands for a value that a global holds: plain values, functions and the like; or NotImplemented.
+
+        Asked for every function and every instance of a class, of whatever library, so it must be quick and import
+        nothing. For values whose state no attribute shows, or shows with what only this process means (addresses,
+        caches, places in files). Values of ``types`` are described by ``fingerprint``.
+        """
+        return NotImplemented
+
+    def watch_generators(self) -> Callable[[], Sequence[str]]:
+        """Called in a worker before a run. Returns what tells after it which of the library's global random generators
+        the run has moved on without seeding them. The worker's own state of these may be changed.
+        """
+        return lambda: ()
 
     def running(self, key: str) -> AbstractContextManager[Any]:
         """What a run of a stage is put in, which the plugin speaks for: by its distributions, or by types in its

@@ -23,7 +23,8 @@ from cachec.stage.run import Finished, Run
 from cachec.stage.verify import difference
 from cachec.tracing.accesses import Effect, Input, Kind
 from cachec.worker import caller
-from cachec.worker.messages import Call, Done, Prepared, Setup, StoreOptions
+from cachec.worker.carried import Deleted, UnsendableError, to_send
+from cachec.worker.messages import Call, Carried, Done, Prepared, Setup, StoreOptions
 from cachec.worker.protocol import CannotSend, encode
 from cachec.worker.replay import MainModule, ReplayError, main_of
 from cachec.worker.values import Values
@@ -110,9 +111,10 @@ class IsolatedRun(Run):
 
     def _call(self, prepared: Prepared) -> Call:
         """What is to be run, once it is known what the worker has imported."""
-        table = self._tools.requests.forms.table(self._modules)
+        forms = self._tools.requests.forms
+        table = forms.table(self._modules)
         self._table, self._prepared = table, prepared
-        carried: dict[str, dict[str, Any]] = {}
+        carried: dict[str, dict[str, Carried]] = {}
         missing: list[tuple[str, str]] = []
         replayed = set()
         for module, names in table.items():
@@ -121,10 +123,15 @@ class IsolatedRun(Run):
             for name, digest in names.items():
                 if theirs.get(name) == digest:
                     replayed.add((module, name))
-                elif _is_own(held[name], module, name):
-                    missing.append((module, name))
                 else:
-                    carried.setdefault(module, {})[name] = held[name]
+                    try:
+                        sent = to_send(held[name], forms.now(self._modules[module]))
+                    except UnsendableError:
+                        missing.append((module, name))
+                    else:
+                        carried.setdefault(module, {})[name] = Carried(digest, sent)
+            for name in theirs.keys() - names.keys():
+                carried.setdefault(module, {})[name] = Carried("", Deleted())
         self._values.replayed = {name for module, name in replayed if module == "__main__"}
         self._drop_what_cannot_be_sent(carried, missing)
         self._missing = frozenset(missing)
@@ -147,7 +154,7 @@ class IsolatedRun(Run):
             per_rank=options.per_rank,
         )
 
-    def _drop_what_cannot_be_sent(self, carried: dict[str, dict[str, Any]], missing: list[tuple[str, str]]) -> None:
+    def _drop_what_cannot_be_sent(self, carried: dict[str, dict[str, Carried]], missing: list[tuple[str, str]]) -> None:
         if self._can_be_sent(carried):
             return
         for module, names in carried.items():
@@ -351,12 +358,6 @@ def _folders_above(paths: list[str]) -> frozenset[str]:
 
 def _shown(node: Node) -> str:
     return shown(msgspec.json.encode(node).decode(errors="replace"))
-
-
-def _is_own(value: Any, module: str, name: str) -> bool:
-    """Whether a function or class is one that its module defines under this name: the worker's, of the file of now,
-    is another one."""
-    return getattr(value, "__module__", None) == module and getattr(value, "__qualname__", None) == name
 
 
 def _is_replaced(name: str) -> bool:

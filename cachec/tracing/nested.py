@@ -5,46 +5,29 @@ command, which gives a file, and ``.../end`` when the command has ended: then th
 an outer supervisor of cachec the kernel says ENOENT.
 
 ``.../hide`` and ``.../show`` are for the process that was traced: what a thread looks up between the two is not
-recorded (of its own run). A program that tells of its reads by itself, in a better way, asks for that: see ``hidden``.
+recorded (of its own run). A program that tells of its reads by itself, in a better way, asks for that: see ``base.unseen``.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
+from cachec.base.unseen import HIDE, REQUESTS
 from cachec.tracing.accesses import Accesses, Problem, Reason
 from cachec.tracing.calls import Calls
 from cachec.tracing.listener import Listener
-from cachec.tracing.paths import REQUESTS, Memory, Request, is_below, parent_of
+from cachec.tracing.paths import Memory, Request, is_below, parent_of
 from cachec.tracing.recorder import Commit, Recorder
-
-#: The last part of what a thread opens to hide what it looks up, and to show it again.
-HIDE, SHOW = b"hide", b"show"
-
-
-@contextlib.contextmanager
-def hidden() -> Iterator[None]:
-    """Have the tracer of this process, if there is one, not record what this thread looks up in the body."""
-    _ask(HIDE)
-    try:
-        yield
-    finally:
-        _ask(SHOW)
-
-
-def _ask(verb: bytes) -> None:
-    with contextlib.suppress(OSError):  # it is answered by being looked up
-        os.stat(os.path.join(REQUESTS, b"0", verb))
 
 
 class NestedRun:
     """The inner side: one run that an outer supervisor records. Raises FileNotFoundError where there is none."""
 
     def __init__(self) -> None:
-        self._path = os.path.join(os.fsdecode(REQUESTS), os.urandom(8).hex())
+        self._path = os.path.join(REQUESTS, os.urandom(8).hex())
         self._fd = os.open(f"{self._path}/begin", os.O_RDONLY | os.O_CLOEXEC)
 
     def end(self) -> bytes:
@@ -158,7 +141,7 @@ class NestedRuns:
 
 def switch(hidden: set[int], thread: int, verb: bytes) -> None:
     """Add a thread to those that are hidden, or take it out."""
-    if verb == HIDE:
+    if verb == HIDE.encode():
         hidden.add(thread)
     else:
         hidden.discard(thread)

@@ -11,11 +11,12 @@ import errno
 import os
 import re
 
+from cachec.base import unseen
+
 #: A path relative to this starts from the current folder: ``AT_FDCWD`` of fcntl.h, as an unsigned int.
 AT_FDCWD = 0xFFFFFF9C
 
-#: A folder that is not there. Nested runs open paths below it.
-REQUESTS = b"/proc/cachec-tracing"
+_REQUESTS = unseen.REQUESTS.encode()
 
 _PAGE = 4096  # the smallest page of both architectures
 _PATH_MAX = 4096
@@ -206,7 +207,7 @@ def _through_proc(supervisor: int, pid: int, path: bytes) -> bytes:
             names = [b"proc", b"self", *names[1:]]
         else:
             return path
-    if path.startswith(REQUESTS) and len(names) == 4:
+    if path.startswith(_REQUESTS) and len(names) == 4:
         raise Request(*names[2:])
     if len(names) < 2 or not (names[1].isdigit() or names[1] in {b"self", b"thread-self"}):
         return path

@@ -13,11 +13,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+from cachec.base.unseen import HIDE, SHOW
 from cachec.tracing.accesses import Accesses, Problem, Reason, unseen
 from cachec.tracing.calls import Calls
 from cachec.tracing.filter import assemble
 from cachec.tracing.listener import Keeper, Listener
-from cachec.tracing.nested import HIDE, SHOW, NestedRun, NestedRuns, find_survivors, switch
+from cachec.tracing.nested import NestedRun, NestedRuns, find_survivors, switch
 from cachec.tracing.paths import BadAddress, Memory, Request, Unreadable, Unresolvable, current_folder
 from cachec.tracing.process import Child, Command, NoListener, Signals, children, reap_orphans, subreaper
 from cachec.tracing.recorder import Recorder
@@ -145,7 +146,7 @@ class _TracedRun(_Run):
         self._calls = Calls(self._recorder, self._memory, machine.numbers, os.getpid(), given)
         self._notifications = 0
         self._nested = NestedRuns(self._memory, machine.numbers)
-        #: Threads whose lookups are not recorded for now: see ``nested.hidden``.
+        #: Threads whose lookups are not recorded for now: see ``base.unseen``.
         self._hidden: set[int] = set()
 
     def run(self) -> Accesses:
@@ -286,7 +287,7 @@ class _TracedRun(_Run):
             try:
                 commit = self._calls.handle(number, report[1], report[6:])
             except Request as request:
-                if request.verb in {HIDE, SHOW}:
+                if request.verb in {HIDE.encode(), SHOW.encode()}:
                     if not self._nested.hide(report[1], request.verb):
                         switch(self._hidden, report[1], request.verb)
                     listener.answer(report[0])

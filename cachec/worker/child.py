@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -21,6 +21,7 @@ import msgspec
 from cachec.base.distributions import Distributions
 from cachec.base.hashing import FileDigests
 from cachec.base.installed import Installed
+from cachec.base.unseen import unseen
 from cachec.codecs.encoder import encode
 from cachec.errors import Uncacheable, UnstorableResult
 from cachec.key import ambient, process_state
@@ -32,8 +33,8 @@ from cachec.programs.plugin import Plugin
 from cachec.programs.registry import Plugins
 from cachec.recording import Recorder, recording
 from cachec.store.store import Store
-from cachec.tracing.nested import hidden
 from cachec.weights import WeightSet
+from cachec.worker.carried import assign
 from cachec.worker.generators import Generators
 from cachec.worker.imports import Imports
 from cachec.worker.messages import Call, Done, Failed, Output, Prepared, Setup
@@ -93,7 +94,7 @@ class Worker:
         self._channel = channel
         self._installed, self._variables = common.installed, common.variables
         self._plugins, self._forms = common.plugins, common.forms
-        self._imports = Imports(self._installed.is_project, hidden)
+        self._imports = Imports(self._installed.is_project, unseen)
 
     def serve(self) -> None:
         """Make ready, run the stage, and send what came of it."""
@@ -152,7 +153,7 @@ class Worker:
                 yield file
 
     def _table(self) -> dict[str, dict[str, str]]:
-        with hidden():  # where the project is
+        with unseen():  # where the project is
             return self._forms.table(self._modules())
 
     def _modules(self) -> dict[str, Any]:
@@ -164,8 +165,9 @@ class Worker:
         }
 
     def _run(self, call: Call) -> Done | Failed:
-        for module, values in call.carried.items():
-            vars(sys.modules[module]).update(values)
+        failed = self._carry(call)
+        if failed:
+            return Failed(failed)
         for module, name in call.missing:
             vars(sys.modules[module]).pop(name, None)
         process_state.apply(call.process)
@@ -177,7 +179,7 @@ class Worker:
         digests = FileDigests()
         arguments = {name: _guarded(value, name, recorder, digests, call) for name, value in call.arguments.items()}
         before = self._forms_of(call)
-        generators = Generators()
+        watchers = [Generators().moved, *(_watched(plugin) for plugin in self._plugins.all())]
         self._imports.begin_run()
         with self._streams(call.streams):
             started = time.perf_counter()
@@ -201,9 +203,25 @@ class Worker:
             packages=tuple(self._packages()),
             files=tuple(sorted(path for path in self._variables.opened if not self._installed.holds(path))),
             imported={name: names for name, names in self._table().items() if name not in before["globals"]},
-            changed=self._changed(call, before, generators, seconds),
+            changed=self._changed(call, before, [name for watch in watchers for name in watch(seconds)]),
             kept_out=None if kept_out is None else (kept_out[0].value, kept_out[1]),
         )
+
+    def _carry(self, call: Call) -> str:
+        """Give the globals that differ the values that the caller's have. Returns why not, empty where that is done."""
+        for module, names in call.carried.items():
+            held = sys.modules[module]
+            for name, carried in names.items():
+                try:
+                    assign(held, name, carried.sent, self._forms.now(held))
+                except Exception as error:  # noqa: BLE001 - setters of the project's, whatever they raise
+                    return f"{name} of {module} can't be given to a worker: {words_of(error)}"
+        table = self._table()
+        for module, names in call.carried.items():
+            for name, carried in names.items():
+                if table.get(module, {}).get(name, "") != carried.digest:  # it did not arrive as it was
+                    vars(sys.modules[module]).pop(name, None)
+        return ""
 
     def _encoded(self, value: Any, call: Call) -> Any:
         options = call.store
@@ -218,7 +236,7 @@ class Worker:
         now = self._forms.now()
         return {"globals": self._table(), **{name: now.digest(value) for name, value in call.arguments.items()}}
 
-    def _changed(self, call: Call, before: Mapping[str, Any], generators: Generators, seconds: float) -> str:
+    def _changed(self, call: Call, before: Mapping[str, Any], moved: list[str]) -> str:
         now = self._forms.now()
         for name, value in call.arguments.items():
             if now.digest(value) != before[name]:
@@ -228,7 +246,6 @@ class Worker:
             for name, digest in names.items():
                 if table[module].get(name) != digest:
                     return f"it changed {name} of {module}"
-        moved = generators.moved(seconds)
         if moved:
             return f"it drew from the generator of {moved[0]} without setting a seed"
         variables = self._variables.changed()
@@ -248,6 +265,11 @@ class Worker:
             for stream in (sys.stdout, sys.stderr):
                 stream.flush()
             sys.stdout, sys.stderr = before
+
+
+def _watched(plugin: Plugin) -> Callable[[float], Sequence[str]]:
+    moved = plugin.watch_generators()
+    return lambda _seconds: moved()
 
 
 class _Sent(io.TextIOBase):

@@ -56,6 +56,13 @@ class StoreOptions(NamedTuple):
     fsync: bool
 
 
+class Carried(NamedTuple):
+    """A global that differs. digest: of its form. sent: what stands for it, as ``carried.to_send`` makes it."""
+
+    digest: str
+    sent: Any
+
+
 class Call(NamedTuple):
     """A call of a stage.
 
@@ -69,7 +76,7 @@ class Call(NamedTuple):
     stage: str
     function: Any
     arguments: Mapping[str, Any]
-    carried: Mapping[str, Mapping[str, Any]]
+    carried: Mapping[str, Mapping[str, Carried]]
     missing: tuple[tuple[str, str], ...]
     process: Mapping[str, Any]
     ambient: Mapping[str, Any]

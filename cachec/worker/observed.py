@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator, MutableMapping
 from typing import Any
 
+from cachec.base.unseen import is_unseen
 from cachec.key.dependencies import path_digest
 from cachec.key.tools.environment import OBEYED_NAME, variable_digest
 from cachec.model import Read
@@ -83,7 +84,8 @@ class Variables:
         def recorded_getcwd() -> str:
             """Return the current folder, which counts as a value."""
             folder = getcwd()
-            variables.asked_for_folder.add(folder)
+            if not is_unseen():
+                variables.asked_for_folder.add(folder)
             return folder
 
         recorded_getcwd.__name__ = recorded_getcwd.__qualname__ = "getcwd"
@@ -103,7 +105,7 @@ class Variables:
         return [*variables, *(Read("cwd", path, "", path_digest(path)) for path in sorted(self.asked_for_folder))]
 
     def _note(self, name: object) -> None:
-        if not isinstance(name, str) or name in self._read or name in self._set:
+        if not isinstance(name, str) or name in self._read or name in self._set or is_unseen():
             return  # what the run has set itself is no input
         with self._lock:
             environ = {os.fsdecode(key): os.fsdecode(value) for key, value in os.environb.items()}

@@ -48,6 +48,24 @@ class JaxPlugin(MlirFormats):
 
         return settings()
 
+    def ambient_values(self) -> Mapping[str, Any]:
+        """Options that are not at their defaults, and what contexts set in this thread: precision, device, meshes."""
+        from cachec_jax.settings import read
+
+        return read()
+
+    def set_ambient(self, values: Mapping[str, Any]) -> None:
+        """Options for the process, contexts for this thread."""
+        from cachec_jax.settings import write
+
+        write(values)
+
+    def describe(self, value: Any) -> Any:
+        """A jitted function by its function and the options; a ``PyTreeDef`` by its text."""
+        from cachec_jax.described import describe
+
+        return describe(value)
+
     def running(self, key: str) -> AbstractContextManager[Any]:
         """A context of JAX's for this run alone: nothing that was traced before is used. Needs JAX 0.10."""
         from cachec_jax.running import running

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache, partial
 from operator import attrgetter
 from pathlib import Path
@@ -191,17 +191,28 @@ def settings() -> dict[str, str]:
         for name, value in os.environ.items()
         if (name.startswith(PREFIXES) or name in VARIABLES) and not name.startswith(IRRELEVANT)
     }
-    smallest = sys.float_info.min
-    if smallest / 2 == 0:  # the processor's, so also before torch is imported
+    if is_flushing():
         found["flush_denormal"] = "True"
     torch = sys.modules.get("torch")
-    if torch is not None and hasattr(torch, _LAST):  # not while another thread imports it
+    if is_imported(torch):
         found |= _switched(torch)
         for module, prefix in OPTIONS.items():
             config = sys.modules.get(module)
             if config is not None and hasattr(config, "_config"):
-                found |= _set(config._config, prefix)
+                changed = overridden(config._config, prefix)
+                found |= {f"{prefix}/{name}": _text(value) for name, value in changed}
     return found
+
+
+def is_imported(torch: Any) -> bool:
+    """Whether torch is there, and not being imported by another thread."""
+    return torch is not None and hasattr(torch, _LAST)
+
+
+def is_flushing() -> bool:
+    """Whether the processor takes numbers that are all but zero for zero. It may before torch is imported."""
+    smallest = sys.float_info.min
+    return smallest / 2 == 0
 
 
 def _switched(torch: Any) -> dict[str, str]:
@@ -239,18 +250,15 @@ def _name(hook: Any) -> str:
     return str(getattr(hook, "__qualname__", type(hook).__qualname__))
 
 
-def _set(options: Mapping[str, Any], prefix: str) -> dict[str, str]:
-    """Those that are set to something else than what they would be otherwise."""
-    found = {}
+def overridden(options: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    """Those that are set to something else than what they would be otherwise, and that count."""
     for name, option in options.items():
         value = option.user_override.get(option)  # the option itself where nobody has set it
         if type(value) is object or value is option:
             continue
         default = option.default if type(option.env_value_default) is object else option.env_value_default
-        label = f"{prefix}/{name}"
-        if value != default and not label.startswith(IRRELEVANT_OPTIONS):
-            found[label] = _text(value)
-    return found
+        if value != default and not f"{prefix}/{name}".startswith(IRRELEVANT_OPTIONS):
+            yield name, value
 
 
 def _text(value: Any) -> str:

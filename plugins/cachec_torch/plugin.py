@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,30 @@ class TorchPlugin(Plugin):
         from cachec_torch.ambient import settings
 
         return settings()
+
+    def ambient_values(self) -> Mapping[str, Any]:
+        """Switches, autocast, options of the compilers and threads that are not at their defaults."""
+        from cachec_torch.settings import read
+
+        return read()
+
+    def set_ambient(self, values: Mapping[str, Any]) -> None:
+        """The same of this process; gradients, inference mode, autocast and the default device of this thread."""
+        from cachec_torch.settings import write
+
+        write(values)
+
+    def describe(self, value: Any) -> Any:
+        """What ``torch.compile`` has wrapped: what is inside, and the backend with its options."""
+        from cachec_torch.described import describe
+
+        return describe(value)
+
+    def watch_generators(self) -> Callable[[], Sequence[str]]:
+        """The generators of the CPU and, once CUDA is in use, of its devices."""
+        from cachec_torch.settings import watch_generators
+
+        return watch_generators()
 
     def fingerprint(self, value: Any) -> Fingerprint:
         """Content, class, dtype, shape, strides and whether it takes part in gradients; of all else its text."""

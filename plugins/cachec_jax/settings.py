@@ -1,0 +1,130 @@
+"""The live settings of JAX as values that another process can be given: options, contexts of this thread, meshes."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from cachec_jax.ambient import DEFAULTS, IRRELEVANT
+
+#: Options that change no result, but how long a run takes.
+_USEFUL: Mapping[str, None] = {"jax_compilation_cache_dir": None}
+
+_KNOWN: Mapping[str, object] = {**DEFAULTS, **_USEFUL}
+
+
+class _DeviceName(NamedTuple):
+    platform: str
+    number: int
+
+
+class _MeshParts(NamedTuple):
+    """axis_types: of each axis its name, None where the mesh has none."""
+
+    devices: tuple[_DeviceName, ...]
+    shape: tuple[int, ...]
+    names: tuple[Any, ...]
+    axis_types: tuple[str, ...] | None
+
+
+def read() -> dict[str, Any]:
+    """The settings that are not at their defaults; empty where JAX is not imported."""
+    if not hasattr(sys.modules.get("jax"), "jit"):  # not imported, or half
+        return {}
+    config: Any = sys.modules["jax._src.config"]
+    options, local = {}, {}
+    for name, holder in config.config._value_holders.items():
+        if name in IRRELEVANT and name not in _USEFUL:
+            continue
+        has_context = hasattr(holder, "get_global")
+        value = _plain(holder.get_global() if has_context else holder.value)
+        if name not in _KNOWN or value != _KNOWN[name]:
+            options[name] = value
+        if has_context and (value := holder.get_local()) is not config.config_ext.unset:
+            local[name] = _plain(value)
+    found: dict[str, Any] = {"options": options, "local": local}
+    mesh = config.device_context.value
+    found["mesh"] = _mesh_parts(mesh) if getattr(mesh, "devices", None) is not None and not mesh.empty else None
+    found["meshes"] = [_mesh_parts(each) for each in config.mesh_context_manager.value]
+    return {name: part for name, part in found.items() if part}
+
+
+def write(values: Mapping[str, Any]) -> None:
+    """Bring this process and thread to what ``read`` returned elsewhere. Raises what JAX raises."""
+    if not values and "jax" not in sys.modules:
+        return
+    import jax
+
+    config: Any = sys.modules["jax._src.config"]
+    holders = config.config._value_holders
+    # What a variable has set is as the caller's was: it has the same variables.
+    unset = {name: value for name, value in _KNOWN.items() if name in holders and name.upper() not in os.environ}
+    wanted = {**unset, **values.get("options", {})}
+    # A device exists only once the options are set that say which there are.
+    for name, value in sorted(wanted.items(), key=lambda item: isinstance(item[1], _DeviceName)):
+        holder = holders[name]
+        now = holder.get_global() if hasattr(holder, "get_global") else holder.value
+        if _plain(now) != value:
+            config.config.update(name, _live(value))
+    local = values.get("local", {})
+    for name, holder in holders.items():
+        if name in local or (hasattr(holder, "get_local") and holder.get_local() is not config.config_ext.unset):
+            _set_local(holder, local.get(name, config.config_ext.unset), config.config_ext.unset)
+    for context in (config.abstract_mesh_context_manager, config.device_context):
+        context.set_local(config.config_ext.unset)
+    if values.get("mesh"):
+        jax.set_mesh(_mesh(values["mesh"]))
+    stack = sys.modules["jax._src.mesh"].thread_resources.stack
+    with warnings.catch_warnings(action="ignore"):
+        while len(stack) > 1:
+            stack[-1].physical_mesh.__exit__(None, None, None)
+        for parts in values.get("meshes", ()):
+            _mesh(parts).__enter__()
+
+
+def _set_local(holder: Any, value: Any, unset: object) -> None:
+    live = _live(value)
+    if live is not unset and holder._parser is not None:
+        live = holder._parser(live)
+    holder.set_local(live)
+    if holder._update_thread_local_hook is not None:
+        holder._update_thread_local_hook(None if live is unset else live)
+
+
+def _plain(value: Any) -> Any:
+    """Devices by name, members of enumerations as JAX's variables spell them."""
+    if hasattr(value, "platform") and hasattr(value, "id"):
+        return _DeviceName(value.platform, value.id)
+    name = getattr(value, "name", None)
+    return name.lower() if isinstance(name, str) and isinstance(value, int | str) else value
+
+
+def _live(value: Any) -> Any:
+    if not isinstance(value, _DeviceName):
+        return value
+    import jax
+
+    for device in jax.devices(value.platform):
+        if device.id == value.number:
+            return device
+    raise ValueError(f"JAX has no device {value.number} of platform {value.platform!r} here")
+
+
+def _mesh_parts(mesh: Any) -> _MeshParts:
+    types = getattr(mesh, "axis_types", None)
+    devices = tuple(_plain(each) for each in mesh.devices.flat)
+    names = None if types is None else tuple(each.name for each in types)
+    return _MeshParts(devices, mesh.devices.shape, tuple(mesh.axis_names), names)
+
+
+def _mesh(parts: _MeshParts) -> Any:
+    import jax
+    import numpy as np
+
+    devices = np.empty(len(parts.devices), dtype=object)
+    devices[:] = [_live(each) for each in parts.devices]
+    types = parts.axis_types and tuple(getattr(jax.sharding.AxisType, each) for each in parts.axis_types)
+    return jax.sharding.Mesh(devices.reshape(parts.shape), parts.names, axis_types=types)

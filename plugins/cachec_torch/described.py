@@ -1,0 +1,28 @@
+"""What stands for a function or module that ``torch.compile`` has wrapped, which a global holds. Imports no torch."""
+
+from __future__ import annotations
+
+from types import FunctionType
+from typing import Any
+
+
+def describe(value: Any) -> Any:
+    """The function or module itself, the backend with its options, and whether it must be one graph."""
+    kind = type(value)
+    if kind is FunctionType and "_torchdynamo_orig_callable" in vars(value):
+        cells = dict(zip(value.__code__.co_freevars, value.__closure__ or (), strict=True))
+        if "callback" in cells:
+            return "compiled", value._torchdynamo_orig_callable, *_compiler(cells["callback"].cell_contents)
+    if kind.__name__ == "OptimizedModule" and kind.__module__ == "torch._dynamo.eval_frame":
+        return "compiled", vars(value)["_modules"]["_orig_mod"], *_compiler(value.dynamo_ctx.callback)
+    return NotImplemented
+
+
+def _compiler(callback: Any) -> tuple[Any, bool]:
+    """Inside of all that Dynamo wraps it in."""
+    is_one_graph = False
+    while hasattr(callback, "_torchdynamo_orig_backend"):
+        for part in (callback, getattr(callback, "_inner_convert", None)):
+            is_one_graph = is_one_graph or bool(getattr(part, "_one_graph", False))
+        callback = callback._torchdynamo_orig_backend
+    return callback, is_one_graph
