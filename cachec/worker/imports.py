@@ -150,12 +150,15 @@ class Imports:
 
     # --- what was recorded
 
-    def reads(self) -> list[Read]:
-        """The reads of kind ``modules`` and ``source``. Of a file that had two texts there are two."""
+    def reads(self, memory: Memory | None = None) -> list[Read]:
+        """The reads of kind ``modules`` and ``source``. Of a file that had two texts there are two.
+
+        memory: where the units of texts are remembered: for runs to come, and to say later what changed.
+        """
         if not self._is_child:
             self._record_shadows()
         modules = [sources.read_of_modules(path, folder.found) for path, folder in sorted(self._folders.items())]
-        return modules + [used.read() for used in self.used()]
+        return modules + [used.read(memory) for used in self.used()]
 
     def used(self) -> list[Used]:
         """The files that were imported, and what ran of them."""
