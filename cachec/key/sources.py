@@ -246,28 +246,37 @@ DISTRIBUTIONS = "*.dist-info"
 
 def read_modules(folder: str, names: Iterable[str]) -> Read:
     """The read of which modules of these names (without dots) a folder has now."""
-    listing = list_folder(folder)
-    return read_of_modules(folder, {name: find_modules(folder, name, listing) for name in names})
+    return read_of_modules(folder, find_modules(folder, names, list_folder(folder)))
 
 
 def read_of_modules(folder: str, found: Mapping[str, Sequence[str]]) -> Read:
     """The read of a folder in which ``find_modules`` found this, by the name that was looked for."""
-    hasher = Hasher("modules")
-    for name in sorted(found):
-        if found[name]:
-            hasher.part(name, json.dumps(found[name]).encode())
-    return Read("modules", folder, json.dumps(sorted(found)), hasher.digest())
+    return Read("modules", folder, json.dumps(sorted(found)), _digest_of_modules(found))
 
 
 def present_modules(read: Read) -> Digest:
     """What the digest of a read of kind ``modules`` would be now."""
-    return read_modules(read.where, json.loads(read.name)).digest
+    names: list[str] = msgspec.json.decode(read.name)
+    return _digest_of_modules(find_modules(read.where, names, list_folder(read.where)))
 
 
-def find_modules(folder: str, name: str, listing: frozenset[str]) -> list[str]:
-    """What an import of ``name`` may find in a folder with these entries: suffixes of files, ``/`` for a folder."""
-    if name == DISTRIBUTIONS:
-        return sorted(entry for entry in listing if entry.lower().endswith((".dist-info", ".egg-info")))
+def _digest_of_modules(found: Mapping[str, Sequence[str]]) -> Digest:
+    hasher = Hasher("modules")
+    for name in sorted(name for name, entries in found.items() if entries):
+        hasher.part(name, json.dumps(found[name]).encode())
+    return hasher.digest()
+
+
+def find_modules(folder: str, names: Iterable[str], listing: frozenset[str]) -> dict[str, list[str]]:
+    """What imports of ``names`` may find in a folder with these entries: suffixes of files, ``/`` for a folder."""
+    there = {entry.partition(".")[0] for entry in listing}
+    found = {name: _find_module(folder, name, listing) if name in there else [] for name in names}
+    if DISTRIBUTIONS in found:
+        found[DISTRIBUTIONS] = sorted(e for e in listing if e.lower().endswith((".dist-info", ".egg-info")))
+    return found
+
+
+def _find_module(folder: str, name: str, listing: frozenset[str]) -> list[str]:
     endings = [suffix for suffix in _SUFFIXES if name + suffix in listing]
     found = [suffix for suffix in endings if os.path.isfile(f"{folder}/{name}{suffix}")]
     if name in listing and os.path.isdir(f"{folder}/{name}"):

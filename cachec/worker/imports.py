@@ -12,7 +12,7 @@ import importlib.machinery
 import importlib.metadata
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from importlib.machinery import FileFinder, ModuleSpec, SourceFileLoader
 from types import CodeType, ModuleType
@@ -75,8 +75,9 @@ class _Folder:
         self._mtime = -1
         self._listing: frozenset[str] = frozenset()
 
-    def record(self, path: str, name: str) -> None:
-        if name in self.found:
+    def record(self, path: str, names: Iterable[str]) -> None:
+        names = [name for name in names if name not in self.found]
+        if not names:
             return
         try:
             mtime = os.stat(path).st_mtime_ns
@@ -84,7 +85,7 @@ class _Folder:
             mtime = -1
         if mtime != self._mtime or mtime == -1:
             self._mtime, self._listing = mtime, sources.list_folder(path)
-        self.found[name] = sources.find_modules(path, name, self._listing)
+        self.found.update(sources.find_modules(path, names, self._listing))
 
     def invalidate(self) -> None:
         self._mtime = -1
@@ -149,10 +150,15 @@ class Imports:
 
     # --- what was recorded
 
-    def reads(self) -> list[Read]:
-        """The reads of kind ``modules`` and ``source``. Of a file that had two texts there are two."""
+    def reads(self, memory: Memory | None = None) -> list[Read]:
+        """The reads of kind ``modules`` and ``source``. Of a file that had two texts there are two.
+
+        memory: where the units of texts are remembered: for runs to come, and to say later what changed.
+        """
+        if not self._is_child:
+            self._record_shadows()
         modules = [sources.read_of_modules(path, folder.found) for path, folder in sorted(self._folders.items())]
-        return modules + [used.read() for used in self.used()]
+        return modules + [used.read(memory) for used in self.used()]
 
     def used(self) -> list[Used]:
         """The files that were imported, and what ran of them."""
@@ -224,8 +230,23 @@ class Imports:
         _replace(FileFinder, "find_spec", find_spec)
         _replace(FileFinder, "invalidate_caches", invalidate_caches)
 
-    def _record(self, path: str, name: str) -> None:
-        self._folders.setdefault(path, _Folder()).record(path, name)
+    def _record(self, path: str, *names: str) -> None:
+        self._folders.setdefault(path, _Folder()).record(path, names)
+
+    def _record_shadows(self) -> None:
+        """Modules that were imported before, by a starter: one in a folder that comes first would be taken instead."""
+        path = [os.path.abspath(each) for each in sys.path]
+        before = [(place, folder) for place, folder in enumerate(path) if self.is_project(folder)]
+        names: dict[str, list[str]] = {folder: [] for _, folder in before}
+        for name, module in list(sys.modules.items()):
+            place = None if "." in name else _place(module, path)
+            for number, folder in before if place is not None else ():
+                if number < (place or 0):
+                    names[folder].append(name)
+        with self._hidden():
+            for folder, found in names.items():
+                if os.path.isdir(folder):
+                    self._record(folder, *found)
 
     def _patch_loader(self) -> None:
         """Imports and their reloads end here, also those by ``spec_from_file_location`` and of editable installs."""
@@ -311,6 +332,20 @@ class Imports:
 
     def _in_child(self) -> None:
         self._is_child = True  # nothing of it is reported: let the tracer see all
+
+
+def _place(module: ModuleType, path: list[str]) -> int | None:
+    """The place in ``path`` where a module was found; its end where that is another; None for one of no file."""
+    spec = getattr(module, "__spec__", None)
+    if not isinstance(spec, ModuleSpec):
+        return None
+    if spec.submodule_search_locations is None:
+        folder = os.path.dirname(spec.origin or "") if spec.has_location else ""
+    else:
+        folder = os.path.dirname(next(iter(spec.submodule_search_locations), ""))
+    if not folder:
+        return None
+    return path.index(folder) if folder in path else len(path)
 
 
 def _monitoring() -> Any:

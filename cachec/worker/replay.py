@@ -13,6 +13,7 @@ import linecache
 import os
 import re
 import sys
+import sysconfig
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from importlib.machinery import ModuleSpec, SourceFileLoader
@@ -91,7 +92,7 @@ def main_of(is_project: Callable[[str], bool]) -> MainModule | None:
         path, texts = None, _command()
     else:
         path = os.path.abspath(path)
-        if not is_project(path):
+        if not is_project(path) or os.path.dirname(path) == sysconfig.get_path("scripts"):
             return None
         try:
             with open(path, "rb") as file:
@@ -233,8 +234,8 @@ def _statements(main: MainModule) -> Iterator[tuple[Text, list[_Statement]]]:
 def replay(main: MainModule, values: Callable[[str], object], imports: Imports | None = None) -> Replayed:
     """Make ``__main__`` and register it in ``sys.modules``.
 
-    values: the caller's value of a name of ``main.needed``; LookupError where it could not be sent. imports: told what
-    is executed. Raises ReplayError where a statement fails.
+    values: the caller's value of a name of ``main.needed``; LookupError where it could not be sent: then a statement
+    that reads it is left out. imports: told what is executed. Raises ReplayError where a statement fails.
     """
     module = _new_module(main)
     namespace = vars(module)
@@ -254,14 +255,22 @@ def replay(main: MainModule, values: Callable[[str], object], imports: Imports |
             if not each.is_replayed:
                 stale |= each.binds
                 continue
+            absent = set()
             for name in sorted(each.reads & stale):
                 try:
                     namespace[name] = values(name)
                 except LookupError:
-                    continue  # most often it is not read after all; else the statement says so
+                    namespace.pop(name, None)
+                    absent.add(name)
             flags |= _features(each.node)
-            _execute(declared, each.node, text.filename, namespace, flags)
-            stale -= each.binds
+            try:
+                _execute(declared, each.node, text.filename, namespace, flags)
+            except ReplayError as error:
+                if not isinstance(error.__cause__, NameError) or error.__cause__.name not in absent:
+                    raise
+                stale |= each.binds
+            else:
+                stale -= each.binds
     return Replayed(module, frozenset(namespace.keys() - before - stale), frozenset(stale))
 
 

@@ -143,6 +143,17 @@ def test_a_module_that_shadows_another_is_noticed(project: Project) -> None:
     assert report.changed() == {"modules ."}
 
 
+def test_a_module_that_shadows_one_that_a_starter_imported_is_noticed(project: Project) -> None:
+    report = project.run("assert 'colorsys' in sys.modules", before="import colorsys, sys, xml.dom\n")
+    assert report.modules() >= {"colorsys", "xml"}
+    assert not report.modules() & {"sys", "builtins"}
+    assert report.visible == []
+    (project.root / "colorsys.py").touch()
+    assert report.changed() == {"modules ."}
+    report = project.run("sys.path.append(sys.path.pop(0))", before="import colorsys\n")
+    assert "colorsys" not in report.modules()
+
+
 def test_packages_and_relative_imports(project: Project) -> None:
     project.write(
         pkgIN_INIT="from .sub import f\nfrom . import other",

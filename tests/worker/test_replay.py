@@ -6,6 +6,7 @@ import json
 import pickle
 import subprocess
 import sys
+import sysconfig
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,10 @@ def send():
         main = str(error)
     values = {}
     for name in () if main is None or isinstance(main, str) else main.needed:
-        values[name] = pickle.dumps(vars(sys.modules["__main__"])[name])
+        try:
+            values[name] = pickle.dumps(vars(sys.modules["__main__"])[name])
+        except TypeError:
+            pass  # it can't be sent
     with open(FOLDER + "/sent", "wb") as file:
         pickle.dump((main, values), file)
 
@@ -159,6 +163,27 @@ def test_open_names_that_definitions_need_are_sent(scripts: Scripts) -> None:
     assert result.needed == ["PREFIX"]
     assert result.value == ["14/f", 14, False]
     assert set(result.open) == {"PREFIX", "UNUSED"}
+
+
+def test_a_definition_that_needs_what_cannot_be_sent_is_left(scripts: Scripts) -> None:
+    result = scripts.run(
+        """
+        import probe, threading
+        class App:
+            def __init__(self): self.lock = threading.Lock()
+            def command(self, function): return function
+        app = App()
+        @app.command
+        def main(): return app
+        def f(): return main
+        def g(): return 1
+        probe.send()
+        """,
+        "[g(), 'main' in globals()]",
+    )
+    assert result.value == [1, False]
+    assert set(result.open) == {"app", "main"}
+    assert set(result.defined) == {"probe", "threading", "App", "f", "g"}
 
 
 def test_a_value_of_a_class_of_the_script_is_sent_when_the_class_is_there(scripts: Scripts) -> None:
@@ -384,6 +409,13 @@ def test_a_script_that_is_gone(scripts: Scripts) -> None:
 def test_a_program_that_is_installed_has_no_main_of_the_project(scripts: Scripts) -> None:
     (scripts.folder / "test_it.py").write_text("import probe\ndef test_one():\n    probe.send()\n")
     scripts.call(["-m", "pytest", "-q", "-p", "no:cacheprovider", "test_it.py"])
+    assert scripts.sent()[0] is None
+
+
+def test_an_installed_program_is_not_replayed(scripts: Scripts) -> None:
+    program = Path(sysconfig.get_path("scripts")) / "pytest"
+    (scripts.folder / "test_it.py").write_text("import probe\ndef test_one():\n    probe.send()\n")
+    scripts.call([str(program), "-q", "-p", "no:cacheprovider", "--rootdir", str(scripts.folder), "test_it.py"])
     assert scripts.sent()[0] is None
 
 
