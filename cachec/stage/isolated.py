@@ -26,7 +26,7 @@ from cachec.worker import caller
 from cachec.worker.carried import Deleted, UnsendableError, to_send
 from cachec.worker.messages import Call, Carried, Done, Prepared, Setup, StoreOptions
 from cachec.worker.protocol import CannotSend, encode
-from cachec.worker.replay import MainModule, ReplayError, main_of
+from cachec.worker.replay import MainModule, ReplayError, effects_of, main_of
 from cachec.worker.values import Values
 
 _DECODE = msgspec.json.Decoder(Node).decode
@@ -62,6 +62,7 @@ class IsolatedRun(Run):
             main = main_of(self._installed.is_project)
         except ReplayError as error:
             raise Fallback(str(error)) from error
+        self._main = main
         setup = Setup(
             folder=os.getcwd(),
             path=[os.path.abspath(path) if path else os.getcwd() for path in sys.path],
@@ -123,6 +124,8 @@ class IsolatedRun(Run):
             for name, digest in names.items():
                 if theirs.get(name) == digest:
                     replayed.add((module, name))
+                elif module == "__main__" and name not in theirs:
+                    carried.setdefault(module, {})[name] = Carried(digest, held[name])
                 else:
                     try:
                         sent = to_send(held[name], forms.now(self._modules[module]))
@@ -170,11 +173,15 @@ class IsolatedRun(Run):
         self._done = done
         for reason, words in traced.problems():
             self.recorder.keep_out(reason, words)
+        if "__subclasses__" in done.names:
+            self.recorder.keep_out(Reason.UNNAMED_CODE, "it asks a class for its subclasses, which no read tells of")
         if done.kept_out is not None:
             self.recorder.keep_out(Reason(done.kept_out[0]), done.kept_out[1])
         self.recorder.has_project_paths = True  # its globals may hold them: whether the result does is looked up
         for read in done.reads:
             self.recorder.seen(read)
+        if self._main is not None and not self._main.path:
+            self.recorder.seen(Read("effects", "__main__", "", effects_of(self._main)))
         for path in done.files:
             self.recorder.seen(
                 Read("content", path, "", self._tools.looker.present(Read("content", path, "", ""), {}) or "")

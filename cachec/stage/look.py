@@ -304,6 +304,7 @@ def describe_change(read: Read, keeps_out: str = "") -> str:
         "global": f"{read.name.removeprefix('=')} has another value",
         "ambient": "has other settings",
         "process": "is in another state",
+        "effects": "was made by other cells",
         "file": "has other content",
         "content": "has other content, or another mode",
         "lookup": "is not what the command found there",

@@ -379,6 +379,8 @@ class Observing:
             return read.digest if name != read.name else ABSENT  # =: as the text of the module makes it
         if read.kind == "ambient":
             return self._requests.ambient_digest(read.where)
+        if read.kind == "effects":
+            return _effects()
         if read.kind == "process":
             return process_state.digest(read.where)
         if read.kind in {"code", "module", "distribution"}:
@@ -390,6 +392,17 @@ class Observing:
         if read.kind == "folder":
             return path_digest(read.where)
         return dependencies.present(read)
+
+
+def _effects() -> str:
+    """What stands for the statements of a notebook that change something outside of it."""
+    from cachec.worker.replay import ReplayError, effects_of, main_of  # of notebooks
+
+    try:
+        main = main_of(lambda _path: True)
+    except ReplayError:
+        return ABSENT
+    return ABSENT if main is None else effects_of(main)
 
 
 def _source(request: Request) -> str:

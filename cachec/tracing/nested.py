@@ -26,9 +26,10 @@ from cachec.tracing.recorder import Commit, Recorder
 class NestedRun:
     """The inner side: one run that an outer supervisor records. Raises FileNotFoundError where there is none."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_call: bool) -> None:
+        """is_call: whether the run is a call in place of a program."""
         self._path = os.path.join(REQUESTS, os.urandom(8).hex())
-        self._fd = os.open(f"{self._path}/begin", os.O_RDONLY | os.O_CLOEXEC)
+        self._fd = os.open(f"{self._path}/{'call' if is_call else 'begin'}", os.O_RDONLY | os.O_CLOEXEC)
 
     def end(self) -> bytes:
         """Return the record of the run, as ``codec`` encodes it, without the exit status."""
@@ -43,6 +44,7 @@ class _Run(NamedTuple):
     """The outer side of one: all processes below the inner supervisor belong to it."""
 
     supervisor: int
+    is_call: bool
     recorder: Recorder
     calls: Calls
     file: int
@@ -64,7 +66,7 @@ class NestedRuns:
 
     def answer(self, listener: Listener, report: int, thread: int, request: Request, is_unprivileged: bool) -> None:
         """Do what an inner supervisor asks for, and answer its call."""
-        if request.verb == b"begin":
+        if request.verb in {b"begin", b"call"}:
             recorder = Recorder()
             recorder.is_unprivileged = is_unprivileged
             try:
@@ -74,7 +76,7 @@ class NestedRuns:
                 return
             calls = Calls(recorder, self._memory, self._numbers, process, {0: None})
             file = os.memfd_create("cachec-tracing")
-            self._runs[request.token] = _Run(process, recorder, calls, file, {}, [0], set())
+            self._runs[request.token] = _Run(process, request.verb == b"call", recorder, calls, file, {}, [0], set())
             listener.answer_with(report, file)
             return
         run = self._runs.pop(request.token, None)
@@ -110,12 +112,14 @@ class NestedRuns:
         return commits
 
     def hide(self, thread: int, verb: bytes) -> bool:
-        """Do what a thread asks for by HIDE and SHOW in the innermost run that it is of; False where it is of none."""
+        """Do what a thread asks for by HIDE and SHOW: in its innermost run, and in each around that as long as these
+        are calls, of which each tells the one around it what it looked up. Whether it goes on to the outermost run."""
         for run in reversed(self._runs.values()):
             if self._is_member(run, thread):
+                if not run.is_call:
+                    return False
                 switch(run.hidden, thread, verb)
-                return True
-        return False
+        return True
 
     def close(self) -> None:
         """Forget the runs whose supervisor was killed."""

@@ -198,7 +198,7 @@ class _TracedRun(_Run):
 
         refused = Problem(Reason.NESTED, "another tracer has the listener, and does not serve others")
         try:
-            nested = NestedRun()
+            nested = NestedRun(is_call=self._command.function is not None)
         except OSError:
             return self.run_bare(refused)
         try:
@@ -288,7 +288,8 @@ class _TracedRun(_Run):
                 commit = self._calls.handle(number, report[1], report[6:])
             except Request as request:
                 if request.verb in {HIDE.encode(), SHOW.encode()}:
-                    if not self._nested.hide(report[1], request.verb):
+                    is_ours = not self._nested or self._nested.hide(report[1], request.verb)
+                    if is_ours and self._command.function is not None:
                         switch(self._hidden, report[1], request.verb)
                     listener.answer(report[0])
                 else:

@@ -29,6 +29,7 @@ from cachec.key.binding import Binding
 from cachec.key.described import FormsWithPlugins
 from cachec.key.guard import bare, replace_weights
 from cachec.key.words import words_of
+from cachec.model import Read
 from cachec.programs.plugin import Plugin
 from cachec.programs.registry import Plugins
 from cachec.recording import Recorder, recording
@@ -165,6 +166,7 @@ class Worker:
         }
 
     def _run(self, call: Call) -> Done | Failed:
+        self._store = Store(call.store.folder, call.store.namespace, fsync=call.store.fsync)
         failed = self._carry(call)
         if failed:
             return Failed(failed)
@@ -186,7 +188,7 @@ class Worker:
             try:
                 with recording(recorder):
                     value = _called(function, arguments)
-                    node = self._encoded(value, call)
+                    node = self._encoded(value)
             except UnstorableResult:
                 raise
             except Uncacheable as error:
@@ -198,7 +200,7 @@ class Worker:
         return Done(
             node=msgspec.json.encode(node),
             seconds=seconds,
-            reads=(*recorder.reads(), *self._imports.reads(), *self._variables.reads()),
+            reads=(*recorder.reads(), *self._reads()),
             names=frozenset(self._imports.names()),
             packages=tuple(self._packages()),
             files=tuple(sorted(path for path in self._variables.opened if not self._installed.holds(path))),
@@ -206,6 +208,11 @@ class Worker:
             changed=self._changed(call, before, [name for watch in watchers for name in watch(seconds)]),
             kept_out=None if kept_out is None else (kept_out[0].value, kept_out[1]),
         )
+
+    def _reads(self) -> Iterator[Read]:
+        with unseen():
+            yield from self._imports.reads(self._store.digests.memory)
+        yield from self._variables.reads()
 
     def _carry(self, call: Call) -> str:
         """Give the globals that differ the values that the caller's have. Returns why not, empty where that is done."""
@@ -223,10 +230,8 @@ class Worker:
                     vars(sys.modules[module]).pop(name, None)
         return ""
 
-    def _encoded(self, value: Any, call: Call) -> Any:
-        options = call.store
-        store = Store(options.folder, options.namespace, fsync=options.fsync)
-        return encode(value, store.sink(), self._plugin_for)
+    def _encoded(self, value: Any) -> Any:
+        return encode(value, self._store.sink(), self._plugin_for)
 
     def _plugin_for(self, cls: type) -> Plugin | None:
         return self._plugins.for_type(cls)

@@ -326,7 +326,7 @@ def test_a_process_that_a_nested_run_leaves_behind(work: Path, monkeypatch: pyte
 
 def test_an_outer_tracer_of_another_kind(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It does not know what nested runs ask for: the command runs once, untraced."""
-    monkeypatch.setattr(paths, "REQUESTS", b"/proc/other")
+    monkeypatch.setattr(paths, "_REQUESTS", b"/proc/other")
     (work / "of-outer").write_text("")
     accesses, text = output(sys.executable, "-B", "-c", NESTED, "sh", "-c", "echo x >> out")
     assert text.startswith(f"0 [] [] Problem(reason=<Reason.NESTED: '{Reason.NESTED}'>")
