@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 from types import ModuleType
 from typing import Final
 
-from cachec.programs.registry import Plugins
 from cachec.key.forms import Describe, Forms
+from cachec.programs.registry import Plugins
 
 #: Globals of every module that only tell where it comes from.
 _OF_MODULES: Final = frozenset(

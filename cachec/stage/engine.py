@@ -137,9 +137,10 @@ class Call:
         """A run of the stage, not started. One that can't be guarded is counted, and raises its UsageError."""
         try:
             if self.stage.options.isolated:
-                from cachec.stage.isolated import IsolatedRun as Run
-            else:
-                from cachec.stage.run import Run
+                from cachec.stage.isolated import IsolatedRun
+
+                return IsolatedRun(self.engine.tools, self.stage, self.keyed, self.arguments)
+            from cachec.stage.run import Run
 
             return Run(self.engine.tools, self.stage, self.keyed, self.arguments, watched=watched)
         except UsageError as error:

@@ -199,6 +199,7 @@ class _Starter:
             prepared = self._receive(channel, deadline)
             if isinstance(prepared, Failed):
                 return None, prepared.words
+            assert isinstance(prepared, Prepared)
             channel.send(make_call(prepared), values)
             while True:
                 message = self._receive(channel, deadline)
@@ -235,11 +236,11 @@ class _Starter:
         """How the worker ended; that of the starter, where that has ended too."""
         try:
             code = self._receive(self._control, deadline)
-            assert isinstance(code, int)
-            return code
         except Ended:
             self.is_alive = False
             return self._process.wait()
+        assert isinstance(code, int)
+        return code
 
     def _traced(self, report: int, returncode: int, started: float) -> Traced:
         ended = EndedProcess(returncode, b"", b"", None)

@@ -263,7 +263,7 @@ class Worker:
         before = sys.stdout, sys.stderr
         for number, (name, is_replaced) in enumerate(zip(("stdout", "stderr"), replaced, strict=True)):
             if is_replaced:
-                setattr(sys, name, _Sent(lambda text, number=number: self._channel.send(Output(number, text))))
+                setattr(sys, name, _Sent(self._channel, number))
         try:
             yield
         finally:
@@ -280,15 +280,16 @@ def _watched(plugin: Plugin) -> Callable[[float], Sequence[str]]:
 class _Sent(io.TextIOBase):
     """A stream whose text goes to the caller."""
 
-    def __init__(self, send: Callable[[str], None]) -> None:
-        self._send = send
+    def __init__(self, channel: Channel, number: int) -> None:
+        self._channel = channel
+        self._number = number
 
     def writable(self) -> bool:
         return True
 
     def write(self, text: str) -> int:
         if text:
-            self._send(text)
+            self._channel.send(Output(self._number, text))
         return len(text)
 
 

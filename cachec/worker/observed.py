@@ -45,7 +45,7 @@ class Variables:
 
             def __contains__(self, name: object) -> bool:
                 variables._note(name)
-                return super().__contains__(name)
+                return bool(super().__contains__(name))
 
             def __iter__(self) -> Iterator[str]:
                 # All of them are copied, for a program say: those that say where it runs are no input of that.
@@ -57,7 +57,7 @@ class Variables:
 
             def __len__(self) -> int:
                 variables._note(OBEYED_NAME)
-                return super().__len__()
+                return int(super().__len__())
 
             def __setitem__(self, name: str, value: str) -> None:
                 super().__setitem__(name, value)

@@ -14,8 +14,8 @@ from types import ModuleType
 
 import pytest
 
-from cachec.worker.carried import Attributes, ContextValue, UnsendableError, assign, to_send
 from cachec.key.forms import Forms
+from cachec.worker.carried import Attributes, ContextValue, UnsendableError, assign, to_send
 
 CONFIG = """
 import contextvars, functools, logging, threading
