@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import copyreg
 import functools
-import gc
 import logging
 import os
 import sys
@@ -26,7 +25,7 @@ from cachec.base.hashing import digest_bytes
 from cachec.base.instances import attribute, attributes, class_attribute, holds_only_attributes
 from cachec.base.texts import module_of
 from cachec.key.canonical import SCALARS
-from cachec.key.code_forms import code_form
+from cachec.key.constant_forms import code_form, scalars_form
 
 __all__ = ["Describe", "Forms"]
 
@@ -115,6 +114,8 @@ class Forms:
             return None, str(error)
         except RecursionError:
             return None, "a value that is nested too deeply"
+        except Exception as error:  # noqa: BLE001 - what a library's code raises is no fault of the call
+            return None, f"a value that can't be read ({type(error).__name__}: {error})"
 
     def is_own_module(self, name: str) -> bool:
         """Whether a module is the project's, or one that no file is known of."""
@@ -197,7 +198,9 @@ class _Walk:
 
     def forms(self, kind: str, values: Iterable[object]) -> bytes:
         """Values in order."""
-        return self.node(kind, *map(self.form, values))
+        values = list(values)
+        scalars = scalars_form(values)
+        return self.node(kind, *map(self.form, values)) if scalars is None else self.node(kind, scalars)
 
     def unordered(self, kind: str, values: Iterable[object]) -> bytes:
         """Values in the order of their forms."""
@@ -210,8 +213,7 @@ class _Walk:
 
     def pairs(self, kind: str, pairs: Iterable[tuple[object, object]]) -> bytes:
         """Keys and values in order."""
-        form = self.form
-        return self.node(kind, *[form(part) for pair in pairs for part in pair])
+        return self.forms(kind, [part for pair in pairs for part in pair])
 
     # --- classes
 
@@ -332,22 +334,16 @@ class _Walk:
         return self.node("function", *parts, self.pairs("attributes", held), code_form(value.__code__))
 
     def memo(self, value: Any) -> bytes:
-        """A function with what it remembers: arguments and results, in order."""
-        parts = [self.form(value.__wrapped__), self.form(tuple(value.cache_parameters().values()))]
-        if value.cache_info().currsize:
-            for part in gc.get_referents(value):
-                is_index = type(part) is dict and any(type(each).__name__ == "_lru_list_elem" for each in part.values())
-                if not (is_index or part is value.__wrapped__ or part is value.__dict__ or isinstance(part, type)):
-                    parts.append(self.form(part))
-        return self.node("memo", *parts)
+        """The function alone: what it remembers, another process makes again from the same inputs."""
+        return self.node("memo", self.form(value.__wrapped__), self.form(tuple(value.cache_parameters().values())))
 
     def array(self, value: Any) -> bytes:
         """An array of numpy: bytes, and how they lie in memory."""
         if value.dtype.hasobject:
             return self.node("objects", self.form(value.shape), self.form(value.dtype), self.form(value.tolist()))
-        flat = value if value.flags.c_contiguous else value.copy("C")
+        flat = (value if value.flags.c_contiguous else value.copy("C")).reshape(-1)
         placed = (value.dtype, value.shape, value.strides, bool(value.flags.writeable))
-        return self.node("array", self.form(placed), self.form(digest_bytes(memoryview(flat.reshape(-1).view("u1")))))
+        return self.forms("array", (*placed, digest_bytes(memoryview(flat.view("u1"))) if flat.nbytes else ""))
 
 
 def _module(walk: _Walk, value: types.ModuleType) -> bytes:
@@ -404,7 +400,7 @@ def _stream(walk: _Walk, value: object) -> bytes:
 
 _HANDLERS: Final[dict[type, Callable[[_Walk, Any], bytes]]] = {
     tuple: lambda walk, value: walk.forms("tuple", value),
-    list: lambda walk, value: walk.forms("list", list(value)),
+    list: lambda walk, value: walk.forms("list", value),
     dict: lambda walk, value: walk.pairs("dict", list(value.items())),
     set: lambda walk, value: walk.unordered("set", value),
     frozenset: lambda walk, value: walk.unordered("frozenset", value),

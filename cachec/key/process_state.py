@@ -193,6 +193,29 @@ def _without_functions(value: Mapping[str, Any]) -> dict[str, str]:
     return {name: each.__qualname__ if hasattr(each, "__qualname__") else repr(each) for name, each in value.items()}
 
 
+def _flags() -> Any:
+    module = sys.modules.get("absl.flags")
+    return None if module is None else module.FLAGS
+
+
+def _flag_values() -> dict[str, Any] | None:
+    """The flags of absl that the command line or the program has set, once they are parsed."""
+    flags = _flags()
+    if flags is None or not flags.is_parsed():
+        return None
+    return {name: flags[name].value for name in flags if flags[name].value != flags[name].default}
+
+
+def _set_flag_values(values: Mapping[str, Any] | None) -> None:
+    flags = _flags()
+    if flags is None or values is None:
+        return
+    flags.mark_as_parsed()
+    for name, value in values.items():
+        flags[name].value = value
+        flags[name].present = 1
+
+
 _SETTINGS: Final[dict[str, _Setting]] = {
     "current folder": _Setting(os.getcwd, os.chdir, None),
     "argv": _Setting(lambda: list(sys.argv), lambda value: sys.argv.__setitem__(slice(None), value), None),
@@ -208,6 +231,7 @@ _SETTINGS: Final[dict[str, _Setting]] = {
     "locale": _Setting(_locale, _set_locale, _counted_locale),
     "warnings": _Setting(lambda: list(warnings.filters), _set_filters, _counted_filters),
     "log levels": _Setting(_levels, _set_levels, lambda value: [value["root"], value["disabled"]]),
+    "flags of absl": _Setting(_flag_values, _set_flag_values, _without_functions),
     "numpy errors": _Setting(_numpy_errors, _set_numpy_errors, _without_functions),
     "numpy printing": _Setting(_numpy_printed, _set_numpy_printed, _without_functions),
 }

@@ -13,6 +13,7 @@ import msgspec
 
 from cachec import recording
 from cachec.base import fsio, oversight
+from cachec.base.unseen import unseen
 from cachec.config import Settings
 from cachec.errors import CacheMissError, StoreFault, Uncacheable, UnresolvedCode, UnstorableResult, UsageError
 from cachec.events import EventLog
@@ -93,7 +94,8 @@ class Call:
             self.without = (Reason.NO_STORE_FOLDER, self.engine.settings.no_store)
             return None
         try:
-            self._request = self.engine.tools.requests.request(self.stage, self.arguments)
+            with unseen():
+                self._request = self.engine.tools.requests.request(self.stage, self.arguments)
         except UnresolvedCode as error:
             self.without = (Reason.UNRESOLVED_CODE, str(error))
             return None

@@ -12,6 +12,7 @@ import msgspec
 
 from cachec.base.distributions import Distributions
 from cachec.base.installed import Installed
+from cachec.base.unseen import unseen
 from cachec.codecs import decode
 from cachec.commands.traced import Changed, Reads
 from cachec.errors import StageCrashed, StageTimedOut, shown
@@ -49,7 +50,8 @@ class IsolatedRun(Run):
         if known is not None:
             raise Fallback(known)
         try:
-            return self._executed(timeout)
+            with unseen():
+                return self._executed(timeout)
         except Fallback as fallback:
             self._tools.fallbacks[self._request.digest] = str(fallback)
             raise
@@ -239,7 +241,10 @@ class IsolatedRun(Run):
 
     def finish(self, result: Any, *, store: bool) -> Finished:
         """Publish what came of the run, where it may be stored; result: the ``Done``."""
-        done: Done = result
+        with unseen():
+            return self._finished(result, store=store)
+
+    def _finished(self, done: Done, *, store: bool) -> Finished:
         finished = Finished(None, done.seconds)
         try:
             node = _DECODE(done.node)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, MutableMapping
 from typing import Any
 
 from cachec.base.unseen import is_unseen
-from cachec.key.dependencies import path_digest
+from cachec.key.dependencies import PRESENT
 from cachec.key.tools.environment import OBEYED_NAME, variable_digest
 from cachec.model import Read
 
@@ -102,7 +102,7 @@ class Variables:
     def reads(self) -> list[Read]:
         """What was read."""
         variables = [Read("env", name, "", digest) for name, digest in sorted(self._read.items())]
-        return [*variables, *(Read("cwd", path, "", path_digest(path)) for path in sorted(self.asked_for_folder))]
+        return [*variables, *(Read("current", path, "", PRESENT) for path in sorted(self.asked_for_folder))]
 
     def _note(self, name: object) -> None:
         if not isinstance(name, str) or name in self._read or name in self._set or is_unseen():
