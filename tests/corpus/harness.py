@@ -212,9 +212,7 @@ class Harness:
     def _oracle(self) -> Run:
         first, second = self.plain(self._checkout), self.plain(self._checkout)
         if first.status or not first.results:
-            self.report.unsound.append(
-                f"exit status {first.status}, {len(first.results)} results: {first.errors[-800:]}"
-            )
+            self.report.unsound.append(f"exit status {first.status}, {len(first.results)} results: {first.last_error}")
         if not first.equals(second):
             self.report.unsound.append(f"two plain runs differ: {first.results} and {second.results}")
         return first
