@@ -86,7 +86,11 @@ class Forms:
         is_project: Callable[[str], bool],
         describe: Describe = lambda _value: NotImplemented,
         folder: str = "",
+        *,
+        has_fills: bool = True,
     ) -> None:
+        """has_fills: whether it counts what cached properties hold."""
+        self.has_fills = has_fills
         self.describe = describe
         self.folder = os.path.join(folder, "") if folder else ""
         #: Forms of classes that refer to nothing around them, each with the ids of all that is in it.
@@ -289,7 +293,10 @@ class _Walk:
         authors = {each for name in _STATE_METHODS for each in cls.__mro__ if name in vars(each)} - {object}
         is_own = self._forms.is_own_module(module_of(cls))
         if bare and cls is not object and (is_own or not (reduce or authors)):
-            form = self.form(cls) + self.pairs("attributes", attributes(value).items())
+            kept = attributes(value)
+            if not self._forms.has_fills:
+                kept = {name: held for name, held in kept.items() if not _is_fill(cls, name)}
+            form = self.form(cls) + self.pairs("attributes", kept.items())
             return self.node("object", form if base is None else form + self._builtin(value, base))
         if any(each.__flags__ & _HEAPTYPE and self._forms.is_own_module(module_of(each)) for each in authors):
             raise _FormlessError(f"a {module_of(cls)}.{cls.__qualname__}, whose state its own code makes")
@@ -456,6 +463,11 @@ _PLAIN: Final[dict[type, Callable[[Any], object]]] = {
     float: float.__float__,
     complex: complex.__complex__,
 }
+
+
+def _is_fill(cls: type, name: str) -> bool:
+    """Whether an attribute of an instance is what a cached property holds."""
+    return isinstance(class_attribute(cls, name), functools.cached_property)
 
 
 def _is_generated(value: object) -> bool:

@@ -31,6 +31,11 @@ def described_by(plugins: Plugins) -> Describe:
     return describe
 
 
+def names_of(module: ModuleType) -> list[str]:
+    """The globals of a module, but for those that only tell where it comes from."""
+    return [name for name in vars(module) if name not in _OF_MODULES]
+
+
 def table(
     modules: Mapping[str, ModuleType], forms: Forms, names: Collection[str] | None = None
 ) -> dict[str, dict[str, str]]:

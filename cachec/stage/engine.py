@@ -13,6 +13,7 @@ import msgspec
 
 from cachec import recording
 from cachec.base import fsio, oversight
+from cachec.base.uncached import uncached
 from cachec.base.unseen import unseen
 from cachec.config import Settings
 from cachec.errors import CacheMissError, StoreFault, Uncacheable, UnresolvedCode, UnstorableResult, UsageError
@@ -447,7 +448,8 @@ def _reason_of(error: Uncacheable) -> Reason:
 
 async def _plain_result(call: Call) -> Any:
     """The same, where nothing is looked at beside it."""
-    return await _result(call, call.arguments, Bracket(()))
+    with uncached():
+        return await _result(call, call.arguments, Bracket(()))
 
 
 async def _in_worker(call: Call, run: Any) -> Any:

@@ -6,13 +6,16 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any
 
 from cachec.base.unseen import is_unseen
 from cachec.key.dependencies import PRESENT
 from cachec.key.tools.environment import OBEYED_NAME, variable_digest
 from cachec.model import Read
+
+#: Modules that hand on what others set.
+_PASSING_ON = frozenset({"os", "_collections_abc", "collections.abc", "unittest.mock", "contextlib"})
 
 #: Events of Python at which another program starts: https://docs.python.org/3/library/audit_events.html
 _STARTS = frozenset(
@@ -23,9 +26,11 @@ _STARTS = frozenset(
 class Variables:
     """Notes the variables that code reads by ``os.environ`` and ``os.getenv``, with their values at that time."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_project: Callable[[str], bool]) -> None:
+        self._is_project = is_project
         self._read: dict[str, str] = {}
-        self._set: set[str] = set()
+        #: The variables that were set, and whether the project has.
+        self._set: dict[str, bool] = {}
         #: Whether packages are being imported for workers to come. What they open then, no tracer sees.
         self.is_loading = False
         self.opened: set[str] = set()
@@ -61,11 +66,11 @@ class Variables:
 
             def __setitem__(self, name: str, value: str) -> None:
                 super().__setitem__(name, value)
-                variables._set.add(name)
+                variables._note_set(name)
 
             def __delitem__(self, name: str) -> None:
                 super().__delitem__(name)
-                variables._set.add(name)
+                variables._note_set(name)
 
         Environ.__name__ = Environ.__qualname__ = base.__name__
         Environ.__module__ = base.__module__
@@ -96,13 +101,20 @@ class Variables:
         self._note(OBEYED_NAME)
 
     def changed(self) -> set[str]:
-        """The variables that were set or deleted."""
-        return set(self._set)
+        """The variables that the project has set or deleted."""
+        return {name for name, is_project in self._set.items() if is_project}
 
     def reads(self) -> list[Read]:
         """What was read."""
         variables = [Read("env", name, "", digest) for name, digest in sorted(self._read.items())]
         return [*variables, *(Read("current", path, "", PRESENT) for path in sorted(self.asked_for_folder))]
+
+    def _note_set(self, name: str) -> None:
+        """A variable was set or deleted; by a library, it is the library's."""
+        frame = sys._getframe(2)
+        while frame.f_back is not None and frame.f_globals.get("__name__") in _PASSING_ON:
+            frame = frame.f_back
+        self._set.setdefault(name, self._is_project(frame.f_code.co_filename))
 
     def _note(self, name: object) -> None:
         if not isinstance(name, str) or name in self._read or name in self._set or is_unseen():
