@@ -21,6 +21,7 @@ import msgspec
 from cachec.base.distributions import Distributions
 from cachec.base.hashing import FileDigests
 from cachec.base.installed import Installed
+from cachec.base.paths import is_below
 from cachec.base.unseen import unseen
 from cachec.codecs.encoder import encode
 from cachec.errors import Uncacheable, UnstorableResult
@@ -130,7 +131,7 @@ class Worker:
         self._variables.asked_for_folder.clear()
         os.chdir(setup.folder)
         sys.path[:] = setup.path
-        sys.argv[:] = setup.argv
+        self._variables.watch_arguments(setup.argv)
         name = ""
         try:
             with _silent():
@@ -192,20 +193,21 @@ class Worker:
                 with recording(recorder):
                     value = _called(function, arguments)
                     node = self._encoded(value)
-            except UnstorableResult:
-                raise
-            except Uncacheable as error:
+            except (UnstorableResult, Uncacheable) as error:
                 return Failed(str(error))
             except BaseException as error:  # noqa: BLE001 - the stage's own: the caller's process raises it again
                 return Failed(words_of(error), raised=True)
             seconds = time.perf_counter() - started
+        scratch = recorder.scratch()
         recorder.drop_scratch()
         kept_out = recorder.kept_out()
         return Done(
             node=msgspec.json.encode(node),
             seconds=seconds,
-            reads=(*recorder.reads(), *self._reads()),
+            reads=(*(read for read in recorder.reads() if not is_below(read.where, scratch)), *self._reads()),
             names=frozenset(self._imports.names()),
+            temporary=tuple(self._variables.temporary),
+            has_project_paths=self._has_project_paths(),
             packages=tuple(self._packages()),
             files=tuple(sorted(path for path in self._variables.opened if not self._installed.holds(path))),
             imported={name: names for name, names in self._table().items() if name not in known},
@@ -217,6 +219,20 @@ class Worker:
         with unseen():
             yield from self._imports.reads(self._store.digests.memory)
         yield from self._variables.reads()
+
+    def _has_project_paths(self) -> bool:
+        """Whether the code that ran may have taken a path of the project from a global."""
+        names = self._imports.names()
+        if self._variables.asked_for_folder or "__file__" in names or "__path__" in names:
+            return True
+        whole = self._forms.now()
+        with unseen():
+            for module in self._modules().values():
+                from_project = self._forms.now(module)
+                for name in names & set(state.names_of(module)):
+                    if whole.digest(vars(module)[name]) != from_project.digest(vars(module)[name]):
+                        return True
+        return False
 
     def _carry(self, call: Call) -> str:
         """Give the globals that differ the values that the caller's have. Returns why not, empty where that is done."""

@@ -113,6 +113,10 @@ class Done(NamedTuple):
     reads: tuple[Read, ...]
     #: The names that the code which ran may have read, of globals among others.
     names: frozenset[str]
+    #: Names that were made up for temporary files and folders.
+    temporary: tuple[str, ...]
+    #: Whether the run may have taken paths of the project from globals.
+    has_project_paths: bool
     #: A file of each installed package that is imported.
     packages: tuple[str, ...]
     #: What was opened while the starter imported packages, outside of these.

@@ -11,6 +11,7 @@ from typing import Any
 
 from cachec.base.unseen import is_unseen
 from cachec.key.dependencies import PRESENT
+from cachec.key.process_state import digest
 from cachec.key.tools.environment import OBEYED_NAME, variable_digest
 from cachec.model import Read
 
@@ -21,6 +22,10 @@ _PASSING_ON = frozenset({"os", "_collections_abc", "collections.abc", "unittest.
 _STARTS = frozenset(
     {"os.exec", "os.posix_spawn", "os.spawn", "os.startfile", "os.system", "pty.spawn", "subprocess.Popen"}
 )
+
+
+#: Events at which a name for a temporary file or folder is made up.
+_MADE_UP = frozenset({"tempfile.mkdtemp", "tempfile.mkstemp"})
 
 
 class Variables:
@@ -36,6 +41,10 @@ class Variables:
         self.opened: set[str] = set()
         #: The current folders that code has asked for.
         self.asked_for_folder: set[str] = set()
+        #: Names in folders for temporary files that were made up.
+        self.temporary: set[str] = set()
+        #: Whether code has asked for the arguments of the program.
+        self.asked_for_arguments = False
         self._lock = threading.Lock()
 
     def install(self) -> None:
@@ -80,6 +89,8 @@ class Variables:
         def heard(event: str, arguments: tuple[Any, ...]) -> None:
             if event in _STARTS:
                 self.note_program()
+            elif event in _MADE_UP:
+                self.temporary.add(os.path.abspath(os.fsdecode(arguments[0])))
             elif event == "open" and self.is_loading and isinstance(arguments[0], str):
                 self.opened.add(os.path.abspath(arguments[0]))
 
@@ -96,6 +107,28 @@ class Variables:
         recorded_getcwd.__name__ = recorded_getcwd.__qualname__ = "getcwd"
         os.getcwd = recorded_getcwd
 
+    def watch_arguments(self, arguments: list[str]) -> None:
+        """Set ``sys.argv``, and note whether it is asked for."""
+        variables = self
+
+        class Arguments(list[str]):
+            def __getitem__(self, index: Any) -> Any:
+                variables._note_arguments()
+                return super().__getitem__(index)
+
+            def __iter__(self) -> Iterator[str]:
+                variables._note_arguments()
+                return super().__iter__()
+
+            def __len__(self) -> int:
+                variables._note_arguments()
+                return super().__len__()
+
+        sys.argv = Arguments(arguments)
+
+    def _note_arguments(self) -> None:
+        self.asked_for_arguments = self.asked_for_arguments or not is_unseen()
+
     def note_program(self) -> None:
         """Another program has started, and may obey any variable."""
         self._note(OBEYED_NAME)
@@ -106,7 +139,9 @@ class Variables:
 
     def reads(self) -> list[Read]:
         """What was read."""
-        variables = [Read("env", name, "", digest) for name, digest in sorted(self._read.items())]
+        variables = [Read("env", name, "", held) for name, held in sorted(self._read.items())]
+        if self.asked_for_arguments:
+            variables.append(Read("process", "arguments", "", digest("arguments")))
         return [*variables, *(Read("current", path, "", PRESENT) for path in sorted(self.asked_for_folder))]
 
     def _note_set(self, name: str) -> None:

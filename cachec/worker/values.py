@@ -17,6 +17,7 @@ from types import FunctionType
 from typing import Any, NamedTuple
 
 from cachec.base.hashing import FileDigests, digest_bytes
+from cachec.base.instances import class_attribute
 from cachec.programs.program import Program
 from cachec.weights import WeightSet
 from cachec.weights.handles import WorkerRank
@@ -75,6 +76,12 @@ class Values(Sending):
         kind = type(value)
         if isinstance(value, type | FunctionType) and value.__module__ == "__main__":
             return value.__qualname__ if self._is_replayed(value) else NotImplemented
+        if (
+            class_attribute(kind, "__cachec_stage__")
+            and value.__module__ == "__main__"
+            and not self._is_replayed(value)
+        ):
+            return _itself, (value.__wrapped__,)  # what it calls there is seen by the trace around it
         if kind is Layout:
             return Layout, (dict(value.tensors), value.ties, value.nesting)
         if kind is Program:
@@ -87,12 +94,16 @@ class Values(Sending):
             return _reduce_array(value)
         return NotImplemented
 
-    def _is_replayed(self, value: type | FunctionType) -> bool:
+    def _is_replayed(self, value: Any) -> bool:
         first, _, rest = value.__qualname__.partition(".")
         held: Any = vars(sys.modules["__main__"]).get(first) if first in self.replayed else None
         for name in rest.split(".") if rest else ():
             held = getattr(held, name, None)
         return held is value
+
+
+def _itself(value: Any) -> Any:
+    return value
 
 
 def _manifest(encoded: bytes, callers: Any, folded: Any) -> Manifest:
