@@ -60,7 +60,7 @@ class IsolatedRun(Run):
     def _executed(self, timeout: float | None) -> Done:
         self._installed = Installed()
         self._modules = self._project_modules()
-        self._values = Values()
+        self._values = Values(self._tools.plugins)
         try:
             main = main_of(self._installed.is_project)
         except ReplayError as error:
@@ -108,7 +108,7 @@ class IsolatedRun(Run):
 
     def _can_be_sent(self, value: Any) -> bool:
         try:
-            os.close(encode(value, Values()))
+            os.close(encode(value, Values(self._tools.plugins)))
         except CannotSend:
             return False
         return True

@@ -78,6 +78,7 @@ class Common:
         self.forms = FormsWithPlugins(self.plugins)
         self.variables = Variables(self.installed.is_project)
         self.plugins.all()
+        importlib.import_module("numpy.random")  # so that a run's imports do not look like the use of its generator
         self.variables.install()
 
 
