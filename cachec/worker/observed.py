@@ -33,6 +33,8 @@ class Variables:
 
     def __init__(self, is_project: Callable[[str], bool]) -> None:
         self._is_project = is_project
+        #: The variables that the process began with: what is set since is its own.
+        self._given = dict(os.environ)
         self._read: dict[str, str] = {}
         #: The variables that were set, and whether the project has.
         self._set: dict[str, bool] = {}
@@ -155,5 +157,4 @@ class Variables:
         if not isinstance(name, str) or name in self._read or name in self._set or is_unseen():
             return  # what the run has set itself is no input
         with self._lock:
-            environ = {os.fsdecode(key): os.fsdecode(value) for key, value in os.environb.items()}
-            self._read.setdefault(name, variable_digest(name, environ))
+            self._read.setdefault(name, variable_digest(name, self._given))
