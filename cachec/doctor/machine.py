@@ -15,15 +15,13 @@ import cachec
 from cachec import config, report
 from cachec.base import __version__
 from cachec.base.inotify import IN_ATTRIB, Inotify
-from cachec.commands.traced import BARE, WORDS
+from cachec.commands.traced import BARE, WORDS, run_traced_apart
 from cachec.doctor.case import Case, Finding
 from cachec.key.tools.platform import accelerators_digest, platform_facts, platform_part, processor_digest
 from cachec.model import Mode
 from cachec.programs.plugin import Plugin
 from cachec.programs.supported import is_within
-from cachec.store.locks import forking_to_exec
 from cachec.tracing.accesses import Reason
-from cachec.tracing.supervisor import trace
 
 #: Seconds that two clocks may differ by, and a file may be ahead.
 _AHEAD = 120.0
@@ -116,13 +114,8 @@ def _limit(name: str) -> int:
 def tracer(case: Case) -> Iterator[Finding]:
     """Whether the system lets a command be traced: without that ``cachec exec`` stores nothing."""
     del case
-    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        with forking_to_exec():
-            problems = trace([sys.executable, "-I", "-S", "-c", ""], stdin=null, stdout=null, stderr=null).problems
-    finally:
-        os.close(null)
-    for reason, detail in problems:
+    run = run_traced_apart([sys.executable, "-I", "-S", "-c", ""], sys.executable, environ=os.environ, cwd="/")
+    for reason, detail in run.accesses.problems:
         if reason in BARE:
             yield Finding("tracer", f"commands of `cachec exec` run uncached: {WORDS[reason]} ({detail})", _way(reason))
 

@@ -94,7 +94,9 @@ def _no_maps(patient: Patient) -> None:
         raise OSError(errno.ENODEV, "no maps")
 
     patient.patch.setattr(mmap, "mmap", refused)
-    patient.patch.setattr(machine, "trace", lambda *_, **__: SimpleNamespace(problems=()))
+    patient.patch.setattr(
+        machine, "run_traced_apart", lambda *_, **__: SimpleNamespace(accesses=SimpleNamespace(problems=()))
+    )
 
 
 def _whole_seconds(patient: Patient) -> None:
@@ -175,7 +177,7 @@ def _inotify(patient: Patient) -> None:
 
 def _untraced(patient: Patient, reason: Reason) -> None:
     ran = SimpleNamespace(problems=(Problem(reason, "refused"),))
-    patient.patch.setattr(machine, "trace", lambda *_, **__: ran)
+    patient.patch.setattr(machine, "run_traced_apart", lambda *_, **__: SimpleNamespace(accesses=ran))
 
 
 def _clock(patient: Patient) -> None:
