@@ -13,28 +13,26 @@ from cachec.base.hashing import Known
 from cachec.errors import CachecError, CacheMissError, StoreFault, UnstorableResult
 from cachec.key.tools.executables import which
 from cachec.launcher import options
-from cachec.launcher.arguments import names_stdin
+from cachec.launcher.arguments import describe_here
 from cachec.launcher.command import Command, PassThrough
 from cachec.launcher.depth import is_too_deep, too_deep_message
-from cachec.launcher.describing import describe_here
 from cachec.launcher.ending import Ending, perform, say
-from cachec.launcher.output_places import outputs_of
-from cachec.launcher.outputs import outputs_held
+from cachec.launcher.outputs import outputs_held, outputs_of
 from cachec.launcher.places import NoFolder
 from cachec.launcher.restore import (
+    is_kept,
     mode_for,
     mode_of,
     restore_bytes,
     restore_file,
     restore_folder,
     restore_link,
-    restore_tree,
 )
 from cachec.launcher.stage import CommandFailed, CommandStage, Opened
 from cachec.launcher.stripping import StrippedInput, strip_inputs, stripped_command_line, weights_beside
 from cachec.model import Fault, Mode, Outcome, Reason
 from cachec.opened import OpenedCache
-from cachec.programs.artifact import Dir, File
+from cachec.programs.artifact import File
 from cachec.stage.engine import Answer
 
 if TYPE_CHECKING:
@@ -110,7 +108,6 @@ def _execute(
         if no_store is not None:  # in mode ``require``, and no command that is always let pass
             no_store.stage = command.stage
             _bypass(opened, no_store, argv)
-        command.stdin = command.stdin or names_stdin(command)
         if command.stdin:
             if served_with is not None:
                 return None  # what was read of it here would be gone for the other
@@ -240,30 +237,22 @@ def _hand_out(opened: Opened, command: Command, value: Any) -> None:
         raise PassThrough(Reason.UNDESCRIBED, words, told=True) from error
     if value.get("taken"):
         os.lseek(0, value["taken"], os.SEEK_CUR)  # as the command would have left it
-    for output, stored, word in zip(outputs, value["outputs"], value["modes"], strict=True):
-        hardlink, restat = command.options.hardlink, command.options.restat
+    hardlink, restat = command.options.hardlink, command.options.restat
+    for path, stored, word in zip(outputs, value["outputs"], value["modes"], strict=True):
         try:
             if stored is None:
-                restore_folder(output.path, mode_of(word), is_new=output.kind == "new", restat=restat)
-                continue
-            if isinstance(stored, str):
-                restore_link(stored, output.path)
-                continue
-            mode = mode_for(word, output.path, keeps=command.keeps_file(output))
-            if isinstance(stored, bytes):
-                restore_bytes(opened.places.filled(stored), output.path, mode, restat=restat)
-            elif os.path.isdir(stored.path):
-                restore_tree(os.fspath(stored.path), output.path, hardlink=hardlink, restat=restat)
+                restore_folder(path, mode_of(word), is_new=not is_kept(word), restat=restat)
+            elif isinstance(stored, str):
+                restore_link(stored, path)
+            elif isinstance(stored, bytes):
+                restore_bytes(opened.places.filled(stored), path, mode_for(word, path), restat=restat)
             else:
-                restore_file(os.fspath(stored.path), output.path, mode, hardlink=hardlink, restat=restat)
+                restore_file(os.fspath(stored.path), path, mode_for(word, path), hardlink=hardlink, restat=restat)
         except OSError as error:
-            if isinstance(stored, File | Dir) and not os.path.exists(stored.path):
+            if isinstance(stored, File) and not os.path.exists(stored.path):
                 raise StoreFault(Fault.ARTIFACT_MISSING, f"{stored.path} went while it was handed out") from error
-            raise PassThrough(
-                Reason.UNDESCRIBED,
-                f"output {output.path!r} ({output.where}) can't be written: {error.strerror}",
-                told=True,
-            ) from error
+            words = f"output {path!r} can't be written: {error.strerror}"
+            raise PassThrough(Reason.UNDESCRIBED, words, told=True) from error
 
 
 def _spool() -> int:

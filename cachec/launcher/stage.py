@@ -127,7 +127,7 @@ class Opened(OpenedCache):
 
     def anchor(self, command: Command) -> None:
         """Have paths in the environment of an installed tool count from there."""
-        if command.is_plain or command.adapter is None or not command.adapter.distribution:
+        if command.adapter is None or not command.adapter.distribution:
             return
         with open(command.program, "rb") as file:
             interpreter = interpreter_name(file.readline(_MAX_LINE)) or command.program

@@ -64,8 +64,8 @@ def test_a_users_adapter_wins(launcher: Launcher, tmp_path: Path) -> None:
     ("text", "line", "words"),
     [
         ('match = ["x"]\n\nmatches = 1\n', 3, "unknown field `matches`"),
-        ('match = ["x"]\nrespone_files = true\n', 2, "did you mean 'response_files'?"),
-        ('match = ["x"]\nstdin = "yes"\n', 2, "Expected `bool`"),
+        ('match = ["x"]\nrelatve = true\n', 2, "did you mean 'relative'?"),
+        ('match = ["x"]\nstrip = "yes"\n', 2, "Expected `bool`"),
         ("match = []\n", 1, "match is empty"),
         ('name = "x"\nmatch = ["a/b"]\n', 2, "bad pattern 'a/b'"),
         ('match = ["clang-[0-9"]\n', 1, "bad pattern 'clang-[0-9'"),
@@ -80,7 +80,9 @@ def test_a_users_adapter_wins(launcher: Launcher, tmp_path: Path) -> None:
         ('match = ["x"]\n[environment]\nsearch = ["X"]\n', 3, "name these variables in 'keyed'"),
         ('match = ["x"]\nflags = [\n  { names = ["-v"], is = "side-effect" },\n]\n', 3, "so write 'plain'"),
         ('match = ["x"]\nflags = [\n  { names = ["-I"], is = "search" },\n]\n', 3, "so write 'value'"),
-        ('match = ["x"]\nflags = [\n  { names = ["-x*"], takes = ["joined"], is = "input" },\n]\n', 3, "leave out '*'"),
+        ('match = ["x"]\nflags = [\n  { names = ["-g"], is = "sees-cwd" },\n]\n', 3, "the current folder always"),
+        ('match = ["x"]\nplain = true\n', 2, "all arguments count"),
+        ('match = ["x"]\nflags = [\n  { names = ["-x*"], takes = ["joined"], is = "output" },\n]\n', 3, "out '*'"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_named_by_file_and_line(tmp_path: Path, text: str, line: int, words: str) -> None:
@@ -100,11 +102,8 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("means", "needs_value"),
     [
-        *(
-            (name, True)
-            for name in ("input", "output", "output-folder", "extra-output", "depfile", "weights", "path-only")
-        ),
-        *((name, False) for name in ("value", "sees-cwd", "plain")),
+        *((name, True) for name in ("output", "extra-output", "depfile", "weights")),
+        *((name, False) for name in ("value", "plain")),
     ],
 )
 def test_what_a_flag_means_says_whether_it_takes_a_value(tmp_path: Path, means: str, needs_value: bool) -> None:
@@ -137,5 +136,5 @@ def test_the_digest_is_of_what_the_adapter_says(tmp_path: Path) -> None:
     write(str(one), _GOOD)
     write(str(other), "# a comment\n" + _GOOD)
     assert adapters.read(one).digest() == adapters.read(other).digest()
-    write(str(other), _GOOD + "stdin = true\n")
+    write(str(other), _GOOD + "replaces = true\n")
     assert adapters.read(one).digest() != adapters.read(other).digest()

@@ -53,21 +53,23 @@ JSON = json.dumps({"opt": {"level": 2, "passes": ["a", "b"]}}, indent=1)
 EDITS = {
     "a flag more": Edit("option-changed", "arg/-O2", "-O2 added", line=(*LINE, "-O2")),
     "a flag less": Edit("option-changed", "arg/-g", "-g removed", line=tuple(each for each in LINE if each != "-g")),
-    "another value": Edit("option-changed", "arg/-DX", "-DX: 1 -> 2", line=line(DX="-DX=2")),
+    "another value": Edit("option-changed", "arg/-DX", "-DX: -DX=1 -> -DX=2", line=line(DX="-DX=2")),
     "the order": Edit(
         "option-changed",
         "order/order of arguments",
         "order of arguments",
         line=(LINE[0], "-g", LINE[1], LINE[2], *LINE[4:]),
     ),
-    "another output": Edit("hit", line=line(a_out="b.out")),
+    "another output": Edit("option-changed", "arg/-o", "-o: -o a.out -> -o b.out", line=line(a_out="b.out")),
     "a line": Edit("file-changed", "file/a.txt", "line 2: 'two' -> '2'", change=text("a.txt", "one\n2\nthree\n")),
     "a line more": Edit(
         "file-changed", "file/a.txt", "line 3 added: 'and'", change=text("a.txt", "one\ntwo\nand\nthree\n")
     ),
     "a line less": Edit("file-changed", "file/a.txt", "line 2 removed: 'two'", change=text("a.txt", "one\nthree\n")),
-    "a beside file": Edit("file-changed", "file/lib.txt", "line 1: 'lib' -> 'bil'", change=text("lib.txt", "bil\n")),
-    "another beside file": Edit("option-changed", "arg/-l", "-l: lib.txt -> lib2.txt", line=line(lib_txt="lib2.txt")),
+    "a beside file": Edit("dependency-changed", "", "lib.txt has other content", change=text("lib.txt", "bil\n")),
+    "another beside file": Edit(
+        "option-changed", "arg/-l", "-l: -l lib.txt -> -l lib2.txt", line=line(lib_txt="lib2.txt")
+    ),
     "a variable": Edit(
         "environment-changed", "env/FAKE_OPT", "FAKE_OPT: not set -> '3'", change=variable("FAKE_OPT", "3")
     ),
@@ -76,7 +78,10 @@ EDITS = {
         "environment-changed", "env/LD_LIBRARY_PATH", "LD_LIBRARY_PATH", change=variable("LD_LIBRARY_PATH", "/nowhere")
     ),
     "the compiler": Edit(
-        "tool-changed", "executable/fakecc", "tool fakecc", change=text("../bin/fakecc", FAKECC + "# another build\n")
+        "dependency-changed",
+        "",
+        "fakecc has other content",
+        change=text("../bin/fakecc", FAKECC + "# another build\n"),
     ),
     "the adapter": Edit("stage-changed", "stage/exec:fakecc", "adapter fakecc", change=adapter),
     "portable": Edit("platform-changed", "platform", "platform removed", options=("--portable",)),

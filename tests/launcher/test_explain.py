@@ -111,8 +111,8 @@ def test_a_rebuilt_tool_is_named(launcher: Launcher, tmp_path: Path) -> None:
     tool = tmp_path / "bin" / "fakecc"
     tool.write_text(tool.read_text() + "\n")
     found = _json("why", "--json", "--", *_LINE)
-    assert found["outcome"] == "miss:tool-changed"
-    assert "tool fakecc" in found["detail"]
+    assert found["outcome"] == "miss:dependency-changed"
+    assert "bin/fakecc has other content" in found["detail"]
 
 
 @pytest.mark.parametrize(

@@ -166,11 +166,13 @@ def test_a_folder_in_the_result_is_told_with_the_flag_that_keeps_it_out(
     adapter = 'normalises = { "--map=OLD=NEW" = "folders in names" }\n' + FAKECC_ADAPTER
     launcher.folder.parent.joinpath("fakecc.toml").write_text(adapter)
     for folder in ("one", "two"):
+        base = launcher.folder / folder
         write(f"{folder}/a.txt", f"{launcher.folder}/one")
-        monkeypatch.chdir(launcher.folder / folder)
+        monkeypatch.chdir(base)
+        monkeypatch.setenv("CACHEC_BASE_DIR", str(base))
         monkeypatch.delenv("PWD", raising=False)
         assert launcher.run("fakecc", "a.txt", "-o", "a.out").code == 0
         monkeypatch.chdir(launcher.folder)
     assert launcher.reasons() == ["miss:new-input", "miss:dependency-changed"]
     words = "and its path is, or may be, in what the command wrote: --map=OLD=NEW keeps out folders in names"
-    assert launcher.last().detail == f"folder cwd is another one, {words}"
+    assert launcher.last().detail == f"folder base_dir is another one, {words}"

@@ -281,7 +281,7 @@ def _cases() -> Iterator[tuple[str, _Case]]:
     yield "it fails", _plain("--", "fakecc", "b.txt", "-o", "b.out", **_with(FAKE_EXIT="3"))
     for name in ("SEGV", "TERM", "KILL"):
         yield f"it ends by SIG{name}", _plain("--output=out", "--", "sh", "-c", f"kill -{name} $$")
-    yield "standard input", _typed("--", "catcc")
+    yield "standard input", _typed("--stdin", "--", "catcc")
     yield "passed through", _typed("--", "sh", "-c", "cat; kill -PIPE $$")
     yield "a jobserver", _jobserver
     yield "a side effect", _plain("--", *_LINE, "--print")
@@ -319,8 +319,6 @@ def test_all_is_the_same_with_it_and_without(
     launcher: Launcher, served: Servers, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...]
 ) -> None:
     served.ready()
-    settings = launcher.folder.parent / "cachec.toml"
-    settings.write_text(settings.read_text() + '[adapters.catcc]\nmatch = ["catcc"]\nstdin = true\nstdout = true\n')
     (launcher.folder.parent / "bin" / "catcc").symlink_to(shutil.which("cat") or "")
     found = []
     for store, wanted in ((launcher.store, "auto"), (launcher.store.with_name("alone"), "off")):

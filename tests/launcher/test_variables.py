@@ -35,16 +35,7 @@ static void note(const char *name) {
 ASK(getenv) ASK(secure_getenv)
 """
 
-CLANG_TARGETS = (
-    *("", "arm64-apple-macos", "arm64-apple-ios", "x86_64-apple-darwin20", "x86_64-pc-windows-msvc"),
-    *("powerpc-ibm-aix", "x86_64-scei-ps4", "wasm32-wasi"),
-)
-
 LINES = [
-    *(
-        pytest.param(("clang-19", *(["-target", target] if target else ["-g"]), "-c", "a.c"), id=f"clang {target}")
-        for target in CLANG_TARGETS
-    ),
     ("llc-19", "a.ll", "-o", "a.s"),
     ("opt-19", "-O2", "a.ll", "-o", "a.bc"),
     ("mlir-opt-19", "a.mlir", "-o", "b.mlir", "--canonicalize"),
@@ -242,14 +233,14 @@ def test_a_preloaded_library_counts_by_content(
     monkeypatch.setenv("LD_PRELOAD", value)
     for expected in ("miss:environment-changed", "hit"):
         assert launcher.run(*line).code == 0
-        assert launcher.last().reason.value == (expected if not value else expected.replace("environment", "tool"))
+        assert launcher.last().reason.value == expected
     if value:
         with open(value, "ab") as file:
             file.write(b"\0")
         wait_for_clock()
         assert launcher.direct(*line) is None
         launcher.run(*line)
-        assert launcher.last().reason.value == "miss:tool-changed"
+        assert launcher.last().reason.value == "miss:dependency-changed"
 
 
 @pytest.mark.parametrize(
