@@ -63,7 +63,7 @@ _GONE = {
         (
             *("single", "requires", "includes", "shadows", "configured_by", "unconfigured", "also", "helpers"),
             *("languages", "builtin_search", "volatile", "unless_set", "spelling", "positional", "stdin", "stdout"),
-            *("response_files", "suffixes", "unless"),
+            *("response_files", "unless"),
         ),
         "leave it out",
     ),
@@ -113,7 +113,8 @@ class Adapter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
     format: of the inputs; the plugin of that name strips them, always (``strip``) or with ``--strip``. strip_as: what
     the command takes for a weight, in the plugin's words; it then reads the model from standard input where ``-`` is
-    named. default_output: flag -> suffix of the file that is written to the current folder where no output is named.
+    named. default_output: flag -> suffix of the file that is written to the current folder where no output is named;
+    without one of them, or with an input of another suffix than ``suffixes``, it may run other programs.
 
     replaces: it makes a new file in the place of a result that is there; other commands write to the old one, which
     keeps its mode, and its other names.
@@ -135,6 +136,7 @@ class Adapter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     strip: bool = False
     strip_as: str = ""
     default_output: dict[str, str] = {}
+    suffixes: tuple[str, ...] = ()
     replaces: bool = False
     dashes: Literal["exact", "either"] = "exact"
     relative: bool = False

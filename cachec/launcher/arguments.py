@@ -155,15 +155,15 @@ class _Reader:
             command.pieces += [Piece(label, each) for each in args[begin:at]]
             if flag is None or flag.means not in _OUTPUTS:
                 command.stdin |= not _STDIN.isdisjoint(args[begin:at])
-        if "result" not in outputs.values():
-            outputs |= dict.fromkeys(self._default_outputs(others), "result")
-        command.outputs = [Output(os.path.join(command.cwd, name), kind) for name, kind in outputs.items()]
-
-    def _default_outputs(self, others: Sequence[str]) -> list[str]:
-        present = {self._dashed(arg) for arg in self._command.argv[1:]}
+        present = {self._dashed(arg) for arg in args}
         endings = [end for flag, end in self._adapter.default_output.items() if self._dashed(flag) in present]
-        names = [os.path.splitext(os.path.basename(each))[0] for each in others if "." in each]
-        return [name + end for end in endings[:1] for name in names]
+        suffixes = {os.path.splitext(each)[1] for each in command.models.values()}
+        self.may_run_others |= bool(self._adapter.default_output and not endings)
+        self.may_run_others |= bool(self._adapter.suffixes and not suffixes.issubset(self._adapter.suffixes))
+        if "result" not in outputs.values() and endings:
+            names = [os.path.splitext(os.path.basename(each))[0] + endings[0] for each in others if "." in each]
+            outputs |= dict.fromkeys(names, "result")
+        command.outputs = [Output(os.path.join(command.cwd, name), kind) for name, kind in outputs.items()]
 
     def _is_plain(self, word: str) -> bool:
         """Whether a word of a value is the name of a pass that does what the flag of its name does, a plain one."""

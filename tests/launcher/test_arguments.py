@@ -87,6 +87,10 @@ def test_inputs_and_outputs(line: str, inputs: list[str], outputs: list[str]) ->
     ("line", "is_known"),
     [
         ("mytool a.c", False),
+        ("clang -c a.c -O2 -o a.o", True),
+        ("clang a.c -o a", False),
+        ("clang -c a.cu", False),
+        ("clang -c a.c -fplugin=w.bin", False),
         ("mlir-opt a.mlir --canonicalize", True),
         ("mlir-opt a.mlir --load-pass-plugin=w.bin", False),
         ("mlir-opt a.mlir @more", False),

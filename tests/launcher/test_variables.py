@@ -35,7 +35,16 @@ static void note(const char *name) {
 ASK(getenv) ASK(secure_getenv)
 """
 
+CLANG_TARGETS = (
+    *("", "arm64-apple-macos", "arm64-apple-ios", "x86_64-apple-darwin20", "x86_64-pc-windows-msvc"),
+    *("powerpc-ibm-aix", "x86_64-scei-ps4", "wasm32-wasi"),
+)
+
 LINES = [
+    *(
+        pytest.param(("clang-19", *(["-target", target] if target else ["-g"]), "-c", "a.c"), id=f"clang {target}")
+        for target in CLANG_TARGETS
+    ),
     ("llc-19", "a.ll", "-o", "a.s"),
     ("opt-19", "-O2", "a.ll", "-o", "a.bc"),
     ("mlir-opt-19", "a.mlir", "-o", "b.mlir", "--canonicalize"),
