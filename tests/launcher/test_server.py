@@ -22,7 +22,6 @@ from typing import Any
 import pytest
 
 from cachec.base import fsio
-from cachec.base.mounts import TRACKED_FILESYSTEMS, Mounts
 from cachec.events import read_log
 from cachec.launcher import client
 from cachec.launcher.ending import Ending, pack, unpack
@@ -116,33 +115,6 @@ def test_one_whose_socket_is_gone_ends(launcher: Launcher, servers: Servers) -> 
     pid = servers.ready()
     shutil.rmtree(launcher.store)
     _await_end(pid)
-
-
-#: Lines that have a server say in a FIFO of which program it reads what that loads.
-_SAYS_WHAT_IT_READS = """
-from cachec.launcher import server
-server.PRACTICE_SECONDS = -1
-def practise(program, before=server._practise):
-    if program.endswith("/fakecc"):
-        open({path!r}, "w").write(program)
-    before(program)
-server._practise = practise
-"""
-
-
-@pytest.mark.long
-def test_what_a_described_compiler_loads_is_read_once(launcher: Launcher, servers: Servers, tmp_path: Path) -> None:
-    shell = os.path.realpath("/bin/sh")
-    if Mounts().kind(shell) not in TRACKED_FILESYSTEMS:
-        pytest.skip("what is read of a file there is not kept")
-    os.mkfifo(tmp_path / "said")
-    servers.say(_SAYS_WHAT_IT_READS.format(path=os.fspath(tmp_path / "said")))
-    for number in range(4):
-        write("a.txt", f"{number}")
-        assert _is_served(launcher, servers) == bool(number)
-        if number == 1:
-            assert _said(tmp_path / "said").endswith("/fakecc")  # and nobody waits for somebody to read it again
-        servers.ready()
 
 
 @pytest.mark.long
