@@ -170,7 +170,7 @@ def _through_engine(
 
         line = stripped_command_line(command, stripped)
         source = f"/proc/self/fd/{stripped[0].fd}" if stripped else stdin
-        made.append(run_command(opened.environment, command, line, source, descriptors))
+        made.append(run_command(opened, command, line, source, descriptors))
         return made[-1]
 
     def told() -> LineCalled:

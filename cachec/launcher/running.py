@@ -23,8 +23,8 @@ from cachec.launcher.outputs import OutputPlaces, Untouched, check_stored
 from cachec.launcher.places import leaked
 from cachec.launcher.request import environment, files_in_key
 from cachec.launcher.restore import EXECUTABLE, KEPT, PLAIN
-from cachec.launcher.searches import Searches
-from cachec.launcher.stage import CommandFailed, RunEnvironment
+from cachec.launcher.searches import searched
+from cachec.launcher.stage import CommandFailed, Opened
 from cachec.model import Read, Reason
 from cachec.programs.artifact import File
 from cachec.recording import Recorder
@@ -32,7 +32,7 @@ from cachec.tracing.accesses import Change, Effect
 
 
 def run_command(
-    where: RunEnvironment, command: Command, argv: Sequence[str], stdin: str | None, descriptors: Sequence[int] = ()
+    opened: Opened, command: Command, argv: Sequence[str], stdin: str | None, descriptors: Sequence[int] = ()
 ) -> dict[str, Any]:
     """Run it on its real paths and say what it wrote. To be called in the context of a stage's run.
 
@@ -42,10 +42,10 @@ def run_command(
     """
     recorder = recording.current()
     assert recorder is not None
-    environ = environment(where.variables)
+    environ = environment(opened.variables)
     source = stdin if stdin is not None or stdin_kind() == "closed" else 0
-    before, begin = (stdin_digest(where.digests), _offset()) if source == 0 else ("", 0)
-    untouched = Untouched(command.outputs if command.options.restat else (), where.digests)
+    before, begin = (stdin_digest(opened.store.digests), _offset()) if source == 0 else ("", 0)
+    untouched = Untouched(command.outputs if command.options.restat else (), opened.store.digests)
     flags = texts.time_flags(command)
     run = run_traced(
         [argv[0], *flags, *argv[1:]], environ=environ, cwd=command.cwd, stdin=source, descriptors=descriptors
@@ -67,7 +67,7 @@ def run_command(
     if source == 0 and run.accesses.uses_stdin:
         _note_stdin(before, recorder)
     untouched.put_back()
-    allowed = OutputPlaces(command, where.variables)
+    allowed = OutputPlaces(command, opened.variables)
     changes = [change for change in run.accesses.changes if not allowed.is_cache(change.path)]
     for reason, detail in run.problems(network=command.options.network == "trust"):
         recorder.keep_out(reason, detail)
@@ -82,13 +82,13 @@ def run_command(
         recorder.keep_out(Reason.UNDESCRIBED, "all that it wrote is in caches of programs, which are no outputs")
     if recorder.kept_out() is None:
         named = {change.path for change in changes if allowed.is_named(change.path)}
-        _Record(where, command, run, recorder, sees_time=sees_time).record(named, allowed.is_cache)
+        _Record(opened, command, run, recorder, sees_time=sees_time).record(named, allowed.is_cache)
     _check_written(command, changes, recorder)
     if recorder.kept_out() is not None:  # what it wrote may be what no store holds
         nothing: dict[str, Any] = {"outputs": [], "modes": [], "paths": []}
         return {"stdout": run.ended.stdout, "stderr": run.ended.stderr, **nothing}
     taken = _offset() - begin if source == 0 else 0
-    return {**_result(where, command, run, changes, recorder), "taken": taken}
+    return {**_result(opened, command, run, changes, recorder), "taken": taken}
 
 
 def _note_stdin(before: str, recorder: Recorder) -> None:
@@ -109,20 +109,18 @@ def _offset() -> int:
 class _Record:
     """Puts what a run looked up into the trace."""
 
-    def __init__(
-        self, where: RunEnvironment, command: Command, run: Traced, recorder: Recorder, *, sees_time: bool
-    ) -> None:
+    def __init__(self, opened: Opened, command: Command, run: Traced, recorder: Recorder, *, sees_time: bool) -> None:
         """sees_time: whether the run used the time that a variable says."""
         self._sees_time = sees_time
-        self._where = where
+        self._opened = opened
         self._command = command
         self._run = run
         self._recorder = recorder
 
     def record(self, named: set[str], is_cache: Callable[[str], bool]) -> None:
         """named: real paths that are outputs. is_cache: of others, whether they are a program's to save time."""
-        places, command = self._where.places, self._command
-        store = os.path.realpath(default_folder(dict(self._where.variables), command.cwd) or "/nonexistent")
+        places, command = self._opened.places, self._command
+        store = os.path.realpath(default_folder(dict(self._opened.variables), command.cwd) or "/nonexistent")
         withheld = {os.path.realpath(path) for path, key in command.weights.items() if key == "name"}
         named = named | withheld
         by_content = {os.path.realpath(path) for path, key in command.weights.items() if key == "opened"}
@@ -130,7 +128,7 @@ class _Record:
         keyed = files_in_key(command)
         reads = Reads(
             self._run,
-            self._where.digests,
+            self._opened.store.digests,
             command.cwd,
             keyed=places.folder,
             named=named,
@@ -163,7 +161,7 @@ class _Record:
 
     def _of_texts(self, files: Mapping[str, str], started: Iterable[str]) -> None:
         """What the texts of a program say of what else its result may hold."""
-        command, places = self._command, self._where.places
+        command, places = self._command, self._opened.places
         is_source = command.adapter is not None and bool(command.adapter.time)
         is_compiled = is_source or any(texts.is_compiler(path) for path in started)
         if is_compiled:
@@ -183,7 +181,7 @@ class _Record:
             self._recorder.seen(Read("folder", "base_dir", "", places.digest("base_dir")))
 
     def _of_time(self, files: Mapping[str, str]) -> None:
-        environ = self._where.variables
+        environ = self._opened.variables
         why = "it used the time" if self._sees_time else texts.why_volatile(self._command, files)
         if why and texts.EPOCH in environ and texts.heeds_epoch(self._command, environ):  # but not for a file's time
             self._recorder.environment(texts.EPOCH, variable_digest(texts.EPOCH, environ))
@@ -195,16 +193,16 @@ class _Record:
 
 
 def _result(
-    where: RunEnvironment, command: Command, run: Traced, changes: Sequence[Change], recorder: Recorder
+    opened: Opened, command: Command, run: Traced, changes: Sequence[Change], recorder: Recorder
 ) -> dict[str, Any]:
     """What a run wrote, with the paths from an anchor, and depfiles and streams without the base folder."""
-    places = where.places
+    places = opened.places
     streams = [run.ended.stdout, run.ended.stderr]
     outputs: list[Any] = []
     modes: list[str] = []
     paths: list[str] = []
     files: list[str] = []
-    searched: list[str] = []
+    whole: list[str] = []
     linked: list[bytes] = []
     depfiles = {os.path.realpath(output.path) for output in command.outputs if output.kind == "depfile"}
     replaces = command.adapter is not None and command.adapter.replaces
@@ -232,18 +230,17 @@ def _result(
             text = _content(path) if path in depfiles else b""
             template = places.template(text)
             outputs.append(File(path, name=f"output-{len(outputs)}") if template == text else template)
-            searched += [path] if template == text else []
+            whole += [path] if template == text else []
             files.append(path)
         paths.append(os.path.relpath(path, here) if path.startswith(f"{here}/") else places.kept(path))
         modes.append(PLAIN if stat.S_ISLNK(after.mode) else kept + word)
     check_stored(recorder, files)
     templates = [*map(places.template, streams), *(each for each in outputs if isinstance(each, bytes)), *linked]
     bases = {} if places.base is None else {"base_dir": places.base}
-    for name in leaked(bases, searched, templates):  # the result counts for this folder alone
+    for name in leaked(bases, whole, templates):  # the result counts for this folder alone
         recorder.seen(Read("folder", name, "", places.digest(name)))
-    for read in Searches(run.accesses.inputs, places, where.variables).reads(
-        [*streams, *linked, *map(_content, files)]
-    ):
+    written = [*streams, *linked, *map(_content, files)]
+    for read in searched(run.accesses.inputs, places, opened.variables, written):
         recorder.seen(read)
     return {"stdout": templates[0], "stderr": templates[1], "outputs": outputs, "modes": modes, "paths": paths}
 

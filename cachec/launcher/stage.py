@@ -12,7 +12,7 @@ import msgspec
 
 from cachec import config
 from cachec.base.distributions import Distributions
-from cachec.base.hashing import FileDigests, Known
+from cachec.base.hashing import Known
 from cachec.errors import UsageError
 from cachec.key.dependencies import Dependencies, lookup_digest, searched_digest
 from cachec.key.options import StageOptions
@@ -45,16 +45,6 @@ class CommandFailed(Exception):
 
 #: Bytes of a first line that names an interpreter (the kernel reads 256).
 _MAX_LINE = 4096
-
-
-class RunEnvironment(msgspec.Struct, frozen=True):
-    """Where a command runs. places: folders that leave the key. variables: what the launcher itself was given.
-    is_served: in a child of a server, which ends what is left of the command where the child is killed."""
-
-    places: Places
-    variables: Mapping[str, str]
-    digests: FileDigests
-    is_served: bool = False
 
 
 class _Binding:
@@ -123,7 +113,6 @@ class Opened(OpenedCache):
         base = self.settings.base_dir
         self.places = Places(None if base is None else os.fspath(base).rstrip("/") or None, cwd)
         self.requests = CommandRequests(self.store.digests, self.places, self.variables)
-        self.environment = RunEnvironment(self.places, self.variables, self.store.digests, known is not None)
 
     def anchor(self, command: Command) -> None:
         """Have paths in the environment of an installed tool count from there."""
@@ -134,7 +123,6 @@ class Opened(OpenedCache):
         found = which(interpreter, self.variables) or command.program
         tools = (os.path.dirname(os.path.dirname(each)) for each in (command.program, os.path.realpath(found)))
         self.places = msgspec.structs.replace(self.places, tools=tuple(tools))
-        self.environment = msgspec.structs.replace(self.environment, places=self.places)
 
     def engine_for(self, command: Command) -> Engine:
         plugins = Plugins(Distributions())  # those of this Python, wherever the compiler is from

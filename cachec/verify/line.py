@@ -115,9 +115,7 @@ def _run(opened: Opened, command: Command, folder: Path) -> LineEnded:
         os.mkdir(place, 0o700)
     written = {path: os.path.join(place, os.path.basename(path)) for path, place in written.items()}
     line = _redirected(command, outputs, written)
-    ended = run_process(
-        line, command.program, environ=environment(opened.variables), cwd=command.cwd, ends_with_us=True
-    )
+    ended = run_process(line, command.program, environ=environment(opened.variables), cwd=command.cwd)
     if ended.returncode:
         if not command.is_known:  # of which nobody knows whether it takes another place for its output
             raise _NotAgain(f"it ended with exit status {ended.returncode} where it was to write to another place")
