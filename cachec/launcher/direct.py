@@ -9,9 +9,9 @@ Imports no module that takes a millisecond: not even ``typing``.
 
     direct/ab/<64 hex>    in the cache's default folder; the name is the BLAKE3 of arguments, folder, version, user
 
-    bytes 0-16    ``cachec direct 10`` and a newline
-    bytes 17-48   BLAKE3-256 of the rest
-    bytes 49-56   u64 little-endian: length of the fields; then the fields, then the blobs
+    bytes 0-15    ``cachec direct10`` and a newline
+    bytes 16-47   BLAKE3-256 of the rest
+    bytes 48-55   u64 little-endian: length of the fields; then the fields, then the blobs
     fields        separated by NUL, numbers in decimal, a list as its length and its items:
                   arguments, current folder, version of cachec, boot id;
                   variables (name, ``=`` and the digest of the value, or ``-``); the rule for the others (patterns of
@@ -47,7 +47,7 @@ from cachec.base.xdg import cache_folder, expand_user
 from cachec.launcher.ending import write_streams
 from cachec.launcher.restore import check_place, is_kept, mode_for, restore_bytes, restore_file
 
-MAGIC = b"cachec direct 10\n"
+MAGIC = b"cachec direct10\n"
 _HEADER = len(MAGIC) + 32 + 8
 
 #: A file that has to be read, as its identity proves nothing, is left to the whole road from this size: that
@@ -163,10 +163,9 @@ class _Memo:
     """A memo as it is read, field by field."""
 
     def __init__(self, data: bytes) -> None:
-        begin = len(MAGIC) + 32
-        if data[: len(MAGIC)] != MAGIC or blake3(data[begin:]).digest() != data[len(MAGIC) : begin]:
+        if data[: len(MAGIC)] != MAGIC or blake3(data[48:]).digest() != data[16:48]:
             raise _Stale
-        end = _HEADER + int.from_bytes(data[begin:_HEADER], "little")
+        end = _HEADER + int.from_bytes(data[48:56], "little")
         self._fields = data[_HEADER:end].split(b"\0")
         self._at = 0
         self._blobs = memoryview(data)[end:]
