@@ -12,15 +12,13 @@ from cachec.model import Reason
 
 
 class PassThrough(Exception):
-    """The command is not cached. reason, detail: of the outcome. told: whether the user is to hear of it. stage: its
-    name, where that is known."""
+    """The command is not cached. reason, detail: of the outcome. told: whether the user is to hear of it."""
 
     def __init__(self, reason: Reason, detail: str, *, told: bool = False) -> None:
         super().__init__(detail)
         self.reason = reason
         self.detail = detail
         self.told = told
-        self.stage = ""
 
 
 class Options(msgspec.Struct, frozen=True):

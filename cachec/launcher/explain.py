@@ -62,7 +62,7 @@ def _explain(opened: Opened, given: Options, argv: Sequence[str], program: str) 
         with strip_inputs(command) as stripped:
             return _from_engine(opened, command, stripped)
     except PassThrough as way:
-        outcome = Outcome(reason=way.reason, stage=way.stage or name, key="", detail=way.detail)
+        outcome = Outcome(reason=way.reason, stage=name, key="", detail=way.detail)
         return Explanation(outcome, fix=_way_in(way.reason))
 
 

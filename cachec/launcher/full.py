@@ -84,30 +84,30 @@ def _execute(
     if is_too_deep(os.environ):
         say(f"error: {too_deep_message(argv[0], program)}")
         return Ending(_WRONG_USE)
+    name = f"exec:{os.path.basename(argv[0])}"
     try:
         opened = Opened(overrides, dict(os.environ), served_with)
     except NoFolder as error:
-        _bypass(OpenedCache(config.load(overrides)), PassThrough(Reason.KEY_UNREADABLE, str(error), told=True), argv)
+        _bypass(OpenedCache(config.load(overrides)), PassThrough(Reason.KEY_UNREADABLE, str(error), told=True), name)
         return Ending(None, become=(program, argv))
     no_store: PassThrough | None = None
     if opened.settings.store_folder is None and opened.settings.mode is not Mode.OFF:
         no_store = PassThrough(Reason.NO_STORE_FOLDER, opened.settings.no_store, told=True)
         if opened.settings.mode is not Mode.REQUIRE:
-            _count(opened, no_store, argv)
+            _count(opened, no_store, name)
             return Ending(None, become=(program, argv))
     if served_with is not None and opened.settings.server == "off":
         return None
     stdin: int | None = None
-    command: Command | None = None
     way: PassThrough
     is_refused = False
     try:
         if opened.settings.mode is Mode.OFF:
             raise PassThrough(Reason.MODE_OFF, "")
         command = describe_here(opened, given, argv, program)
+        name = command.stage
         if no_store is not None:  # in mode ``require``, and no command that is always let pass
-            no_store.stage = command.stage
-            _bypass(opened, no_store, argv)
+            _bypass(opened, no_store, name)
         if command.stdin:
             if served_with is not None:
                 return None  # what was read of it here would be gone for the other
@@ -120,36 +120,28 @@ def _execute(
     except OSError as error:  # something can't be read: the command says it better
         way = PassThrough(Reason.NOT_UNDERSTOOD, str(error), told=True)
         is_refused = True
-    if command is not None:
-        way.stage = command.stage
     if is_refused:
-        _bypass(opened, way, argv)
+        _bypass(opened, way, name)
     else:
-        _count(opened, way, argv)
+        _count(opened, way, name)
     return Ending(None, become=(program, argv), stdin=stdin)
 
 
-def _bypass(opened: OpenedCache, way: PassThrough, argv: Sequence[str]) -> None:
+def _bypass(opened: OpenedCache, way: PassThrough, name: str) -> None:
     """Count, and tell, that the system refuses a key or a store to a command that may have one.
 
     Raises CacheMissError in mode ``require``.
     """
     if opened.settings.mode is not Mode.REQUIRE:
-        _count(opened, way, argv)
+        _count(opened, way, name)
         return
-    name = _stage_of(way, argv)
     why = f"{way.reason.value}: {way.detail}"
     opened.events.emit(Outcome(reason=Reason.REQUIRED, stage=name, key="", detail=why, time=time.time()))
     raise CacheMissError(f"{name} would run in mode 'require' ({why}); make that readable, or run it in mode 'on'")
 
 
-def _stage_of(way: PassThrough, argv: Sequence[str]) -> str:
-    return way.stage or f"exec:{os.path.basename(argv[0])}"
-
-
-def _count(opened: OpenedCache, way: PassThrough, argv: Sequence[str]) -> None:
+def _count(opened: OpenedCache, way: PassThrough, name: str) -> None:
     """Count, and tell, why the command is run as if cachec were not there."""
-    name = _stage_of(way, argv)
     opened.events.emit(Outcome(reason=way.reason, stage=name, key="", detail=way.detail, time=time.time()))
     if way.told and not opened.events.tells(way.reason) and opened.settings.log != "off":
         say(f"{way.reason.value} {name}: {way.detail}")
