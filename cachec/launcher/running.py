@@ -71,13 +71,12 @@ def run_command(
     changes = [change for change in run.accesses.changes if not allowed.is_cache(change.path)]
     for reason, detail in run.problems(network=command.options.network == "trust"):
         recorder.keep_out(reason, detail)
-    why = unstorable(changes, allowed.allows, allowed.is_named)
+    why = unstorable(changes, allowed.allows)
     if why:
         written = {change.path for change in changes if change.effect & Effect.WRITTEN}
         for path in sorted(written & run.opened()):
-            if not allowed.is_named(path):
-                recorder.keep_out(Reason.INPUT_CHANGED, f"the command read {path} and then changed it")
-        recorder.keep_out(Reason.UNDESCRIBED, f"{why}; --outputs names outputs")
+            recorder.keep_out(Reason.INPUT_CHANGED, f"the command read {path} and then changed it")
+        recorder.keep_out(Reason.UNDESCRIBED, why)
     if run.accesses.changes and not changes and not run.ended.stdout:
         recorder.keep_out(Reason.UNDESCRIBED, "all that it wrote is in caches of programs, which are no outputs")
     if recorder.kept_out() is None:

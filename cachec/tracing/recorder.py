@@ -150,7 +150,8 @@ class Recorder:
             claim = self._claim(full, follow, Effect.CREATED, None)
             if flags & os.O_TRUNC and not flags & os.O_EXCL:
                 return claim  # it makes no difference whether it was there
-            return _both(self.look_up(folder, path, follow, _STATUS), claim)
+            # One that appends depends on all that a file there holds.
+            return _both(self.look_up(folder, path, follow, _STATUS if flags & os.O_EXCL else _CONTENT), claim)
         if not stat.S_ISREG(status.st_mode):
             return self.look_up(folder, path, follow, _CONTENT)
         if flags & os.O_CREAT and flags & os.O_EXCL:
