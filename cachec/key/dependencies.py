@@ -160,14 +160,22 @@ def attributes_digest(path: str, flags: str) -> str:
 
 
 def stdin_digest(digests: FileDigests) -> str:
-    """The digest of what is left to read of a file on standard input; ``ABSENT`` where that is no file."""
-    if stdin_kind() != "file":
+    """The digest of what is left to read of a file on standard input, or of that there is nothing; else ``ABSENT``."""
+    kind = stdin_kind()
+    if kind in {"nothing", "closed"}:
+        return digest_bytes(kind.encode())
+    if kind != "file":
         return ABSENT
     begin, size = os.lseek(0, 0, os.SEEK_CUR), os.fstat(0).st_size
     try:
         return digests.of_extent(0, begin, max(size - begin, 0))
     except (OSError, EOFError):
         return ABSENT
+
+
+def terminal_digest() -> str:
+    """The digest of whether standard input is a terminal."""
+    return PRESENT if os.isatty(0) else ABSENT
 
 
 def searched_digest(name: str, environ: Mapping[str, str], kept: Callable[[str], str] = str) -> str:
@@ -229,7 +237,7 @@ class Dependencies:
         if read.kind == "status":
             return self.status(read.where, read.name)
         if read.kind == "stdin":
-            return stdin_digest(self._digests)
+            return terminal_digest() if read.name else stdin_digest(self._digests)
         if read.kind == "content":
             return self.content(read.where, read.name)
         if read.kind == "search":

@@ -9,7 +9,7 @@ Imports no module that takes a millisecond: not even ``typing``.
 
     direct/ab/<64 hex>    in the cache's default folder; the name is the BLAKE3 of arguments, folder, version, user
 
-    bytes 0-15    ``cachec direct10`` and a newline
+    bytes 0-15    ``cachec direct11`` and a newline
     bytes 16-47   BLAKE3-256 of the rest
     bytes 48-55   u64 little-endian: length of the fields; then the fields, then the blobs
     fields        separated by NUL, numbers in decimal, a list as its length and its items:
@@ -22,7 +22,8 @@ Imports no module that takes a millisecond: not even ``typing``.
                   what a look-up finds (path, ``1`` where a link is followed, ``lookups.found_at``);
                   store; index file, identity, trust, row as the file has it, digest of the row;
                   artifacts (digest, size, identity, trust); ``1`` where equal outputs keep their time stamps
-                  (``--restat``), else ``0``; what standard input has to be (``lookups.stdin_kind``);
+                  (``--restat``), else ``0``; what standard input has to be (``nothing``, ``closed``), and
+                  whether that is a terminal (``1``, ``0``), each ``-`` where it does not count;
                   the mask of new files, ``-`` for any;
                   outputs (path, mode as of ``restore``, artifact number or ``-``, the file that is there while a
                   launcher compiles to the same place);
@@ -47,7 +48,7 @@ from cachec.base.xdg import cache_folder, expand_user
 from cachec.launcher.ending import write_streams
 from cachec.launcher.restore import check_place, is_kept, mode_for, restore_bytes, restore_file
 
-MAGIC = b"cachec direct10\n"
+MAGIC = b"cachec direct11\n"
 _HEADER = len(MAGIC) + 32 + 8
 
 #: A file that has to be read, as its identity proves nothing, is left to the whole road from this size: that
@@ -267,7 +268,10 @@ class _Memo:
             if int(size) < 0:
                 raise _Stale
         self._restat = self._next() == b"1"
-        if self._next() != stdin_kind().encode() or self._next() not in {b"-", b"%o" % umask()}:
+        wanted, is_terminal, mask = self._take(3)
+        if wanted not in {b"-", stdin_kind().encode()} or mask not in {b"-", b"%o" % umask()}:
+            raise _Stale
+        if is_terminal not in {b"-", b"%d" % os.isatty(0)}:
             raise _Stale
         for _ in range(int(self._next())):
             path, mode, number, lock = self._take(4)

@@ -83,7 +83,7 @@ class Draft:
         self._lookups: dict[tuple[str, bytes], bytes] = {}
         self._variables: list[str] = []
         self._installed: set[str] = set()
-        self._mask = b"-"
+        self._mask = self._stdin = self._is_terminal = b"-"
         self._out: list[bytes] = []
         self._collect()
         self._before = {path: direct.identity(path) for path in (*self._files, *self._folders)}
@@ -188,6 +188,10 @@ class Draft:
                 continue  # PATH is the same, and what was looked up in its folders
             elif read.kind == "umask":
                 self._mask = b"%o" % umask()
+            elif read.kind == "stdin" and read.name:
+                self._is_terminal = _flag(os.isatty(0))
+            elif read.kind == "stdin" and stdin_kind() != "file":
+                self._stdin = stdin_kind().encode()
             elif read.kind == "env":
                 self._variables.append(read.where)
             elif read.kind != "folder":
@@ -343,7 +347,7 @@ class Draft:
         if sum(map(len, blobs)) > _MAX_BLOBS:
             raise _Unfit
         self._list(artifacts)
-        self._put(_flag(self._command.options.restat), stdin_kind().encode(), self._mask)
+        self._put(_flag(self._command.options.restat), self._stdin, self._is_terminal, self._mask)
         self._list(outputs)
         self._put(*_listed(b"%d" % len(blob) for blob in blobs))
         return blobs

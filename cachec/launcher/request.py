@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from cachec.base.distributions import Distributions
 from cachec.base.hashing import FileDigests, Hasher, digest_bytes, frame
-from cachec.base.lookups import stdin_kind
 from cachec.key.folders import path_digest
 from cachec.key.inventory import Inventory
 from cachec.key.tools.environment import LOCALE, environment_parts
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from cachec.programs.program import Program
 
 #: Bump it when the meaning of a command's key changes: every older entry is then a miss.
-KEY_VERSION = "6"
+KEY_VERSION = "7"
 
 _DOMAIN = frame("domain", b"command")
 
@@ -238,8 +237,6 @@ class CommandRequests:
         if stdin is not None:
             digest = self._digests.of_path(stdin)
             yield Part(PartKind.FILE, "standard input", digest, digest[:12])
-        else:
-            yield _argument("standard input", digest_bytes(stdin_kind().encode()), stdin_kind())
 
 
 def _refinements(options: Options) -> Iterator[str]:

@@ -13,7 +13,7 @@ from cachec import recording
 from cachec.base.lookups import stdin_kind, umask
 from cachec.commands.process import run_process
 from cachec.commands.traced import Changed, Reads, Traced, run_traced, unstorable
-from cachec.key.dependencies import stdin_digest
+from cachec.key.dependencies import stdin_digest, terminal_digest
 from cachec.key.tools.environment import LOCALE_NAME, variable_digest
 from cachec.launcher import texts
 from cachec.launcher.command import Command
@@ -28,7 +28,7 @@ from cachec.launcher.stage import CommandFailed, Opened
 from cachec.model import Read, Reason
 from cachec.programs.artifact import File
 from cachec.recording import Recorder
-from cachec.tracing.accesses import Change, Effect
+from cachec.tracing.accesses import Accesses, Change, Effect
 
 
 def run_command(
@@ -44,7 +44,7 @@ def run_command(
     assert recorder is not None
     environ = environment(opened.variables)
     source = stdin if stdin is not None or stdin_kind() == "closed" else 0
-    before, begin = (stdin_digest(opened.store.digests), _offset()) if source == 0 else ("", 0)
+    before, begin = stdin_digest(opened.store.digests) if stdin is None else "", _offset()
     untouched = Untouched(command.outputs if command.options.restat else (), opened.store.digests)
     flags = texts.time_flags(command)
     run = run_traced(
@@ -64,8 +64,8 @@ def run_command(
         raise CommandFailed(run.ended)
     if descriptors and run.accesses.uses_descriptor:
         recorder.keep_out(Reason.UNDESCRIBED, "it used an open file that it was given beside its streams")
-    if source == 0 and run.accesses.uses_stdin:
-        _note_stdin(before, recorder)
+    if stdin is None:
+        _note_stdin(run.accesses, before, recorder)
     untouched.put_back()
     allowed = OutputPlaces(command, opened.variables)
     changes = [change for change in run.accesses.changes if not allowed.is_cache(change.path)]
@@ -86,16 +86,20 @@ def run_command(
     if recorder.kept_out() is not None:  # what it wrote may be what no store holds
         nothing: dict[str, Any] = {"outputs": [], "modes": [], "paths": []}
         return {"stdout": run.ended.stdout, "stderr": run.ended.stderr, **nothing}
-    taken = _offset() - begin if source == 0 else 0
+    taken = _offset() - begin if stdin is None and run.accesses.uses_stdin else 0
     return {**_result(opened, command, run, changes, recorder), "taken": taken}
 
 
-def _note_stdin(before: str, recorder: Recorder) -> None:
-    """The command read its standard input. before: the digest of what a file had for it."""
+def _note_stdin(accesses: Accesses, before: str, recorder: Recorder) -> None:
+    """What the command saw of its standard input. before: the digest of what that had for it."""
+    if accesses.asks_for_terminal:
+        recorder.traced(Read("stdin", "", "terminal", terminal_digest()))
+    if not accesses.uses_stdin:
+        return
     kind = stdin_kind()
-    if kind == "file":
+    if kind in {"file", "nothing", "closed"}:
         recorder.traced(Read("stdin", "", "", before))
-    elif kind != "nothing":
+    else:
         what = "a pipe, of which it took what was there" if kind == "pipe" else "a terminal or another device"
         recorder.keep_out(Reason.UNDESCRIBED, f"it read its standard input, {what}; with --stdin all of that counts")
 

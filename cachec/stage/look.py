@@ -289,13 +289,16 @@ def describe_change(read: Read, keeps_out: str = "") -> str:
         return f"module {read.where} is there now"
     if read.kind == "distribution":
         return f"distribution {read.where} changed (its code ran)"
+    if read.kind == "stdin":
+        changed = "is a terminal, or was one" if read.name else "is not what the command read from it"
+        return f"standard input {changed}"
+    if read.kind == "umask":
+        return "the mask of new files (umask) is another one"
     verb = {
         "file": "has other content",
         "content": "has other content, or another mode",
         "lookup": "is not what the command found there",
         "names": "holds other names",
-        "stdin": "brings something else",
-        "umask": "is another one",
         "search": "is found elsewhere by PATH",
         "attributes": "has other extended attributes",
         "absent": "is there now",

@@ -89,6 +89,9 @@ _MAKES = {
 
 _NAMESPACE_CALLS = ["chroot", "unshare", "setns", "mount", "umount2", "pivot_root", "move_mount", "open_tree", "clone"]
 
+#: Requests of ioctl(2), from ``include/uapi/asm-generic/ioctls.h``: TCGETS and TCGETS2; FIONCLEX and FIOCLEX.
+_TERMINAL_SETTINGS, _DESCRIPTOR_FLAGS = frozenset({0x5401, 0x802C542A}), frozenset({0x5450, 0x5451})
+
 #: Descriptors at which shells keep what they redirect (POSIX.1-2024, Shell Command Language, 2.7).
 _SAVED_FROM = 10
 
@@ -149,6 +152,7 @@ class Calls:
             positions = {table[name] for table in (READS_DESCRIPTOR, WRITES_DESCRIPTOR) if name in table}
             named[name] = partial(self._use_descriptor, tuple(positions))
         named["fcntl"] = self._duplicate
+        named["ioctl"] = self._control
         for name in _NAMESPACE_CALLS:
             named[name] = partial(self._refuse, Reason.NAMESPACE, name)
         for name in _UNSUPPORTED_CALLS:
@@ -327,6 +331,15 @@ class Calls:
         """A shell that redirects its standard input keeps the old one at 10 or above, and does not read it there."""
         is_kept = arguments[0] & 0xFFFFFFFF == 0 and arguments[2] >= _SAVED_FROM
         return None if is_kept else self._use_descriptor((0,), pid, arguments)
+
+    def _control(self, pid: int, arguments: tuple[int, ...]) -> Commit | None:
+        """ioctl(2): isatty(3) asks standard input for the settings of a terminal, others for more."""
+        request = arguments[1] & 0xFFFFFFFF
+        if request in _DESCRIPTOR_FLAGS:
+            return None
+        if request not in _TERMINAL_SETTINGS or arguments[0] & 0xFFFFFFFF:
+            return self._use_descriptor((0,), pid, arguments)
+        return partial(setattr, self._recorder, "asks_for_terminal", True) if self._is_given(pid, 0) else None
 
     def _refuse(self, reason: Reason, name: str, _pid: int, _arguments: tuple[int, ...]) -> Commit | None:
         return self._recorder.problem(reason, name)

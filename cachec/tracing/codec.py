@@ -13,7 +13,7 @@ from typing import Any
 from cachec.tracing.accesses import Accesses, Change, Effect, Input, Kind, Problem, Reason, State
 
 #: Another form of the records, or another meaning, gets another number.
-_FORM = "record 4"
+_FORM = "record 5"
 
 
 class DamagedRecord(ValueError):

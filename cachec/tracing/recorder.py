@@ -80,6 +80,8 @@ class Recorder:
         self.uses_stdin = False
         #: The same of another descriptor that the run inherited.
         self.uses_descriptor = False
+        #: Whether a process asked if standard input is a terminal.
+        self.asks_for_terminal = False
         #: Whether the mask of new files was asked for.
         self.uses_umask = False
         #: Whether programs run without the privileges of their owner and group (PR_SET_NO_NEW_PRIVS).

@@ -40,7 +40,7 @@ FILES = {
     "names.txt": "b\na\n",
     "generate.py": "open('made.h', 'w').write('#define X 1')\n",
     "train.py": "import os\nos.makedirs('build', exist_ok=True)\nopen('build/x', 'w').write('x')\n"
-    "open('train.log', 'a').write('once more')\n",
+    "open('train.log', 'w').write('trained')\n",
 }
 
 

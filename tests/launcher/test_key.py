@@ -55,7 +55,6 @@ def test_the_parts(before: dict[str, str]) -> None:
         "arg/-O2",
         "order/order of arguments",
         "arg/current folder",
-        "arg/standard input",
         "file/a.txt",
     }
 

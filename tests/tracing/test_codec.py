@@ -27,6 +27,7 @@ FULL = Accesses(
     uses_stdin=True,
     uses_descriptor=False,
     uses_umask=False,
+    asks_for_terminal=True,
 )
 
 
