@@ -114,7 +114,8 @@ class Adapter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     format: of the inputs; the plugin of that name strips them, always (``strip``) or with ``--strip``. strip_as: what
     the command takes for a weight, in the plugin's words; it then reads the model from standard input where ``-`` is
     named. default_output: flag -> suffix of the file that is written to the current folder where no output is named;
-    without one of them, or with an input of another suffix than ``suffixes``, it may run other programs.
+    without one of them, or with an input of another suffix than ``suffixes``, it may run other programs. One with the
+    suffix ``.o`` links too.
 
     replaces: it makes a new file in the place of a result that is there; other commands write to the old one, which
     keeps its mode, and its other names.
@@ -158,8 +159,9 @@ class Adapter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         return Path(self.origin).parent == SHIPPED
 
     def matches(self, name: str) -> bool:
-        """Whether the adapter is for an executable of this base name."""
-        return any(fnmatch.fnmatchcase(name, pattern) for pattern in self.match)
+        """Whether the adapter is for an executable of this base name, with or without the machine before it."""
+        names = {name, _TRIPLE.sub("", name)}
+        return any(fnmatch.fnmatchcase(each, pattern) for pattern in self.match for each in names)
 
 
 def find(program: str, asked: str) -> Adapter | None:

@@ -158,7 +158,7 @@ class _Reader:
         present = {self._dashed(arg) for arg in args}
         endings = [end for flag, end in self._adapter.default_output.items() if self._dashed(flag) in present]
         suffixes = {os.path.splitext(each)[1] for each in command.models.values()}
-        self.may_run_others |= bool(self._adapter.default_output and not endings)
+        self.may_run_others |= bool(self._adapter.default_output and not endings and ".o" not in self._adapter.suffixes)
         self.may_run_others |= bool(self._adapter.suffixes and not suffixes.issubset(self._adapter.suffixes))
         if "result" not in outputs.values() and endings:
             names = [os.path.splitext(os.path.basename(each))[0] + endings[0] for each in others if "." in each]

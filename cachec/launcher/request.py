@@ -78,7 +78,7 @@ class CommandRequest:
         if part.kind is PartKind.PLATFORM:
             return "where the result does not depend on the processor, say --portable"
         if part.kind is PartKind.ENVIRONMENT:
-            return f"set {part.name} as it was, or leave it out of the environment"
+            return f"set {part.name} as it was, or say --ignore-env {part.name}"
         if part.kind is not PartKind.ARGUMENT or not (old and new and _differ_in_folder(old.value, new.value)):
             return ""
         if self._has_base:

@@ -82,7 +82,7 @@ def test_why_names_each_part_and_the_fix(monkeypatch: pytest.MonkeyPatch) -> Non
     assert found["outcome"] == "miss:environment-changed"
     assert [each["part"] for each in found["differences"]] == ["env/FAKE_OPT", "arg/-new", "file/a.txt"]
     assert found["other"]["chosen"] == "nearest"
-    assert found["fix"] == "set FAKE_OPT as it was, or leave it out of the environment"
+    assert found["fix"] == "set FAKE_OPT as it was, or say --ignore-env FAKE_OPT"
     text = _cli("why", "--", *_LINE, "-new=1").output
     assert "environment FAKE_OPT: not set -> '3'" in text
     assert "fix: set FAKE_OPT" in text
