@@ -209,6 +209,7 @@ def _result(
     linked: list[bytes] = []
     depfiles = {os.path.realpath(output.path) for output in command.outputs if output.kind == "depfile"}
     replaces = command.adapter is not None and command.adapter.replaces
+    is_source = command.adapter is not None and bool(command.adapter.time)
     here = os.path.realpath(places.cwd)
     for change in sorted(changes, key=lambda each: each.path):
         path, after, before = change.path, change.after, change.before
@@ -218,7 +219,8 @@ def _result(
         if stat.S_ISDIR(after.mode) and is_same_file:
             continue  # what is in it tells
         # One that was not there, and was not looked for, was opened in a way that takes a file that is there.
-        would_take = before is None and (not replaces or path in depfiles)
+        is_depfile = path in depfiles or (is_source and path.endswith(".d"))  # of -MD, without -MF
+        would_take = before is None and (not replaces or is_depfile)
         kept = KEPT if (would_take or is_same_file) and not change.effect & Effect.ATTRIBUTES else ""
         word = mode_word(after.mode)
         if stat.S_ISLNK(after.mode):
@@ -230,7 +232,7 @@ def _result(
             if word not in {PLAIN, EXECUTABLE} and is_same_file and kept:
                 why = f"output {path} had the mode {word} before, which the command may not have chosen"
                 recorder.keep_out(Reason.UNDESCRIBED, why)
-            text = _content(path) if path in depfiles else b""
+            text = _content(path) if is_depfile else b""
             template = places.template(text)
             outputs.append(File(path, name=f"output-{len(outputs)}") if template == text else template)
             whole += [path] if template == text else []
@@ -240,8 +242,9 @@ def _result(
     check_stored(recorder, files)
     templates = [*map(places.template, streams), *(each for each in outputs if isinstance(each, bytes)), *linked]
     bases = {} if places.base is None else {"base_dir": places.base}
-    for name in leaked(bases, whole, templates):  # the result counts for this folder alone
-        recorder.seen(Read("folder", name, "", places.digest(name)))
+    for name, file in leaked(bases, whole, templates).items():  # the result counts for this folder alone
+        shown = os.path.relpath(file, here) if file.startswith(f"{here}/") else file
+        recorder.seen(Read("folder", name, shown, places.digest(name)))
     written = [*streams, *linked, *map(_content, files)]
     for read in searched(run.accesses.inputs, places, opened.variables, written):
         recorder.seen(read)

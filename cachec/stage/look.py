@@ -313,12 +313,20 @@ def describe_change(read: Read, keeps_out: str = "") -> str:
         "env": "has another value",
         "processor": "has another processor",
         "same": "are one where they were several, or several where they were one",
-        "folder": "is another one, and its path is in the result"
-        if is_anchored(read.where)
-        else "is another one, and its path is, or may be, in what the command wrote: "
-        + (keeps_out or "--relocatable says that it is not"),
+        "folder": f"is another one, and its path {_place_of_path(read, keeps_out)}",
     }[read.kind]
     return f"{read.kind} {read.where} {verb}"
+
+
+def _place_of_path(read: Read, keeps_out: str) -> str:
+    """Where the path of a folder is, and what keeps it out of there."""
+    if is_anchored(read.where):
+        return "is in the result"
+    if read.name:
+        return f"is in {clean(read.name)}" + (f"; {keeps_out}" if keeps_out else "")
+    return (
+        "may be in what the command wrote; " + (f"{keeps_out}, or " if keeps_out else "") + "say --relocatable if not"
+    )
 
 
 class Tools(msgspec.Struct, frozen=True):
