@@ -184,9 +184,33 @@ def test_it_is_seen_and_stopped_by_the_command_line(served: Servers) -> None:
     assert told() == f"{pid} waits at {next(served.folder.iterdir())}\n"
     assert told("stop") == f"{pid} stopped\n"
     _await_end(pid)
-    assert told() == "no server\n"
-    assert told("stop") == "no server\n"
+    words = "no server: the next miss of cachec exec starts one\n"
+    assert told() == words
+    assert told("stop") == words
     assert not any(served.folder.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("CACHEC_SERVER=off", "the setting server is off"),
+        ("3</dev/null", "the caller hands on open files beside the standard streams (descriptor 3; see /proc/self/fd)"),
+        ('PYTHONPATH="$PYTHONPATH:$PWD"', "Python searches the current folder for modules (python -m, PYTHONPATH)"),
+        ("strace -f -o /dev/null", "another program traces this process, or there is no /proc"),
+    ],
+)
+def test_the_command_line_says_what_keeps_a_server_away(
+    launcher: Launcher, servers: Servers, how: str, words: str
+) -> None:
+    if how.startswith("strace"):
+        need("strace")
+    write("a.txt", "x")
+    before, after = (how, "") if "<" not in how else ("", how)
+    for command in ("exec -- cp a.txt b.txt", "server"):
+        line = ["sh", "-c", f'{before} "$0" {command} {after}', servers.script]
+        said = subprocess.run(line, capture_output=True, text=True, check=True).stdout
+    assert said == f"no server: {words}\n"
+    assert not servers.found()
 
 
 # --- the same, with it and without it
