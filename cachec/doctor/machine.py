@@ -8,6 +8,7 @@ import platform
 import re
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ from cachec.base import __version__
 from cachec.base.inotify import IN_ATTRIB, Inotify
 from cachec.commands.traced import BARE, WORDS, run_traced_apart
 from cachec.doctor.case import Case, Finding
+from cachec.errors import ConfigError
 from cachec.key.tools.platform import accelerators_digest, platform_facts, platform_part, processor_digest
+from cachec.launcher import adapters, exec_settings
 from cachec.model import Mode
 from cachec.programs.plugin import Plugin
 from cachec.programs.supported import is_within
@@ -61,6 +64,16 @@ def settings(case: Case) -> Iterator[Finding]:
                 f"{name} is {getattr(chosen, name)} ({chosen.origins[name]}), and {folder} {why}: nothing is written",
                 "name a place that can be written, or make the folder",
             )
+
+
+def commands(case: Case) -> Iterator[Finding]:
+    """Tables of the configuration file that ``cachec exec`` reads."""
+    del case
+    for table, read in (("exec", partial(exec_settings.described, os.getcwd())), ("adapters", adapters.configured)):
+        try:
+            read()
+        except ConfigError as error:
+            yield Finding(table, str(error), "correct the file; cachec exec ends with this error")
 
 
 def _why_unwritable(folder: Path, *, may_be_made: bool) -> str:

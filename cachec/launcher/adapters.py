@@ -20,7 +20,7 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 
@@ -48,6 +48,14 @@ Takes = Literal["next", "joined", "equals"]
 
 #: How a weight file is keyed; ``name``: it is withheld from the command, which is told its name at most.
 WeightKey = Literal["content", "opened", "name"]
+
+#: What may stand for keys that take one of some words.
+_ALLOWED = {
+    "is": get_args(Meaning),
+    "takes": get_args(Takes),
+    "key": get_args(WeightKey),
+    "dashes": ("exact", "either"),
+}
 
 #: Meanings of flags that can't be without a value.
 _VALUED = frozenset({"output", "extra-output", "depfile", "weights"})
@@ -192,6 +200,11 @@ def every() -> Iterator[Adapter]:
         yield read(path)
 
 
+def configured() -> dict[str, str]:
+    """The adapters of the configuration file in force: name -> the file that it is in. Raises ConfigError."""
+    return {adapter.name: adapter.origin for adapter in _configured()}
+
+
 def sources() -> tuple[str, ...]:
     """Files outside cachec that adapters are read from, beside the configuration file."""
     table = config.sub_table("adapters")
@@ -251,7 +264,8 @@ def _adapter(table: dict[str, Any], where: str, text: str) -> Adapter:
     try:
         adapter = msgspec.convert({**table, "flags": [] if isinstance(flags, list) else flags}, Adapter)
     except msgspec.ValidationError as error:
-        raise _malformed(where, text, str(error), _line_of(text, str(error))) from None
+        problem = f"adapter {table.get('name')!r}: {error}"
+        raise _malformed(where, text, problem, _line_of(text, str(error))) from None
     if _NAME.fullmatch(adapter.name) is None:
         raise ConfigError(
             f"{where}:{_line(text, 'name')}: name = {adapter.name!r} is not accepted; it stands in the log, and "
@@ -294,6 +308,12 @@ def _flag(item: Any, number: int, where: str, text: str) -> Flag:
 
 def _malformed(where: str, text: str, problem: str, line: int) -> ConfigError:
     hint = ""
+    value = r"Expected `array`, got `str` - at `\$\.(?:environment\.)?(\w+)`"
+    if listed := re.search(value, problem):
+        hint = f"; give a list, as in {listed[1]} = ['...']"
+    elif "enum value" in problem:
+        key = problem.rpartition("$.")[2].partition("`")[0].partition("[")[0]
+        hint = f"; {key} is one of {', '.join(map(repr, _ALLOWED[key]))}" if key in _ALLOWED else ""
     unknown = re.search(r"unknown field `([^`]*)`", problem)
     if unknown:
         kind = Flag if "names" in problem or _is_flag_line(text, line) else Adapter
@@ -318,7 +338,7 @@ def _is_flag_line(text: str, line: int) -> bool:
 
 
 def _line_of(text: str, problem: str) -> int:
-    named = re.search(r"field `([^`]*)`", problem) or re.search(r"`\$\.(\w+)", problem)
+    named = re.search(r"field `([^`]*)`", problem) or re.search(r"`\$\.(?:environment\.)?(\w+)", problem)
     return _line(text, named[1]) if named else 1
 
 

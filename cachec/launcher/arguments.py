@@ -6,9 +6,10 @@ weights and inputs.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import get_args
 
 from cachec.base.texts import is_text
@@ -17,7 +18,7 @@ from cachec.launcher import adapters
 from cachec.launcher.adapters import Adapter, Flag, WeightKey
 from cachec.launcher.command import Command, Options, Output, OutputKind, PassThrough, Piece
 from cachec.launcher.exec_settings import with_settings
-from cachec.launcher.helpers import DETAIL, is_helper
+from cachec.launcher.helpers import BY_TIME, DETAIL, advice, is_helper
 from cachec.launcher.places import Places
 from cachec.launcher.stage import Opened
 from cachec.launcher.stripping import wants_strip
@@ -39,6 +40,9 @@ def describe_here(opened: Opened, given: Options, argv: Sequence[str], program: 
     adapter = adapters.find(program, argv[0])
     program = os.path.join(opened.places.cwd, program)
     if adapter is None and is_helper(argv[0]) and given == Options(restat=given.restat):
+        name = os.path.basename(argv[0])
+        if name in BY_TIME:
+            raise PassThrough(Reason.BUILD_HELPER, advice(name), told=True)
         raise PassThrough(Reason.BUILD_HELPER, DETAIL)
     if adapter is not None and adapter.distribution:
         owner = opened.requests.distributions(program).owner(program)
@@ -61,7 +65,8 @@ def describe(
             raise PassThrough(Reason.NOT_UNDERSTOOD, f"{text!a} is not UTF-8")
     command = Command(tuple(argv), program, cwd, adapter, options)
     if adapter is None:
-        command.pieces = [Piece(f"argument {number}", arg) for number, arg in enumerate(argv[1:], start=1)]
+        words = itertools.count(1)
+        command.pieces = [Piece(_label(arg, words), arg) for arg in argv[1:]]
         command.stdin = not _STDIN.isdisjoint(argv[1:])
     else:
         reader = _Reader(command, adapter)
@@ -71,6 +76,11 @@ def describe(
         command.is_known = is_itself and not is_set and not reader.may_run_others
     _add_options(command)
     return command
+
+
+def _label(arg: str, words: Iterator[int]) -> str:
+    """What an argument is called: by its flag, or by its number among the words that are none."""
+    return arg.partition("=")[0] if arg.startswith("-") and arg != "-" else f"argument {next(words)}"
 
 
 def _is_itself(program: str, adapter: Adapter) -> bool:
@@ -130,11 +140,12 @@ class _Reader:
         command, args = self._command, self._command.argv[1:]
         others: list[str] = []
         outputs: dict[str, OutputKind] = {}
-        at = 0
+        at, words = 0, itertools.count(1)
         while at < len(args):
             arg, begin = args[at], at
             at += 1
-            flag, label, value = self._match(arg) if arg.startswith("-") else (None, f"argument {at}", None)
+            flag, label, value = self._match(arg) if arg.startswith("-") else (None, "", None)
+            label = label or _label(arg, words)
             if flag is not None:
                 if value is None and "next" in flag.takes and at < len(args):
                     value = args[at]

@@ -28,7 +28,7 @@ from cachec.launcher.restore import (
     restore_folder,
     restore_link,
 )
-from cachec.launcher.stage import CommandFailed, CommandStage, Opened
+from cachec.launcher.stage import CommandFailed, CommandStage, Opened, not_found
 from cachec.launcher.stripping import StrippedInput, strip_inputs, stripped_command_line, weights_beside
 from cachec.model import Fault, Mode, Outcome, Reason
 from cachec.opened import OpenedCache
@@ -79,7 +79,7 @@ def _execute(
     given, argv = options.parse(args)
     program = which(argv[0], os.environ)
     if program is None:
-        say(f"error: {argv[0]!r} is not an executable in PATH; install it, or give its path")
+        say(f"error: {not_found(argv)}")
         return Ending(_NOT_FOUND)
     if is_too_deep(os.environ):
         say(f"error: {too_deep_message(argv[0], program)}")

@@ -15,6 +15,11 @@ BY_TIME = NAMES - {"cmake", "cmake3", "cpack", "ccmake"}
 DETAIL = "a command of the build system itself"
 
 
+def advice(name: str) -> str:
+    """What is said of a program of ``BY_TIME``."""
+    return f"{name} compares the times of files; put cachec exec before the commands that {name} starts"
+
+
 def is_helper(command: str) -> bool:
     """Whether the command belongs to a build system. Its description on the command line wins over that."""
     return command.rpartition("/")[2] in NAMES

@@ -36,6 +36,9 @@ _DOMAIN = frame("domain", b"command")
 
 _FOLDERS = re.compile(r"/\S*/")
 
+#: The label of a command's first argument that is no flag, and how much of that is shown.
+_SCRIPT, _SHOWN_WORDS = "argument 1", 60
+
 #: Always keyed: the loader and the C library obey them in every program.
 _ALWAYS = ("LD_LIBRARY_PATH", "LD_*", "GLIBC_TUNABLES", "GCONV_PATH", "LOCPATH", "NLSPATH", "TZ", "TZDIR")
 
@@ -190,7 +193,10 @@ class CommandRequests:
             hasher = Hasher("argument")
             for text in texts:
                 hasher.part("text", os.fsencode(text))
-            yield _argument(label, hasher.digest(), _shown(texts))
+            # Commands without an adapter are compared with those of the same script: a file, or the text behind -c.
+            is_script = command.adapter is None and label == _SCRIPT
+            subject = _text(_name(texts[0]).strip().partition("\n")[0][:_SHOWN_WORDS]) if is_script else ""
+            yield _argument(label, hasher.digest(), _shown(texts), subject)
         for path, key in command.weights.items():
             text = self._places.kept(path)
             yield _argument(f"weights {text}", digest_bytes(key.encode()), key)
@@ -333,8 +339,8 @@ def _differ_in_folder(old: str, new: str) -> bool:
     return "/" in old and shortened[0] == shortened[1]
 
 
-def _argument(name: str, digest: str, shown: str) -> Part:
-    return Part(PartKind.ARGUMENT, name, digest, shown, value="" if shown.endswith("…") else shown)
+def _argument(name: str, digest: str, shown: str, subject: str = "") -> Part:
+    return Part(PartKind.ARGUMENT, name, digest, shown, value="" if shown.endswith("…") else shown, subject=subject)
 
 
 def _inputs(command: Command) -> ItemsView[str, str]:

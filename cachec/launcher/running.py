@@ -18,7 +18,7 @@ from cachec.key.tools.environment import LOCALE_NAME, variable_digest
 from cachec.launcher import texts
 from cachec.launcher.command import Command
 from cachec.launcher.direct import default_folder
-from cachec.launcher.helpers import BY_TIME
+from cachec.launcher.helpers import BY_TIME, advice
 from cachec.launcher.outputs import OutputPlaces, Untouched, check_stored
 from cachec.launcher.places import leaked
 from cachec.launcher.request import environment, files_in_key
@@ -140,7 +140,7 @@ class _Record:
         )
         opened = self._run.opened()
         for name in sorted(BY_TIME & set(map(os.path.basename, reads.started()))):
-            self._recorder.keep_out(Reason.UNDESCRIBED, f"it starts {name}, which goes by the times of files")
+            self._recorder.keep_out(Reason.UNDESCRIBED, f"it starts {name}: {advice(name)}")
         for path in sorted(withheld & opened):
             self._recorder.keep_out(Reason.UNDESCRIBED, f"weight {path}, which counts by its name, was read")
         if any(path.startswith(f"{store}/") for path in opened):

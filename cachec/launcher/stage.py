@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -42,6 +43,19 @@ class CommandFailed(Exception):
         super().__init__(f"signal {-code}" if code < 0 else f"exit status {code}")
         self.ended = ended
 
+
+#: Words that a shell knows (POSIX.1-2024, Shell Command Language, 2.4 and 2.15; bash), and no program is called.
+_SHELL_WORDS = frozenset(
+    {
+        *(".", ":", "!", "{", "(", "case", "do", "for", "function", "if", "select", "until", "while"),
+        *("alias", "bg", "break", "builtin", "cd", "command", "continue", "declare", "eval", "exec", "exit", "export"),
+        *("fg", "hash", "jobs", "let", "local", "popd", "pushd", "read", "readonly", "return", "set", "shift", "shopt"),
+        *("source", "times", "trap", "type", "ulimit", "umask", "unalias", "unset", "wait"),
+    }
+)
+
+#: Words of a command line that is spelled out.
+_MOST_WORDS = 8
 
 #: Bytes of a first line that names an interpreter (the kernel reads 256).
 _MAX_LINE = 4096
@@ -99,6 +113,9 @@ class PlacedDependencies(Dependencies):
             return lookup_digest(place, read.name, partial(self._places.folder, read.where))
         return super().present(msgspec.structs.replace(read, where=self._places.present(read.where)))
 
+    def change(self, read: Read) -> str:
+        return super().change(msgspec.structs.replace(read, where=self._places.present(read.where)))
+
 
 class Opened(OpenedCache):
     """The cache, opened for one command line in the current folder."""
@@ -140,6 +157,14 @@ class LookedAt(NamedTuple):
     program: str
 
 
+def not_found(argv: Sequence[str]) -> str:
+    """What is said of a command line whose first word leads to no executable."""
+    if argv[0] in _SHELL_WORDS:
+        line = shlex.join(argv) if len(argv) < _MOST_WORDS else f"{argv[0]} ..."
+        return f"{argv[0]!r} is a word of the shell, and no program; write sh -c {shlex.quote(line)}"
+    return f"{argv[0]!r} is not an executable in PATH; install it, or give its path"
+
+
 @contextmanager
 def opened_command(
     args: Sequence[str], overrides: Mapping[str, object] | None, *, needs_store: bool = True
@@ -153,7 +178,7 @@ def opened_command(
     try:
         program = which(argv[0], opened.variables)
         if program is None:
-            raise UsageError(f"{argv[0]!r} is not an executable in PATH; install it, or give its path")
+            raise UsageError(not_found(argv))
         yield LookedAt(opened, given, argv, program)
     finally:
         opened.store.close()

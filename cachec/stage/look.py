@@ -106,7 +106,7 @@ class Looker:
         if changed is None:
             return Look(Reason.ENTRY_GONE, detail="the entry holds no trace")
         reason = _CHANGED.get(changed.kind, Reason.DEPENDENCY_CHANGED)
-        return Look(reason, detail=describe_change(changed, request.keeps_out))
+        return Look(reason, detail=describe_change(changed, request.keeps_out, self._dependencies.change(changed)))
 
     def decode(self, request: Request, trace: Trace) -> Any:
         """The result of a run, as this call gets it. Raises StoreFault, OSError."""
@@ -219,7 +219,7 @@ class Looker:
             return Reason.FIRST_RUN, f"no earlier entry can be read ({fault.detail})"
         if found.unknown:
             look.near = None if other is None else other[0]
-            return Reason.NEW_INPUT, _new_in_words(found.unknown, other)
+            return Reason.NEW_INPUT, _new_in_words(found.unknown, mine, other)
         if other is None and found.nearest:
             return Reason.ENTRY_GONE, "what it could be compared with was evicted"
         if other is None:
@@ -266,17 +266,19 @@ class Looker:
         return content_of(path, digest, MAX_BYTES)
 
 
-def _new_in_words(names: Sequence[str], other: tuple[Digest, tuple[Part, ...]] | None) -> str:
+def _new_in_words(names: Sequence[str], mine: Sequence[Part], other: tuple[Digest, tuple[Part, ...]] | None) -> str:
     shown = ", ".join(map(clean, names))
+    kinds = {part.kind for part in mine if part.subject in names}
+    verb = "was never written" if kinds == {PartKind.ORDER} else "was never run" if kinds == {PartKind.ARGUMENT} else ""
     named = [] if other is None else [part for part in other[1] if part.subject and part.subject not in names]
     named.sort(key=lambda part: part.kind not in {PartKind.FILE, PartKind.PROGRAM})
     nearest = f"; the nearest is of {clean(named[0].subject)}" if named else ""
-    return f"{shown} was never compiled{nearest}"
+    return f"{shown} {verb or 'was never compiled'}{nearest}"
 
 
-def describe_change(read: Read, keeps_out: str = "") -> str:
+def describe_change(read: Read, keeps_out: str = "", change: str = "") -> str:
     """Return in words how something differs from what a run read. keeps_out: what would keep a folder out of what a
-    command writes; empty where that is not known."""
+    command writes. change: as of ``Dependencies.change``. Each is empty where that is not known."""
     if read.kind == "weight":
         return f"weight {read.name!r} of {read.where} has other bytes"
     if read.kind == "code":
@@ -296,7 +298,7 @@ def describe_change(read: Read, keeps_out: str = "") -> str:
         return "the mask of new files (umask) is another one"
     verb = {
         "file": "has other content",
-        "content": "has other content, or another mode",
+        "content": change or "has other content, or another mode",
         "lookup": "is not what the command found there",
         "names": "holds other names",
         "search": "is found elsewhere by PATH",

@@ -67,6 +67,15 @@ def test_a_users_adapter_wins(launcher: Launcher, tmp_path: Path) -> None:
         ('match = ["x"]\nrelatve = true\n', 2, "did you mean 'relative'?"),
         ('match = ["x"]\nstrip = "yes"\n', 2, "Expected `bool`"),
         ("match = []\n", 1, "match is empty"),
+        ('match = "x"\n', 1, "give a list, as in match = ['...']"),
+        ('match = ["x"]\n[environment]\nkeyed = "X"\n', 3, "give a list, as in keyed = ['...']"),
+        ("strip = true\n", 1, "adapter 'bad': Object missing required field `match`"),
+        ('match = ["x"]\ndashes = "both"\n', 2, "dashes is one of 'exact', 'either'"),
+        ('match = ["x"]\nflags = [\n  { names = ["-o"], is = "out" },\n]\n', 3, "is is one of 'value', 'out"),
+        (
+            'match = ["x"]\nflags = [\n  { names = ["-o"], takes = ["after"], is = "output" },\n]\n',
+            *(3, "takes is one of 'next', 'joined', 'equals'"),
+        ),
         ('name = "x"\nmatch = ["a/b"]\n', 2, "bad pattern 'a/b'"),
         ('match = ["clang-[0-9"]\n', 1, "bad pattern 'clang-[0-9'"),
         ('match = ["x"]\nflags = [\n  { names = ["-p"], is = "value" },\n  { names = ["-x"], is = 1 },\n]\n', 4, "str"),
@@ -121,7 +130,10 @@ def test_what_a_flag_means_says_whether_it_takes_a_value(tmp_path: Path, means: 
     [
         ("[adapters]\nfiles = 3\n", "cachec.toml:2: files = 3"),
         ("[adapters]\nmycc = 3\n", "cachec.toml:2: adapters.mycc is 3"),
-        ('[adapters.mycc]\nmatch = ["a"]\nflag = 3\n', "cachec.toml:3: Object contains unknown field `flag`"),
+        (
+            '[adapters.mycc]\nmatch = ["a"]\nflag = 3\n',
+            "cachec.toml:3: adapter 'mycc': Object contains unknown field `flag`",
+        ),
     ],
 )
 def test_a_bad_table_in_the_configuration(launcher: Launcher, tmp_path: Path, table: str, words: str) -> None:

@@ -67,6 +67,9 @@ EDITS = {
     ),
     "a line less": Edit("file-changed", "file/a.txt", "line 2 removed: 'two'", change=text("a.txt", "one\nthree\n")),
     "a beside file": Edit("dependency-changed", "", "lib.txt has other content", change=text("lib.txt", "bil\n")),
+    "the mode of a beside file": Edit(
+        "dependency-changed", "", "lib.txt has the mode 600, and had 644", change=lambda _: os.chmod("lib.txt", 0o600)
+    ),
     "another beside file": Edit(
         "option-changed", "arg/-l", "-l: -l lib.txt -> -l lib2.txt", line=line(lib_txt="lib2.txt")
     ),
@@ -128,6 +131,7 @@ def beside(store: Store, key: str, count: int) -> None:
 def test_each_edit_of_a_command(launcher: Launcher, monkeypatch: pytest.MonkeyPatch, others: int) -> None:
     for name in (*("sub/a.txt", "copy.txt", "a.txt"), "lib2.txt", "lib.txt", "new.txt"):
         write(name, {"lib.txt": "lib\n", "lib2.txt": "lib\n", "new.txt": "new\n"}.get(name, "one\ntwo\nthree\n"))
+    os.chmod("lib.txt", 0o644)
     launcher.run(*LINE)
     base = launcher.last().key
     store = Store(launcher.store)
@@ -143,6 +147,7 @@ def test_each_edit_of_a_command(launcher: Launcher, monkeypatch: pytest.MonkeyPa
             found = explain([*edit.options, "--", *edit.line])
         for path, content in kept.items():
             path.write_bytes(content)
+        os.chmod("lib.txt", 0o644)
         first = found.differences[0] if found.differences else None
         seen = [found.outcome.reason.value.removeprefix("miss:")]
         if edit.part:

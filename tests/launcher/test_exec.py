@@ -171,7 +171,7 @@ def test_standard_input_is_an_input(launcher: Launcher, monkeypatch: pytest.Monk
     finally:
         os.dup2(kept, 0)
         os.close(kept)
-    assert seen == [("one", "miss:first-run"), ("two", "miss:file-changed"), ("one", "hit")]
+    assert seen == [("one", "miss:new-input"), ("two", "miss:file-changed"), ("one", "hit")]
 
 
 def test_a_command_gets_no_standard_input_that_is_not_described(launcher: Launcher) -> None:

@@ -252,5 +252,5 @@ def test_another_program_of_that_name_counts_as_it_is(launcher: Launcher, tmp_pa
     write("a.mlir", "x")
     for _ in range(2):
         assert launcher.run("iree-compile", "a.mlir", "-o", "a.vmfb").code == 0
-    assert launcher.reasons() == ["miss:first-run", "hit"]
+    assert launcher.reasons() == ["miss:new-input", "hit"]
     assert Path("a.vmfb").read_text() == "x\n"

@@ -120,7 +120,7 @@ def test_variables_that_do_not_count(launcher: Launcher, monkeypatch: pytest.Mon
     for value in ("one", "two"):
         monkeypatch.setenv("BUILD_HOST", value)
         launcher.run(*line, options=given)
-    assert launcher.reasons() == ["miss:first-run", "hit"]
+    assert launcher.reasons() == ["miss:new-input", "hit"]
     monkeypatch.setenv("OTHER", value)
     launcher.run(*line, options=given)
     assert launcher.last().reason.value == "miss:environment-changed"
@@ -194,7 +194,7 @@ def test_all_of_standard_input(launcher: Launcher) -> None:
 
 def test_a_result_that_holds_no_folder(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, given, expected in (
-        *(("one", [], "miss:first-run"), ("two", [], "miss:dependency-changed")),
+        *(("one", [], "miss:new-input"), ("two", [], "miss:dependency-changed")),
         *(("one", ["--relocatable"], "miss:option-changed"), ("two", ["--relocatable"], "hit")),
     ):
         write(f"{name}/a.txt", "x\n")

@@ -73,7 +73,7 @@ def test_what_is_not_read_does_not_count(launcher: Launcher, line: tuple[str, ..
 def test_what_is_asked_of_a_terminal_counts(launcher: Launcher) -> None:
     line = ("sh", "-c", "test -t 0 && echo yes > out || echo no > out")
     assert [_run(launcher, line, kind) for kind in KINDS] == [
-        *("miss:first-run", "hit", "hit", "hit", "miss:dependency-changed", "hit", "hit")
+        *("miss:new-input", "hit", "hit", "hit", "miss:dependency-changed", "hit", "hit")
     ]
     assert [_run(launcher, line, kind) for kind in KINDS] == ["hit"] * len(KINDS)
 
