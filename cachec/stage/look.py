@@ -269,11 +269,13 @@ class Looker:
 def _new_in_words(names: Sequence[str], mine: Sequence[Part], other: tuple[Digest, tuple[Part, ...]] | None) -> str:
     shown = ", ".join(map(clean, names))
     kinds = {part.kind for part in mine if part.subject in names}
-    verb = "was never written" if kinds == {PartKind.ORDER} else "was never run" if kinds == {PartKind.ARGUMENT} else ""
+    verb = "was never written" if kinds == {PartKind.ORDER} else "was never compiled"
+    if kinds == {PartKind.ARGUMENT}:  # of a command that nothing more is known of
+        return f"there was no run with {shown} yet"
     named = [] if other is None else [part for part in other[1] if part.subject and part.subject not in names]
     named.sort(key=lambda part: part.kind not in {PartKind.FILE, PartKind.PROGRAM})
     nearest = f"; the nearest is of {clean(named[0].subject)}" if named else ""
-    return f"{shown} {verb or 'was never compiled'}{nearest}"
+    return f"{shown} {verb}{nearest}"
 
 
 def describe_change(read: Read, keeps_out: str = "", change: str = "") -> str:

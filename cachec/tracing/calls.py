@@ -92,6 +92,12 @@ _NAMESPACE_CALLS = ["chroot", "unshare", "setns", "mount", "umount2", "pivot_roo
 #: Requests of ioctl(2), from ``include/uapi/asm-generic/ioctls.h``: TCGETS and TCGETS2; FIONCLEX and FIOCLEX.
 _TERMINAL_SETTINGS, _DESCRIPTOR_FLAGS = frozenset({0x5401, 0x802C542A}), frozenset({0x5450, 0x5451})
 
+#: ``include/uapi/linux/seccomp.h`` and ``bpf_common.h``.
+_BPF_RETURN, _ACTION, _TRACE = 0x06, 0xFFFF0000, 0x7FF00000
+
+#: Bytes of another process's memory that are read at once.
+_PIECE = 4096
+
 #: Descriptors at which shells keep what they redirect (POSIX.1-2024, Shell Command Language, 2.7).
 _SAVED_FROM = 10
 
@@ -153,6 +159,7 @@ class Calls:
             named[name] = partial(self._use_descriptor, tuple(positions))
         named["fcntl"] = self._duplicate
         named["ioctl"] = self._control
+        named["seccomp"] = named["prctl"] = self._set_filter
         for name in _NAMESPACE_CALLS:
             named[name] = partial(self._refuse, Reason.NAMESPACE, name)
         for name in _UNSUPPORTED_CALLS:
@@ -340,6 +347,22 @@ class Calls:
         if request not in _TERMINAL_SETTINGS or arguments[0] & 0xFFFFFFFF:
             return self._use_descriptor((0,), pid, arguments)
         return partial(setattr, self._recorder, "asks_for_terminal", True) if self._is_given(pid, 0) else None
+
+    def _set_filter(self, pid: int, arguments: tuple[int, ...]) -> Commit | None:
+        """A filter is ``struct sock_fprog``, of ``struct sock_filter``. Calls that are reported here reach no tracer of
+        the run: the kernel takes SECCOMP_RET_USER_NOTIF before SECCOMP_RET_TRACE.
+        """
+        count, address = struct.unpack("<H6xQ", self._memory.read(pid, arguments[2], 16))
+        ends = [min(at + _PIECE, 8 * count) for at in range(0, 8 * count, _PIECE)]
+        code = b"".join(
+            self._memory.read(pid, address + at, end - at) for at, end in zip([0, *ends], ends, strict=False)
+        )
+        filters = struct.iter_unpack("<HBBI", code)
+        if any(code == _BPF_RETURN and action & _ACTION == _TRACE for code, _, _, action in filters):
+            return self._recorder.problem(
+                Reason.UNSUPPORTED_CALL, "seccomp with SECCOMP_RET_TRACE, as strace --seccomp-bpf"
+            )
+        return None
 
     def _refuse(self, reason: Reason, name: str, _pid: int, _arguments: tuple[int, ...]) -> Commit | None:
         return self._recorder.problem(reason, name)

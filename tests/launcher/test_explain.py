@@ -57,7 +57,7 @@ def test_nothing_is_run_or_counted(launcher: Launcher) -> None:
     ("line", "outcome", "words"),
     [
         ((*_LINE, "-O2"), "miss:option-changed", "-O2 added"),
-        (("sh", "-c", "x"), "miss:new-input", "x was never run"),
+        (("sh", "-c", "x"), "miss:new-input", "there was no run with x yet"),
     ],
 )
 def test_a_miss(line: tuple[str, ...], outcome: str, words: str) -> None:
