@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -45,13 +44,12 @@ FILES = {
 
 
 def test_the_commands_work(launcher: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    need("clang-19")
+    need("gcc")
     commands = [line for line in COMMANDS if "--strip" not in line and line.startswith("cachec ")]
     assert len(commands) == 7
     iree = Path(sys.executable).with_name("iree-compile")
     if not iree.exists():
         pytest.skip("not installed: iree-compile")
-    (tmp_path / "bin" / "clang").symlink_to(shutil.which("clang-19") or "")
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{iree.parent}:{os.environ['PATH']}")
     for name, text in FILES.items():
         write(name, text)
