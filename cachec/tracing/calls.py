@@ -89,8 +89,8 @@ _MAKES = {
 
 _NAMESPACE_CALLS = ["chroot", "unshare", "setns", "mount", "umount2", "pivot_root", "move_mount", "open_tree", "clone"]
 
-#: Requests of ioctl(2), from ``include/uapi/asm-generic/ioctls.h``: TCGETS and TCGETS2; FIONCLEX and FIOCLEX.
-_TERMINAL_SETTINGS, _DESCRIPTOR_FLAGS = frozenset({0x5401, 0x802C542A}), frozenset({0x5450, 0x5451})
+#: A request of ioctl(2), from ``include/uapi/asm-generic/ioctls.h``.
+_FIONREAD = 0x541B
 
 #: ``include/uapi/linux/seccomp.h`` and ``bpf_common.h``.
 _BPF_RETURN, _ACTION, _TRACE = 0x06, 0xFFFF0000, 0x7FF00000
@@ -340,13 +340,11 @@ class Calls:
         return None if is_kept else self._use_descriptor((0,), pid, arguments)
 
     def _control(self, pid: int, arguments: tuple[int, ...]) -> Commit | None:
-        """ioctl(2): isatty(3) asks standard input for the settings of a terminal, others for more."""
-        request = arguments[1] & 0xFFFFFFFF
-        if request in _DESCRIPTOR_FLAGS:
-            return None
-        if request not in _TERMINAL_SETTINGS or arguments[0] & 0xFFFFFFFF:
+        """ioctl(2): only a terminal answers most, such as what isatty(3) asks. FIONREAD tells what any file holds."""
+        if arguments[1] & 0xFFFFFFFF == _FIONREAD:
             return self._use_descriptor((0,), pid, arguments)
-        return partial(setattr, self._recorder, "asks_for_terminal", True) if self._is_given(pid, 0) else None
+        is_stdin = not arguments[0] & 0xFFFFFFFF and self._is_given(pid, 0)
+        return partial(setattr, self._recorder, "asks_for_terminal", True) if is_stdin else None
 
     def _set_filter(self, pid: int, arguments: tuple[int, ...]) -> Commit | None:
         """A filter is ``struct sock_fprog``, of ``struct sock_filter``. Calls that are reported here reach no tracer of
