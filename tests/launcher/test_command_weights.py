@@ -90,7 +90,7 @@ def test_standard_input_may_be_the_weights(launcher: Launcher) -> None:
     finally:
         os.dup2(kept, 0)
         os.close(kept)
-    assert reasons[:2] == ["miss:first-run", "hit"]
+    assert reasons[:2] == ["miss:new-input", "hit"]
     assert reasons[2] != "hit"
 
 
