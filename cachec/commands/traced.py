@@ -53,6 +53,9 @@ _CLOCK_SECONDS = 0.02
 
 _PYCACHE = "__pycache__"
 
+#: How a run uses what a file or a folder held before.
+_HELD = Kind.CONTENT | Kind.EXECUTED | Kind.LISTING
+
 #: Why a run is not stored, by what the tracer says; all else means that it did not see everything.
 _REASONS = {
     traced.Reason.NETWORK: Reason.NETWORK,
@@ -110,7 +113,7 @@ class Traced(NamedTuple):
 
     def opened(self) -> set[str]:
         """The real paths of files that the run opened, and did not make."""
-        inputs = (each for each in self.accesses.inputs if each.kinds & Kind.CONTENT)
+        inputs = (each for each in self.accesses.inputs if each.kinds & Kind.CONTENT and each.state is not None)
         return {os.path.realpath(os.path.join(each.folder, each.path)) for each in inputs}
 
 
@@ -243,8 +246,8 @@ class Reads:
         passes: Callable[[str, Input], bool] = lambda _path, _input: False,
         made_before: Callable[[str], bool] = lambda _path: False,
     ) -> None:
-        """keyed: how a real path counts for a path; see ``lookup_digest``. named: real paths that are outputs,
-        whatever the run looks at there. is_cache: whether what the run changes at a real path is there to save time
+        """keyed: how a real path counts for a path; see ``lookup_digest``. named: real paths that are outputs, of which
+        a status does not count. is_cache: whether what the run changes at a real path is there to save time
         alone. passes: whether what was looked up at a path is no input. made_before: whether a path in a listed folder
         does not count, since it was made just before."""
         self._run = run
@@ -294,7 +297,9 @@ class Reads:
     def _of_input(self, each: Input) -> Iterator[Read]:
         full = os.path.join(each.folder, each.path)
         where = each.path if each.folder == self._cwd and each.folder else full
-        if full.startswith(_KERNEL) or (self._named and os.path.realpath(full) in self._named):
+        if full.startswith(_KERNEL):
+            return
+        if self._named and not each.kinds & _HELD and os.path.realpath(full) in self._named:
             return
         if self._passes(full, each):
             return
@@ -382,21 +387,28 @@ def is_empty(state: State) -> bool:
     return stat.S_ISREG(state.mode) and not state.size
 
 
-def unstorable(changes: Iterable[Change], is_output: Callable[[str], bool], is_named: Callable[[str], bool]) -> str:
+def is_changed_in_place(change: Change) -> bool:
+    """Whether something of what was there before is left."""
+    before, after = change.before, change.after
+    if before is None or after is None or change.effect & Effect.CREATED:
+        return False
+    return not (is_empty(before) and is_empty(after))
+
+
+def unstorable(changes: Iterable[Change], is_output: Callable[[str], bool]) -> str:
     """Why what a run did can't be done again from a store; empty where it can. is_output: whether a path is a place for
-    outputs. is_named: whether somebody said that it is one."""
+    outputs."""
     for change in changes:
-        path, before, after = change.path, change.before, change.after
+        path, after = change.path, change.after
         if after is None:
             return f"it removed {path}, which was there before"
         if not is_output(path):
-            return f"it wrote {path}, which is not known as an output"
+            return f"it wrote {path}, which is not known as an output; --outputs names outputs"
         kind = stat.S_IFMT(after.mode)
         if kind not in {stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK}:
             return f"it made {path}, which is no file, folder or link"
-        is_replaced = bool(change.effect & Effect.CREATED) or is_named(path)
-        if before is not None and not is_replaced and not (is_empty(before) and is_empty(after)):
-            return f"it changed {path} in place"
+        if is_changed_in_place(change):
+            return f"it changed {path} in place, so the result depends on what that held before"
         if kind == stat.S_IFREG and after.nlink > 1:
             return f"{path} has a second name (a hard link)"
         if kind != stat.S_IFLNK and after.mode & 0o7000 & ~(stat.S_ISGID if kind == stat.S_IFDIR else 0):

@@ -111,6 +111,19 @@ def content_digest(path: str, flags: str, digests: FileDigests) -> str:
     return digest_bytes(b"%o %b" % (status.st_mode, digest.encode()))
 
 
+def content_change(path: str, digest: str, digests: FileDigests) -> str:
+    """How a file differs from what ``content_digest`` was taken of, in words."""
+    try:
+        now = os.stat(path)
+        content = digests.of_path(path).encode()
+    except OSError as error:
+        return "is gone" if isinstance(error, FileNotFoundError) else f"can't be read ({error.strerror})"
+    for mode in range(0o10000):
+        if digest_bytes(b"%o %b" % (stat.S_IFREG | mode, content)) == digest:
+            return f"has the mode {stat.S_IMODE(now.st_mode):o}, and had {mode:o}"
+    return "has other content"
+
+
 def lookup_digest(path: str, flags: str, keyed: Callable[[str], str] | None = None) -> str:
     """The digest of what a look-up of a path finds. flags: words of ``link`` (one at the end is not followed),
     ``exists`` and ``mode`` (no more counts). keyed: the text of the real path of a folder as it counts; None: how it
@@ -161,14 +174,22 @@ def attributes_digest(path: str, flags: str) -> str:
 
 
 def stdin_digest(digests: FileDigests) -> str:
-    """The digest of what is left to read of a file on standard input; ``ABSENT`` where that is no file."""
-    if stdin_kind() != "file":
+    """The digest of what is left to read of a file on standard input, or of that there is nothing; else ``ABSENT``."""
+    kind = stdin_kind()
+    if kind in {"nothing", "closed"}:
+        return digest_bytes(kind.encode())
+    if kind != "file":
         return ABSENT
     begin, size = os.lseek(0, 0, os.SEEK_CUR), os.fstat(0).st_size
     try:
         return digests.of_extent(0, begin, max(size - begin, 0))
     except (OSError, EOFError):
         return ABSENT
+
+
+def terminal_digest() -> str:
+    """The digest of whether standard input is a terminal."""
+    return PRESENT if os.isatty(0) else ABSENT
 
 
 def searched_digest(name: str, environ: Mapping[str, str], kept: Callable[[str], str] = str) -> str:
@@ -230,7 +251,7 @@ class Dependencies:
         if read.kind == "status":
             return self.status(read.where, read.name)
         if read.kind == "stdin":
-            return stdin_digest(self._digests)
+            return terminal_digest() if read.name else stdin_digest(self._digests)
         if read.kind == "content":
             return self.content(read.where, read.name)
         if read.kind == "search":
@@ -259,6 +280,10 @@ class Dependencies:
             return self._digests.of_path(path)
         except OSError:
             return ABSENT
+
+    def change(self, read: Read) -> str:
+        """How what a read saw differs from what is there now, in words; empty where the kind of read says all."""
+        return content_change(read.where, read.digest, self._digests) if read.kind == "content" else ""
 
     def content(self, path: str, flags: str) -> str:
         """Mode and content of a file; ``ABSENT`` where it is not there or not to be read."""

@@ -145,6 +145,8 @@ class Accesses(NamedTuple):
     uses_descriptor: bool
     #: Whether a process asked for the mask of new files, which umask(2) tells by setting another.
     uses_umask: bool
+    #: Whether a process asked if standard input is a terminal, as isatty(3) does.
+    asks_for_terminal: bool
 
 
 def unseen(returncode: int, problem: Problem) -> Accesses:
@@ -159,6 +161,7 @@ def unseen(returncode: int, problem: Problem) -> Accesses:
         uses_stdin=True,
         uses_descriptor=True,
         uses_umask=True,
+        asks_for_terminal=True,
     )
 
 

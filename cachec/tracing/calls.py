@@ -89,6 +89,15 @@ _MAKES = {
 
 _NAMESPACE_CALLS = ["chroot", "unshare", "setns", "mount", "umount2", "pivot_root", "move_mount", "open_tree", "clone"]
 
+#: A request of ioctl(2), from ``include/uapi/asm-generic/ioctls.h``.
+_FIONREAD = 0x541B
+
+#: ``include/uapi/linux/seccomp.h`` and ``bpf_common.h``.
+_BPF_RETURN, _ACTION, _TRACE = 0x06, 0xFFFF0000, 0x7FF00000
+
+#: Bytes of another process's memory that are read at once.
+_PIECE = 4096
+
 #: Descriptors at which shells keep what they redirect (POSIX.1-2024, Shell Command Language, 2.7).
 _SAVED_FROM = 10
 
@@ -149,6 +158,8 @@ class Calls:
             positions = {table[name] for table in (READS_DESCRIPTOR, WRITES_DESCRIPTOR) if name in table}
             named[name] = partial(self._use_descriptor, tuple(positions))
         named["fcntl"] = self._duplicate
+        named["ioctl"] = self._control
+        named["seccomp"] = named["prctl"] = self._set_filter
         for name in _NAMESPACE_CALLS:
             named[name] = partial(self._refuse, Reason.NAMESPACE, name)
         for name in _UNSUPPORTED_CALLS:
@@ -327,6 +338,29 @@ class Calls:
         """A shell that redirects its standard input keeps the old one at 10 or above, and does not read it there."""
         is_kept = arguments[0] & 0xFFFFFFFF == 0 and arguments[2] >= _SAVED_FROM
         return None if is_kept else self._use_descriptor((0,), pid, arguments)
+
+    def _control(self, pid: int, arguments: tuple[int, ...]) -> Commit | None:
+        """ioctl(2): only a terminal answers most, such as what isatty(3) asks. FIONREAD tells what any file holds."""
+        if arguments[1] & 0xFFFFFFFF == _FIONREAD:
+            return self._use_descriptor((0,), pid, arguments)
+        is_stdin = not arguments[0] & 0xFFFFFFFF and self._is_given(pid, 0)
+        return partial(setattr, self._recorder, "asks_for_terminal", True) if is_stdin else None
+
+    def _set_filter(self, pid: int, arguments: tuple[int, ...]) -> Commit | None:
+        """A filter is ``struct sock_fprog``, of ``struct sock_filter``. Calls that are reported here reach no tracer of
+        the run: the kernel takes SECCOMP_RET_USER_NOTIF before SECCOMP_RET_TRACE.
+        """
+        count, address = struct.unpack("<H6xQ", self._memory.read(pid, arguments[2], 16))
+        ends = [min(at + _PIECE, 8 * count) for at in range(0, 8 * count, _PIECE)]
+        code = b"".join(
+            self._memory.read(pid, address + at, end - at) for at, end in zip([0, *ends], ends, strict=False)
+        )
+        filters = struct.iter_unpack("<HBBI", code)
+        if any(code == _BPF_RETURN and action & _ACTION == _TRACE for code, _, _, action in filters):
+            return self._recorder.problem(
+                Reason.UNSUPPORTED_CALL, "seccomp with SECCOMP_RET_TRACE, as strace --seccomp-bpf"
+            )
+        return None
 
     def _refuse(self, reason: Reason, name: str, _pid: int, _arguments: tuple[int, ...]) -> Commit | None:
         return self._recorder.problem(reason, name)

@@ -19,8 +19,6 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
-from cachec.tracing.spawn import is_large, spawn
-
 _RECEIVE, _SEND, _SET_FLAGS = 0xC0502100, 0xC0182101, 0x40082104  # SECCOMP_IOCTL_NOTIF_*
 _SYNC_WAKE_UP = 1  # SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP, Linux 6.6
 _CONTINUE = 1  # SECCOMP_USER_NOTIF_FLAG_CONTINUE, Linux 5.5
@@ -40,15 +38,10 @@ _ZEROS = bytes(_REPORT.size)
 class Listener:
     """One listener, in the supervisor or in its keeper."""
 
-    def __init__(self, fd: int, memory: int | None = None) -> None:
-        """memory: the descriptor of that which another process shares; None: new memory."""
+    def __init__(self, fd: int) -> None:
         self.fd = fd
-        self.memory = os.memfd_create("cachec-tracing") if memory is None else memory
-        if memory is None:
-            os.ftruncate(self.memory, mmap.PAGESIZE)
-        self._shared = mmap.mmap(self.memory, mmap.PAGESIZE)
-        if memory is None:
-            _ANSWER.pack_into(self._shared, _ANSWER_AT, 0, 0, 0, _CONTINUE)
+        self._shared = mmap.mmap(-1, mmap.PAGESIZE)
+        _ANSWER.pack_into(self._shared, _ANSWER_AT, 0, 0, 0, _CONTINUE)
         start = ctypes.addressof(ctypes.c_char.from_buffer(self._shared))
         self._report, self._answer = start, start + _ANSWER_AT
         self._ioctl = ctypes.CDLL(None, use_errno=True).ioctl
@@ -59,7 +52,6 @@ class Listener:
     def close(self) -> None:
         """Close it in this process."""
         os.close(self.fd)
-        os.close(self.memory)
 
     def receive(self) -> tuple[int, int, int, int, int, int, int, int, int, int, int, int] | None:
         """Return a report: id, thread, flags, number, architecture, address and six arguments.
@@ -101,16 +93,12 @@ class Keeper:
 
     def __init__(self, listener: Listener) -> None:
         reader, self._writer = os.pipe()
-        self.pid = 0
-        if is_large():
-            self.pid = spawn(__name__, keep_spawned.__name__, (), (reader, listener.fd, listener.memory), setsid=True)
-        if not self.pid:
-            self.pid = os.fork()
-            if self.pid == 0:
-                try:
-                    _keep(listener, reader)
-                finally:
-                    os._exit(1)
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                _keep(listener, reader)
+            finally:
+                os._exit(1)
         os.close(reader)
 
     def dismiss(self) -> None:
@@ -128,14 +116,6 @@ class Keeper:
 
         os.close(self._writer)
         threading.Thread(target=wait, daemon=True).start()
-
-
-def keep_spawned(_: tuple[()], reader: int, fd: int, memory: int) -> None:
-    """The keeper, in an interpreter of its own."""
-    try:
-        _keep(Listener(fd, memory), reader)
-    finally:
-        os._exit(1)
 
 
 def _keep(listener: Listener, reader: int) -> None:

@@ -1,7 +1,7 @@
 """Starts the command in a child that waits until it may go on, with the filter or without.
 
 Between fork(2) and execve(2) the child imports nothing. It has the terminal, the session, the limits and the umask of
-the parent. Where a fork takes long, as this process is large, the child is a fresh interpreter: see ``spawn``.
+the parent.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from cachec.tracing.filter import install
-from cachec.tracing.spawn import is_large, spawn
-from cachec.tracing.syscalls import Architecture, architecture
+from cachec.tracing.syscalls import Architecture
 
 #: The terminal sends these to the command too; it decides.
 _TERMINAL_SIGNALS = (signal.SIGINT, signal.SIGQUIT)
@@ -90,10 +89,6 @@ class Command(NamedTuple):
         return cls(words, os.fsdecode(name), programs, variables, folder, streams)
 
 
-#: The filter, its token, whether each signal is ignored, and whether the child ends with us.
-_Arguments = tuple[bytes, int, Mapping[int, bool], bool]
-
-
 class NoListener(Exception):
     """The kernel gives no listener. number: errno."""
 
@@ -120,47 +115,21 @@ class Child:
         self._command = command
         self._signals = signals
         self._returncode: int | None = None
-        #: Where the child has ``program`` in its memory.
-        self.program_address = 0
-        arguments = program, token, signals.in_child(), signals.ends_with_us
-        self.pid = 0
-        if (
-            program and command.function is None and is_large()
-        ):  # without a filter an outer tracer would record what an interpreter looks up
-            self._spawn(arguments)
-        if not self.pid:
-            self._fork(machine, arguments)
-        _running.add(self.pid)
-        signals.send_to(self.pid)
-
-    def _fork(self, machine: Architecture | None, arguments: _Arguments) -> None:
         self._socket, theirs = socket.socketpair()
-        self._program = ctypes.create_string_buffer(arguments[0], len(arguments[0]))
+        self._program = ctypes.create_string_buffer(program, len(program))
+        #: Where the child has ``program`` in its memory.
         self.program_address = ctypes.addressof(self._program)
+        arguments = program, token, signals.in_child(), signals.ends_with_us
         self.pid = os.fork()
         if self.pid == 0:
             try:
                 self._socket.close()
-                _run_child(self._command, machine, *arguments, theirs)
+                _run_child(command, machine, *arguments, theirs)
             finally:
                 os._exit(_NOT_FOUND)
         theirs.close()
-
-    def _spawn(self, arguments: _Arguments) -> None:
-        self._socket, theirs = socket.socketpair()
-        streams = [fd for fd in self._command.streams if fd is not None]
-        closed = [fd for fd in streams if not os.get_inheritable(fd)]
-        task = tuple(self._command), closed, *arguments
-        pid = spawn(__name__, run_spawned.__name__, task, (theirs.fileno(), *dict.fromkeys(streams)))
-        theirs.close()
-        message = self._socket.recv(8) if pid else b""
-        if len(message) == 8:
-            self.pid, self.program_address = pid, int.from_bytes(message, "little")
-            return
-        self._socket.close()
-        if pid:  # an interpreter that does not start: it is no reason not to run the command
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
+        _running.add(self.pid)
+        signals.send_to(self.pid)
 
     def go_bare(self) -> None:
         self._order(_BARE)
@@ -382,20 +351,6 @@ def _run_child(
         command.function()
         os._exit(1)
     parent.send(_NO_PROGRAM + b"%d" % _execute(command))
-
-
-def run_spawned(task: tuple[Any, ...], parent: int, *_: int) -> None:
-    """The child, in an interpreter of its own."""
-    try:
-        command, closed, program, token, signals, ends_with_parent = task
-        for fd in (parent, *closed):
-            os.set_inheritable(fd, False)
-        held = ctypes.create_string_buffer(program, len(program))
-        ours = socket.socket(fileno=parent)
-        ours.send(ctypes.addressof(held).to_bytes(8, "little"))
-        _run_child(Command(*command), architecture(), program, token, signals, ends_with_parent, ours)
-    finally:
-        os._exit(_NOT_FOUND)
 
 
 def _execute(command: Command) -> int:

@@ -80,6 +80,8 @@ class Recorder:
         self.uses_stdin = False
         #: The same of another descriptor that the run inherited.
         self.uses_descriptor = False
+        #: Whether a process asked if standard input is a terminal.
+        self.asks_for_terminal = False
         #: Whether the mask of new files was asked for.
         self.uses_umask = False
         #: Whether programs run without the privileges of their owner and group (PR_SET_NO_NEW_PRIVS).
@@ -150,7 +152,8 @@ class Recorder:
             claim = self._claim(full, follow, Effect.CREATED, None)
             if flags & os.O_TRUNC and not flags & os.O_EXCL:
                 return claim  # it makes no difference whether it was there
-            return _both(self.look_up(folder, path, follow, _STATUS), claim)
+            # One that appends depends on all that a file there holds.
+            return _both(self.look_up(folder, path, follow, _STATUS if flags & os.O_EXCL else _CONTENT), claim)
         if not stat.S_ISREG(status.st_mode):
             return self.look_up(folder, path, follow, _CONTENT)
         if flags & os.O_CREAT and flags & os.O_EXCL:

@@ -190,6 +190,7 @@ class _TracedRun(_Run):
             self._recorder.uses_stdin,
             self._recorder.uses_descriptor,
             self._recorder.uses_umask,
+            self._recorder.asks_for_terminal,
         )
 
     def _run_nested(self, others: set[int]) -> Accesses:

