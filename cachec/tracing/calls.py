@@ -343,7 +343,7 @@ class Calls:
         """ioctl(2): only a terminal answers most, such as what isatty(3) asks. FIONREAD tells what any file holds."""
         if arguments[1] & 0xFFFFFFFF == _FIONREAD:
             return self._use_descriptor((0,), pid, arguments)
-        is_stdin = not arguments[0] & 0xFFFFFFFF and self._is_given(pid, 0)
+        is_stdin = not arguments[0] & 0xFFFFFFFF and 0 in self._given and self._is_given(pid, 0)
         return partial(setattr, self._recorder, "asks_for_terminal", True) if is_stdin else None
 
     def _set_filter(self, pid: int, arguments: tuple[int, ...]) -> Commit | None:

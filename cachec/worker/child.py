@@ -228,7 +228,7 @@ class Worker:
     def _has_project_paths(self) -> bool:
         """Whether the code that ran may have taken a path of the project from a global."""
         names = self._imports.names()
-        if self._variables.asked_for_folder or "__file__" in names or "__path__" in names:
+        if any(self._variables.asked_for_folder.values()) or "__file__" in names or "__path__" in names:
             return True
         whole = self._forms.now()
         with unseen():
