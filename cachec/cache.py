@@ -150,8 +150,8 @@ class Cache:
         count beside what the code names; they stand for no other value. portable: leave the processor out of the key.
         per_rank: put the rank of sharded weights in it. deterministic: False where two runs may differ in bytes (mode
         ``verify`` then compares numerically). tags: for selecting entries later. mode, lock_timeout: as the settings,
-        for this stage alone. isolated: run misses in a process of their own; by default as the setting. timeout: seconds
-        that such a run may take.
+        for this stage alone. isolated: run misses in a process of their own; by default as the setting. timeout:
+        seconds that such a run may take.
 
         Raises UnsupportedFunction for what is no function that was defined with def (a ``functools.partial``, a bound
         method, a class, a descriptor, ...) and for a generator, UsageError for an unknown name in ``ignore``.

@@ -58,7 +58,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ``all`` or ``off``: what is printed. lock_timeout: seconds to wait for another process that runs the same stage on
     the same key. stats_file: gets a copy of every log record. repro_dir: where a stage that fails leaves a reproducer;
     None for nowhere. fsync: whether files are forced to disk before the row that names them. record: ``auto`` or
-    ``off``: whether a run records the code, files and variables that it looks at. isolated: whether the misses of stages run in processes of their own. shared: whether the
+    ``off``: whether a run records the code, files and variables that it looks at.
+    isolated: whether the misses of stages run in processes of their own. shared: whether the
     store may be one that other users own or can write: ``auto`` as it records, ``trusted`` or ``no``. server: ``auto``
     or ``off``: whether a process is left behind, for the next misses of ``cachec exec`` and to send to remotes.
     progress: ``auto`` or ``off``: whether a person sees what runs. trusted: folders below

@@ -151,8 +151,8 @@ def described() -> dict[str, str]:
 def test_the_house_stays_small() -> None:
     at_the_top = [path for path in CACHEC.glob("*.py") if path.name != "__init__.py"]
     assert len(at_the_top) <= 12
-    assert len(rooms()) - 1 <= 28
-    assert len(contract("imports go down only")["layers"]) <= 15
+    assert len(rooms()) - 1 <= 29
+    assert len(contract("imports go down only")["layers"]) <= 16
 
 
 def test_the_floors_are_those_of_the_contract() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import takewhile
 from posix import access, lstat, readlink  # those of ``os`` may be others while a run is observed
 from typing import Any
@@ -141,3 +141,8 @@ def _mark(entry: os.DirEntry[str]) -> str:
         return ("/@" if entry.is_symlink() else "") + ("/" if entry.is_dir() else "")
     except OSError:  # a link into a folder that may not be entered
         return "/@"
+
+
+def is_below(path: str, folders: Sequence[str]) -> bool:
+    """Whether a path is one of these folders, or below one."""
+    return any(path == folder or path.startswith(folder + os.sep) for folder in folders)

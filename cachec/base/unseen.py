@@ -1,7 +1,7 @@
 """What cachec looks up for itself is no input of a run: in a traced process it asks the tracer to look away.
 
-A thread asks by looking up a path that does not exist: ``/proc/cachec-tracing/0/hide``, and ``.../show`` at the end (see
-``tracing.nested``).
+A thread asks by looking up a path that does not exist: ``/proc/cachec-tracing/0/hide``, and ``.../show`` at the end
+(see ``tracing.nested``).
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Literal
@@ -18,7 +18,7 @@ import msgspec
 from cachec.base import xdg
 from cachec.base.distributions import Distributions
 from cachec.base.fsio import Identity, identity_if_there
-from cachec.base.paths import absolute, entries
+from cachec.base.paths import absolute, entries, is_below
 from cachec.commands.call import CommandCall, Declared
 from cachec.commands.process import Ended, run_process
 from cachec.commands.traced import Changed, Reads, Traced, run_traced_apart
@@ -313,7 +313,7 @@ class _Passed:
             return True  # a name that was made up
         if real in self._changed:  # all such are in places where it may write
             was_read = each.state is not None and each.kinds & (_READ | Kind.LISTING)
-            return not was_read or _is_below(real, self._outputs)
+            return not was_read or is_below(real, self._outputs)
         return is_product(self._recorder, full, real)
 
     def _is_library_cache_needed(self, inputs: Iterable[Input]) -> bool:
@@ -347,13 +347,13 @@ def _side_effect(recorder: Recorder, call: CommandCall, changes: Iterable[Change
     caches = _real_paths(xdg.home_caches(call.environ))
     for change in changes:
         path = change.path
-        if is_product(recorder, path, path) or _is_below(path, outputs):
+        if is_product(recorder, path, path) or is_below(path, outputs):
             continue
-        if any(name in xdg.CACHE_NAMES for name in path.split("/")) or _is_below(path, caches):
+        if any(name in xdg.CACHE_NAMES for name in path.split("/")) or is_below(path, caches):
             continue
         if change.after is None:
             return f"it removed {path}, which was there before"
-        if not _is_below(path, temporary):
+        if not is_below(path, temporary):
             return f"it wrote {path}, which is none of its outputs"
         if change.before is not None and not change.effect & Effect.CREATED:
             return f"it changed {path} in place"
@@ -388,15 +388,15 @@ def recorded_as(recorder: Recorder, path: str) -> str | None:
     if not folders:
         return absolute(path)
     real = os.path.realpath(path)
-    if _is_below(real, folders):
+    if is_below(real, folders):
         return None
     place = absolute(path)
-    return real if _is_below(place, folders) else place
+    return real if is_below(place, folders) else place
 
 
 def is_product(recorder: Recorder, path: str, real: str) -> bool:
     """Whether the run itself made what is at a path, be it the stage's Python code or a command before."""
-    if _is_below(real, recorder.scratch()) or recorder.has_made(real):
+    if is_below(real, recorder.scratch()) or recorder.has_made(real):
         return True
     return any(each.own(path) or (path != real and each.own(real)) for each in recorder.observers)
 
@@ -430,7 +430,3 @@ def _folders_above(paths: Iterable[str]) -> frozenset[str]:
             found.add(path)
             path = os.path.dirname(path)
     return frozenset(found)
-
-
-def _is_below(path: str, folders: Sequence[str]) -> bool:
-    return any(path == folder or path.startswith(folder + os.sep) for folder in folders)

@@ -22,6 +22,8 @@ from typing import Any, NamedTuple, TypeVar
 from cachec import recording
 from cachec.base import audited
 from cachec.base.paths import absolute
+from cachec.base.uncached import is_uncached
+from cachec.base.unseen import unseen
 from cachec.commands.call import CommandCall, Declared, WeightRule
 from cachec.commands.environment import command_environment
 from cachec.errors import UsageError, printable
@@ -52,9 +54,10 @@ class CompletedCommand(NamedTuple):
 def scratch() -> Iterator[Path]:
     """A temporary folder whose files are products of the stage: reads there are not recorded.
 
-    Inside a stage it lives until the result is stored, so that the result may be a file in it; elsewhere it is removed
-    after the body.
+    Inside a stage it lives until the result is stored, so that the result may be a file in it; where the stage runs
+    without the cache, until the process ends. Elsewhere it is removed after the body.
     """
+    import atexit
     import shutil
     import tempfile
 
@@ -62,10 +65,12 @@ def scratch() -> Iterator[Path]:
     folder = os.path.realpath(tempfile.mkdtemp(prefix="cachec-"))
     if recorder is not None:
         recorder.add_scratch(folder)
+    elif is_uncached():
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
     try:
         yield Path(folder)
     finally:
-        if recorder is None:
+        if recorder is None and not is_uncached():
             shutil.rmtree(folder)
 
 
@@ -100,6 +105,7 @@ def _asked(which: str, digest: Callable[[], str]) -> None:
         recorder.processor(which, digest())
 
 
+@unseen()
 def run(
     command: Sequence[AnyPath],
     *,

@@ -31,9 +31,11 @@ class FormsWithPlugins:
         self._describe = described_by(plugins)
         self._installed = Installed()
 
-    def now(self, module: object = None) -> Forms:
-        """Forms in the state of now. module: whose globals they are of; paths below its project count from there."""
-        return Forms(self._installed.is_project, self._describe, _project_of(module))
+    def now(self, module: object = None, *, has_fills: bool = True) -> Forms:
+        """Forms in the state of now. module: whose globals they are of; paths below its project count from there.
+
+        has_fills: as ``Forms``."""
+        return Forms(self._installed.is_project, self._describe, _project_of(module), has_fills=has_fills)
 
     def table(self, modules: Mapping[str, ModuleType]) -> dict[str, dict[str, str]]:
         """Module -> global -> digest of its form, empty where it has none; of modules of the project."""

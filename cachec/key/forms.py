@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import copyreg
 import functools
-import gc
 import logging
 import os
 import sys
@@ -26,7 +25,7 @@ from cachec.base.hashing import digest_bytes
 from cachec.base.instances import attribute, attributes, class_attribute, holds_only_attributes
 from cachec.base.texts import module_of
 from cachec.key.canonical import SCALARS
-from cachec.key.code_forms import code_form
+from cachec.key.constant_forms import code_form, scalars_form
 
 __all__ = ["Describe", "Forms"]
 
@@ -87,7 +86,11 @@ class Forms:
         is_project: Callable[[str], bool],
         describe: Describe = lambda _value: NotImplemented,
         folder: str = "",
+        *,
+        has_fills: bool = True,
     ) -> None:
+        """has_fills: whether it counts what cached properties hold."""
+        self.has_fills = has_fills
         self.describe = describe
         self.folder = os.path.join(folder, "") if folder else ""
         #: Forms of classes that refer to nothing around them, each with the ids of all that is in it.
@@ -115,6 +118,8 @@ class Forms:
             return None, str(error)
         except RecursionError:
             return None, "a value that is nested too deeply"
+        except Exception as error:  # noqa: BLE001 - what a library's code raises is no fault of the call
+            return None, f"a value that can't be read ({type(error).__name__}: {error})"
 
     def is_own_module(self, name: str) -> bool:
         """Whether a module is the project's, or one that no file is known of."""
@@ -197,7 +202,9 @@ class _Walk:
 
     def forms(self, kind: str, values: Iterable[object]) -> bytes:
         """Values in order."""
-        return self.node(kind, *map(self.form, values))
+        values = list(values)
+        scalars = scalars_form(values)
+        return self.node(kind, *map(self.form, values)) if scalars is None else self.node(kind, scalars)
 
     def unordered(self, kind: str, values: Iterable[object]) -> bytes:
         """Values in the order of their forms."""
@@ -210,8 +217,7 @@ class _Walk:
 
     def pairs(self, kind: str, pairs: Iterable[tuple[object, object]]) -> bytes:
         """Keys and values in order."""
-        form = self.form
-        return self.node(kind, *[form(part) for pair in pairs for part in pair])
+        return self.forms(kind, [part for pair in pairs for part in pair])
 
     # --- classes
 
@@ -287,7 +293,10 @@ class _Walk:
         authors = {each for name in _STATE_METHODS for each in cls.__mro__ if name in vars(each)} - {object}
         is_own = self._forms.is_own_module(module_of(cls))
         if bare and cls is not object and (is_own or not (reduce or authors)):
-            form = self.form(cls) + self.pairs("attributes", attributes(value).items())
+            kept = attributes(value)
+            if not self._forms.has_fills:
+                kept = {name: held for name, held in kept.items() if not _is_fill(cls, name)}
+            form = self.form(cls) + self.pairs("attributes", kept.items())
             return self.node("object", form if base is None else form + self._builtin(value, base))
         if any(each.__flags__ & _HEAPTYPE and self._forms.is_own_module(module_of(each)) for each in authors):
             raise _FormlessError(f"a {module_of(cls)}.{cls.__qualname__}, whose state its own code makes")
@@ -332,22 +341,16 @@ class _Walk:
         return self.node("function", *parts, self.pairs("attributes", held), code_form(value.__code__))
 
     def memo(self, value: Any) -> bytes:
-        """A function with what it remembers: arguments and results, in order."""
-        parts = [self.form(value.__wrapped__), self.form(tuple(value.cache_parameters().values()))]
-        if value.cache_info().currsize:
-            for part in gc.get_referents(value):
-                is_index = type(part) is dict and any(type(each).__name__ == "_lru_list_elem" for each in part.values())
-                if not (is_index or part is value.__wrapped__ or part is value.__dict__ or isinstance(part, type)):
-                    parts.append(self.form(part))
-        return self.node("memo", *parts)
+        """The function alone: what it remembers, another process makes again from the same inputs."""
+        return self.node("memo", self.form(value.__wrapped__), self.form(tuple(value.cache_parameters().values())))
 
     def array(self, value: Any) -> bytes:
         """An array of numpy: bytes, and how they lie in memory."""
         if value.dtype.hasobject:
             return self.node("objects", self.form(value.shape), self.form(value.dtype), self.form(value.tolist()))
-        flat = value if value.flags.c_contiguous else value.copy("C")
+        flat = (value if value.flags.c_contiguous else value.copy("C")).reshape(-1)
         placed = (value.dtype, value.shape, value.strides, bool(value.flags.writeable))
-        return self.node("array", self.form(placed), self.form(digest_bytes(memoryview(flat.reshape(-1).view("u1")))))
+        return self.forms("array", (*placed, digest_bytes(memoryview(flat.view("u1"))) if flat.nbytes else ""))
 
 
 def _module(walk: _Walk, value: types.ModuleType) -> bytes:
@@ -404,7 +407,7 @@ def _stream(walk: _Walk, value: object) -> bytes:
 
 _HANDLERS: Final[dict[type, Callable[[_Walk, Any], bytes]]] = {
     tuple: lambda walk, value: walk.forms("tuple", value),
-    list: lambda walk, value: walk.forms("list", list(value)),
+    list: lambda walk, value: walk.forms("list", value),
     dict: lambda walk, value: walk.pairs("dict", list(value.items())),
     set: lambda walk, value: walk.unordered("set", value),
     frozenset: lambda walk, value: walk.unordered("frozenset", value),
@@ -460,6 +463,11 @@ _PLAIN: Final[dict[type, Callable[[Any], object]]] = {
     float: float.__float__,
     complex: complex.__complex__,
 }
+
+
+def _is_fill(cls: type, name: str) -> bool:
+    """Whether an attribute of an instance is what a cached property holds."""
+    return isinstance(class_attribute(cls, name), functools.cached_property)
 
 
 def _is_generated(value: object) -> bool:

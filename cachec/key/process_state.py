@@ -6,6 +6,7 @@ None, so that a process that has not imported a library equals one whose setting
 
 from __future__ import annotations
 
+import csv
 import decimal
 import locale
 import logging
@@ -193,9 +194,53 @@ def _without_functions(value: Mapping[str, Any]) -> dict[str, str]:
     return {name: each.__qualname__ if hasattr(each, "__qualname__") else repr(each) for name, each in value.items()}
 
 
+def _flags() -> Any:
+    module = sys.modules.get("absl.flags")
+    return None if module is None else module.FLAGS
+
+
+def _flag_values() -> dict[str, Any] | None:
+    """The flags of absl that the command line or the program has set, once they are parsed."""
+    flags = _flags()
+    if flags is None or not flags.is_parsed():
+        return None
+    return {name: flags[name].value for name in flags if flags[name].value != flags[name].default}
+
+
+def _set_flag_values(values: Mapping[str, Any] | None) -> None:
+    flags = _flags()
+    if flags is None or values is None:
+        return
+    flags.mark_as_parsed()
+    for name, value in values.items():
+        if name in flags:  # a flag that no module of the worker defines, it can't read either
+            flags[name].value = value
+            flags[name].present = 1
+
+
+_DIALECT: Final = (
+    *("delimiter", "doublequote", "escapechar", "lineterminator", "quotechar", "quoting", "skipinitialspace", "strict"),
+)
+
+
+def _dialects() -> dict[str, dict[str, Any]] | None:
+    """What the program has registered with csv."""
+    names = set(csv.list_dialects()) - {"excel", "excel-tab", "unix"}
+    return {name: {each: getattr(csv.get_dialect(name), each) for each in _DIALECT} for name in sorted(names)} or None
+
+
+def _set_dialects(values: Mapping[str, Mapping[str, Any]] | None) -> None:
+    for name, options in (values or {}).items():
+        csv.register_dialect(name, **options)
+
+
 _SETTINGS: Final[dict[str, _Setting]] = {
     "current folder": _Setting(os.getcwd, os.chdir, None),
-    "argv": _Setting(lambda: list(sys.argv), lambda value: sys.argv.__setitem__(slice(None), value), None),
+    "arguments": _Setting(
+        lambda: list(sys.argv),
+        lambda value: sys.argv.__setitem__(slice(None), value),
+        lambda value: [os.path.basename(value[0]), *value[1:]] if value else [],
+    ),
     "umask": _by_default(_mask, _set_mask, 0o022),
     "recursion limit": _by_default(sys.getrecursionlimit, sys.setrecursionlimit, 1000),
     "digits of an int": _by_default(sys.get_int_max_str_digits, sys.set_int_max_str_digits, 4300),
@@ -208,6 +253,8 @@ _SETTINGS: Final[dict[str, _Setting]] = {
     "locale": _Setting(_locale, _set_locale, _counted_locale),
     "warnings": _Setting(lambda: list(warnings.filters), _set_filters, _counted_filters),
     "log levels": _Setting(_levels, _set_levels, lambda value: [value["root"], value["disabled"]]),
+    "dialects of csv": _Setting(_dialects, _set_dialects),
+    "flags of absl": _Setting(_flag_values, _set_flag_values, _without_functions),
     "numpy errors": _Setting(_numpy_errors, _set_numpy_errors, _without_functions),
     "numpy printing": _Setting(_numpy_printed, _set_numpy_printed, _without_functions),
 }

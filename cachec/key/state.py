@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 from types import ModuleType
 from typing import Final
 
-from cachec.programs.registry import Plugins
 from cachec.key.forms import Describe, Forms
+from cachec.programs.registry import Plugins
 
 #: Globals of every module that only tell where it comes from.
 _OF_MODULES: Final = frozenset(
@@ -29,6 +29,11 @@ def described_by(plugins: Plugins) -> Describe:
         return next((answer for answer in answers if answer is not NotImplemented), NotImplemented)
 
     return describe
+
+
+def names_of(module: ModuleType) -> list[str]:
+    """The globals of a module, but for those that only tell where it comes from."""
+    return [name for name in vars(module) if name not in _OF_MODULES]
 
 
 def table(

@@ -70,6 +70,8 @@ class Plugin:
     programs: tuple[str, ...] = ()
     #: ``module.qualname`` of the argument and result types that this plugin handles, subclasses included.
     types: tuple[str, ...] = ()
+    #: Those of them that have no pickle: they go to another process by ``encode`` and ``decode``.
+    sent: tuple[str, ...] = ()
 
     def ambient(self) -> Mapping[str, str]:
         """Live library state that changes results, by name; the same whether or not the library is imported yet.

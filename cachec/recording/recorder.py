@@ -65,7 +65,9 @@ class Recorder:
         *,
         is_traced: bool = False,
     ) -> None:
-        """is_traced: the run has a process of its own, of which the tracer sees all. digests: where the digests of files are remembered for this run (the cache's own, in a stage). net: observes
+        """is_traced: the run has a process of its own, of which the tracer sees all.
+
+        digests: where the digests of files are remembered for this run (the cache's own, in a stage). net: observes
         what nothing else records, while the recorder is the current one. results: paths of results of other stages that
         are arguments. They are in the key, and what they were made of is read by whoever called those stages."""
         self.stage = stage
@@ -141,6 +143,8 @@ class Recorder:
 
     def traced(self, read: Read) -> None:
         """A command looked this up, and it has changed since then by that command alone: nobody needs to look again."""
+        if self.is_traced:
+            return  # the tracer of the run sees it too, and knows what the run itself has made
         if self._results.isdisjoint(_with_folders_above(read.where)):
             self.checked.add(read)
             self._add(read)

@@ -13,6 +13,8 @@ import msgspec
 
 from cachec import recording
 from cachec.base import fsio, oversight
+from cachec.base.uncached import uncached
+from cachec.base.unseen import unseen
 from cachec.config import Settings
 from cachec.errors import CacheMissError, StoreFault, Uncacheable, UnresolvedCode, UnstorableResult, UsageError
 from cachec.events import EventLog
@@ -93,7 +95,8 @@ class Call:
             self.without = (Reason.NO_STORE_FOLDER, self.engine.settings.no_store)
             return None
         try:
-            self._request = self.engine.tools.requests.request(self.stage, self.arguments)
+            with unseen():
+                self._request = self.engine.tools.requests.request(self.stage, self.arguments)
         except UnresolvedCode as error:
             self.without = (Reason.UNRESOLVED_CODE, str(error))
             return None
@@ -137,9 +140,10 @@ class Call:
         """A run of the stage, not started. One that can't be guarded is counted, and raises its UsageError."""
         try:
             if self.stage.options.isolated:
-                from cachec.stage.isolated import IsolatedRun as Run
-            else:
-                from cachec.stage.run import Run
+                from cachec.stage.isolated import IsolatedRun
+
+                return IsolatedRun(self.engine.tools, self.stage, self.keyed, self.arguments)
+            from cachec.stage.run import Run
 
             return Run(self.engine.tools, self.stage, self.keyed, self.arguments, watched=watched)
         except UsageError as error:
@@ -444,7 +448,8 @@ def _reason_of(error: Uncacheable) -> Reason:
 
 async def _plain_result(call: Call) -> Any:
     """The same, where nothing is looked at beside it."""
-    return await _result(call, call.arguments, Bracket(()))
+    with uncached():
+        return await _result(call, call.arguments, Bracket(()))
 
 
 async def _in_worker(call: Call, run: Any) -> Any:

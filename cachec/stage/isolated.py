@@ -12,6 +12,8 @@ import msgspec
 
 from cachec.base.distributions import Distributions
 from cachec.base.installed import Installed
+from cachec.base.paths import is_below
+from cachec.base.unseen import unseen
 from cachec.codecs import decode
 from cachec.commands.traced import Changed, Reads
 from cachec.errors import StageCrashed, StageTimedOut, shown
@@ -49,7 +51,8 @@ class IsolatedRun(Run):
         if known is not None:
             raise Fallback(known)
         try:
-            return self._executed(timeout)
+            with unseen():
+                return self._executed(timeout)
         except Fallback as fallback:
             self._tools.fallbacks[self._request.digest] = str(fallback)
             raise
@@ -57,7 +60,7 @@ class IsolatedRun(Run):
     def _executed(self, timeout: float | None) -> Done:
         self._installed = Installed()
         self._modules = self._project_modules()
-        self._values = Values()
+        self._values = Values(self._tools.plugins)
         try:
             main = main_of(self._installed.is_project)
         except ReplayError as error:
@@ -105,7 +108,7 @@ class IsolatedRun(Run):
 
     def _can_be_sent(self, value: Any) -> bool:
         try:
-            os.close(encode(value, Values()))
+            os.close(encode(value, Values(self._tools.plugins)))
         except CannotSend:
             return False
         return True
@@ -144,9 +147,7 @@ class IsolatedRun(Run):
         store = self._tools.store
         return Call(
             stage=options.name,
-            function=(function.__module__, function.__qualname__)
-            if "<locals>" not in function.__qualname__
-            else function,
+            function=self._by_name(function),
             arguments=dict(self._given),
             carried=carried,
             missing=tuple(missing),
@@ -156,6 +157,12 @@ class IsolatedRun(Run):
             store=StoreOptions(os.fspath(store.folder), store.namespace, store.fsync),
             per_rank=options.per_rank,
         )
+
+    def _by_name(self, function: Any) -> Any:
+        """The module and the qualified name of a function that the worker has too; else itself."""
+        module, name = function.__module__, function.__qualname__
+        is_there = module != "__main__" or name.partition(".")[0] in self._values.replayed
+        return (module, name) if is_there and "<locals>" not in name else function
 
     def _drop_what_cannot_be_sent(self, carried: dict[str, dict[str, Carried]], missing: list[tuple[str, str]]) -> None:
         if self._can_be_sent(carried):
@@ -177,16 +184,19 @@ class IsolatedRun(Run):
             self.recorder.keep_out(Reason.UNNAMED_CODE, "it asks a class for its subclasses, which no read tells of")
         if done.kept_out is not None:
             self.recorder.keep_out(Reason(done.kept_out[0]), done.kept_out[1])
-        self.recorder.has_project_paths = True  # its globals may hold them: whether the result does is looked up
+        self.recorder.has_project_paths = done.has_project_paths
+        made = {change.path for change in traced.accesses.changes if change.effect & Effect.CREATED}
         for read in done.reads:
-            self.recorder.seen(read)
+            is_own = os.path.realpath(read.where) in made or is_below(read.where, done.temporary)
+            if not is_own:
+                self.recorder.seen(read)
         if self._main is not None and not self._main.path:
             self.recorder.seen(Read("effects", "__main__", "", effects_of(self._main)))
         for path in done.files:
             self.recorder.seen(
                 Read("content", path, "", self._tools.looker.present(Read("content", path, "", ""), {}) or "")
             )
-        passed = _Passed(self, done.packages)
+        passed = _Passed(self, done)
         reads = Reads(traced, self.recorder.digests, os.getcwd(), is_cache=self._is_cache, passes=passed)
         try:
             for read in reads.all():
@@ -239,7 +249,10 @@ class IsolatedRun(Run):
 
     def finish(self, result: Any, *, store: bool) -> Finished:
         """Publish what came of the run, where it may be stored; result: the ``Done``."""
-        done: Done = result
+        with unseen():
+            return self._finished(result, store=store)
+
+    def _finished(self, done: Done, *, store: bool) -> Finished:
         finished = Finished(None, done.seconds)
         try:
             node = _DECODE(done.node)
@@ -285,9 +298,9 @@ class _Passed:
     """Says which lookups of a run are no inputs, or count in another way. owners: the distributions of files that it
     opened."""
 
-    def __init__(self, run: IsolatedRun, packages: tuple[str, ...]) -> None:
-        """packages: a file of each that was imported."""
+    def __init__(self, run: IsolatedRun, done: Done) -> None:
         self.owners: set[str] = set()
+        self._made_up = done.temporary
         self._installed = run._installed
         self._distributions = Distributions()
         self._folders: dict[str, str | None] = {}
@@ -297,7 +310,7 @@ class _Passed:
         self._below = tuple(os.path.join(path, "") for path in paths if os.path.isdir(path))
         self._above = _folders_above([os.getcwd(), os.path.expanduser("~"), *sys.path, *_temporary()])
         self._temporary = frozenset(map(os.path.realpath, _temporary()))
-        for path in packages:
+        for path in done.packages:
             owner = self._distributions.owner(path)
             if owner is not None:
                 self.owners.add(owner.name)
@@ -309,6 +322,8 @@ class _Passed:
         if path in _INTERPRETER or self._is_cache(path) or path in self._given or path.startswith(self._below):
             return True
         if each.target in self._above and not each.kinds & ~Kind.STATUS and each.names is None:
+            return True
+        if is_below(path, self._made_up):
             return True
         if each.effect & Effect.CREATED and each.effect & Effect.REMOVED:
             return os.path.dirname(os.path.realpath(path)) in self._temporary  # a name that was made up
@@ -342,9 +357,10 @@ _INTERPRETER = frozenset(
 
 
 def _counted_states(distributions: set[str]) -> Iterator[str]:
-    """The settings of the process that a run may have obeyed. The mask of new files is a read of its own."""
+    """The settings of the process that a run may have obeyed. The mask of new files and the
+    arguments are reads of their own."""
     for name in process_state.COUNTED:
-        if name != "umask" and ("numpy" in distributions or not name.startswith("numpy")):
+        if name not in {"arguments", "umask"} and ("numpy" in distributions or not name.startswith("numpy")):
             yield name
 
 

@@ -15,6 +15,7 @@ from cachec.base.anchors import is_anchored
 from cachec.base.hashing import EMPTY, FileDigests, digest_bytes
 from cachec.base.paths import absolute
 from cachec.base.texts import clean
+from cachec.base.unseen import unseen
 from cachec.errors import ClassNotLoaded, ResultUnusableHere, StoreFault
 from cachec.key.dependencies import IN_PROCESS, Dependencies
 from cachec.model import MISS_OF_FAULT, Digest, Entry, Fault, Part, PartKind, Read, Reason, Trace, artifacts
@@ -76,7 +77,8 @@ class Looker:
         """
         try:
             # An OSError is a fault too, no free descriptor, say: a codec opens what the store hands it.
-            with fsio.faults("reading what is stored"):
+            # In the worker of a stage around this one: what is read here, that is told.
+            with unseen(), fsio.faults("reading what is stored"):
                 entry = self._store.lookup(request.digest)
                 return Look(Reason.FIRST_RUN) if entry is None else self._match(request, entry, decode=decode)
         except ClassNotLoaded as missing:
@@ -303,6 +305,7 @@ def describe_change(read: Read, keeps_out: str = "") -> str:
         "modules": "has another module of a name that was looked for",
         "global": f"{read.name.removeprefix('=')} has another value",
         "ambient": "has other settings",
+        "current": "is not the current folder",
         "process": "is in another state",
         "effects": "was made by other cells",
         "file": "has other content",

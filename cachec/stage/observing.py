@@ -59,7 +59,7 @@ if TYPE_CHECKING:  # on a miss only, or for a read that few traces have
 #: Reads whose ``where`` is a path.
 _PATHS = frozenset(
     {"file", "absent", "there", "listing", "links", "access", "status", "tool", "code", "cwd", "folder"}
-    | {"content", "lookup", "names", "attributes", "source", "modules"}
+    | {"content", "lookup", "names", "attributes", "source", "modules", "current"}
 )
 #: Those of them that tell what is there whole.
 _WHOLE = frozenset({"file", "absent", "listing", "tool", "code", "content"})
@@ -389,6 +389,8 @@ class Observing:
             return state_digest(read.where)
         if read.kind == "cwd":
             return path_digest(current_folder())  # wherever the project is
+        if read.kind == "current":
+            return PRESENT if current_folder() == read.where else ABSENT
         if read.kind == "folder":
             return path_digest(read.where)
         return dependencies.present(read)

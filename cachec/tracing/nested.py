@@ -4,8 +4,8 @@ The inner supervisor asks by opening paths that do not exist: ``/proc/cachec-tra
 command, which gives a file, and ``.../end`` when the command has ended: then that file has what was recorded. Without
 an outer supervisor of cachec the kernel says ENOENT.
 
-``.../hide`` and ``.../show`` are for the process that was traced: what a thread looks up between the two is not
-recorded (of its own run). A program that tells of its reads by itself, in a better way, asks for that: see ``base.unseen``.
+``.../hide`` and ``.../show`` are for a traced process: what its thread looks up between the two is not recorded. One
+that tells of its reads by itself, in a better way, asks for that: see ``base.unseen``.
 """
 
 from __future__ import annotations

@@ -143,6 +143,7 @@ class _Starter:
         threading.Thread(target=self._relay_errors, daemon=True).start()
         self._control.send(Start(list(state.path), _packages()))
         self._is_ready = False
+        self._began = 0.0
 
     def fits(self, state: _State) -> bool:
         """Whether a worker of it would be as one that is started now."""
@@ -151,7 +152,7 @@ class _Starter:
     def run(self, setup: Setup, make_call: Callable[[Prepared], Call], values: Values, deadline: float | None) -> Ran:
         """Have a worker made, and talk with it until it has ended."""
         self._tail = ""
-        started = time.time()
+        self._began = time.time()
         ours, theirs = socket.socketpair()
         report = os.memfd_create("report")
         try:
@@ -166,7 +167,7 @@ class _Starter:
             finally:
                 channel.close()
             returncode = self._returncode(deadline)
-            return Ran(done, failed, self._traced(report, returncode, started), self._tail)
+            return Ran(done, failed, self._traced(report, returncode), self._tail)
         finally:
             theirs.close()
             os.close(report)
@@ -199,6 +200,8 @@ class _Starter:
             prepared = self._receive(channel, deadline)
             if isinstance(prepared, Failed):
                 return None, prepared.words
+            assert isinstance(prepared, Prepared)
+            self._began = time.time()
             channel.send(make_call(prepared), values)
             while True:
                 message = self._receive(channel, deadline)
@@ -235,19 +238,19 @@ class _Starter:
         """How the worker ended; that of the starter, where that has ended too."""
         try:
             code = self._receive(self._control, deadline)
-            assert isinstance(code, int)
-            return code
         except Ended:
             self.is_alive = False
             return self._process.wait()
+        assert isinstance(code, int)
+        return code
 
-    def _traced(self, report: int, returncode: int, started: float) -> Traced:
+    def _traced(self, report: int, returncode: int) -> Traced:
         ended = EndedProcess(returncode, b"", b"", None)
         data = fsio.pread_exact(report, 0, os.fstat(report).st_size)
         try:
-            return Traced(ended, decode(data), started)
+            return Traced(ended, decode(data), self._began)
         except DamagedRecord as error:
-            return Traced(ended, untraced(ended, f"the supervisor failed: {error}"), started)
+            return Traced(ended, untraced(ended, f"the supervisor failed: {error}"), self._began)
 
     def _relay_errors(self) -> None:
         """Hand on what workers write to their standard error, and keep the end of it."""

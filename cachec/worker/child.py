@@ -21,10 +21,11 @@ import msgspec
 from cachec.base.distributions import Distributions
 from cachec.base.hashing import FileDigests
 from cachec.base.installed import Installed
+from cachec.base.paths import is_below
 from cachec.base.unseen import unseen
 from cachec.codecs.encoder import encode
 from cachec.errors import Uncacheable, UnstorableResult
-from cachec.key import ambient, process_state
+from cachec.key import ambient, process_state, state
 from cachec.key.binding import Binding
 from cachec.key.described import FormsWithPlugins
 from cachec.key.guard import bare, replace_weights
@@ -36,6 +37,7 @@ from cachec.recording import Recorder, recording
 from cachec.store.store import Store
 from cachec.weights import WeightSet
 from cachec.worker.carried import assign
+from cachec.worker.changes import Snapshot, change, snapshot
 from cachec.worker.generators import Generators
 from cachec.worker.imports import Imports
 from cachec.worker.messages import Call, Done, Failed, Output, Prepared, Setup
@@ -74,8 +76,9 @@ class Common:
         self.installed = Installed()
         self.plugins = Plugins(Distributions())
         self.forms = FormsWithPlugins(self.plugins)
-        self.variables = Variables()
+        self.variables = Variables(self.installed.is_project)
         self.plugins.all()
+        importlib.import_module("numpy.random")  # so that a run's imports do not look like the use of its generator
         self.variables.install()
 
 
@@ -96,6 +99,7 @@ class Worker:
         self._installed, self._variables = common.installed, common.variables
         self._plugins, self._forms = common.plugins, common.forms
         self._imports = Imports(self._installed.is_project, unseen)
+        self._now = self._forms.now()
 
     def serve(self) -> None:
         """Make ready, run the stage, and send what came of it."""
@@ -128,7 +132,7 @@ class Worker:
         self._variables.asked_for_folder.clear()
         os.chdir(setup.folder)
         sys.path[:] = setup.path
-        sys.argv[:] = setup.argv
+        self._variables.watch_arguments(setup.argv)
         name = ""
         try:
             with _silent():
@@ -180,7 +184,8 @@ class Worker:
         recorder = Recorder(call.stage, is_traced=True)
         digests = FileDigests()
         arguments = {name: _guarded(value, name, recorder, digests, call) for name, value in call.arguments.items()}
-        before = self._forms_of(call)
+        self._now = self._forms.now(has_fills=False)
+        before, known = self._snapshots(call), self._modules().keys()
         watchers = [Generators().moved, *(_watched(plugin) for plugin in self._plugins.all())]
         self._imports.begin_run()
         with self._streams(call.streams):
@@ -189,22 +194,24 @@ class Worker:
                 with recording(recorder):
                     value = _called(function, arguments)
                     node = self._encoded(value)
-            except UnstorableResult:
-                raise
-            except Uncacheable as error:
+            except (UnstorableResult, Uncacheable) as error:
                 return Failed(str(error))
             except BaseException as error:  # noqa: BLE001 - the stage's own: the caller's process raises it again
                 return Failed(words_of(error), raised=True)
             seconds = time.perf_counter() - started
+        scratch = recorder.scratch()
+        recorder.drop_scratch()
         kept_out = recorder.kept_out()
         return Done(
             node=msgspec.json.encode(node),
             seconds=seconds,
-            reads=(*recorder.reads(), *self._reads()),
+            reads=(*(read for read in recorder.reads() if not is_below(read.where, scratch)), *self._reads()),
             names=frozenset(self._imports.names()),
+            temporary=tuple(self._variables.temporary),
+            has_project_paths=self._has_project_paths(),
             packages=tuple(self._packages()),
             files=tuple(sorted(path for path in self._variables.opened if not self._installed.holds(path))),
-            imported={name: names for name, names in self._table().items() if name not in before["globals"]},
+            imported={name: names for name, names in self._table().items() if name not in known},
             changed=self._changed(call, before, [name for watch in watchers for name in watch(seconds)]),
             kept_out=None if kept_out is None else (kept_out[0].value, kept_out[1]),
         )
@@ -213,6 +220,20 @@ class Worker:
         with unseen():
             yield from self._imports.reads(self._store.digests.memory)
         yield from self._variables.reads()
+
+    def _has_project_paths(self) -> bool:
+        """Whether the code that ran may have taken a path of the project from a global."""
+        names = self._imports.names()
+        if self._variables.asked_for_folder or "__file__" in names or "__path__" in names:
+            return True
+        whole = self._forms.now()
+        with unseen():
+            for module in self._modules().values():
+                from_project = self._forms.now(module)
+                for name in names & set(state.names_of(module)):
+                    if whole.digest(vars(module)[name]) != from_project.digest(vars(module)[name]):
+                        return True
+        return False
 
     def _carry(self, call: Call) -> str:
         """Give the globals that differ the values that the caller's have. Returns why not, empty where that is done."""
@@ -236,21 +257,27 @@ class Worker:
     def _plugin_for(self, cls: type) -> Plugin | None:
         return self._plugins.for_type(cls)
 
-    def _forms_of(self, call: Call) -> dict[str, Any]:
-        """What the run was given, to see whether it changes that."""
-        now = self._forms.now()
-        return {"globals": self._table(), **{name: now.digest(value) for name, value in call.arguments.items()}}
+    def _snapshots(self, call: Call) -> dict[str, Snapshot]:
+        """What the run is given, by what messages call it."""
+        with unseen():
+            found = {f"its argument {name}": self._snapshot(value) for name, value in call.arguments.items()}
+            for module, live in self._modules().items():
+                for name in state.names_of(live):
+                    found[f"{name} of {module}"] = self._snapshot(vars(live)[name])
+            return found
 
-    def _changed(self, call: Call, before: Mapping[str, Any], moved: list[str]) -> str:
-        now = self._forms.now()
-        for name, value in call.arguments.items():
-            if now.digest(value) != before[name]:
-                return f"it changed its argument {name}"
-        table = self._table()
-        for module, names in before["globals"].items():
-            for name, digest in names.items():
-                if table[module].get(name) != digest:
-                    return f"it changed {name} of {module}"
+    def _snapshot(self, value: Any) -> Snapshot:
+        return snapshot(value, self._now)
+
+    def _changed(self, call: Call, before: Mapping[str, Snapshot], moved: list[str]) -> str:
+        """What the run has changed of the caller's, in words; empty for nothing."""
+        self._now = self._forms.now(has_fills=False)
+        after = self._snapshots(call)
+        for name, was in before.items():
+            if name not in after:
+                return f"it deleted {name}"
+            if changed := change(was, after[name], name):
+                return f"it changed {changed}"
         if moved:
             return f"it drew from the generator of {moved[0]} without setting a seed"
         variables = self._variables.changed()
@@ -263,7 +290,7 @@ class Worker:
         before = sys.stdout, sys.stderr
         for number, (name, is_replaced) in enumerate(zip(("stdout", "stderr"), replaced, strict=True)):
             if is_replaced:
-                setattr(sys, name, _Sent(lambda text, number=number: self._channel.send(Output(number, text))))
+                setattr(sys, name, _Sent(self._channel, number))
         try:
             yield
         finally:
@@ -280,15 +307,16 @@ def _watched(plugin: Plugin) -> Callable[[float], Sequence[str]]:
 class _Sent(io.TextIOBase):
     """A stream whose text goes to the caller."""
 
-    def __init__(self, send: Callable[[str], None]) -> None:
-        self._send = send
+    def __init__(self, channel: Channel, number: int) -> None:
+        self._channel = channel
+        self._number = number
 
     def writable(self) -> bool:
         return True
 
     def write(self, text: str) -> int:
         if text:
-            self._send(text)
+            self._channel.send(Output(self._number, text))
         return len(text)
 
 

@@ -1,6 +1,8 @@
-"""What caller and worker tell one another, in the order of a call: Setup, Prepared, Call, then requests, and Done.
+"""What caller, starter and worker tell one another.
 
-In place of Prepared or Done there may be Failed: the call is then made in the caller's process.
+The caller sends Start to a starter, which answers Started. For each call there is a worker: it gets Setup and answers
+Prepared, gets Call, sends Output and requests for weights, and ends with Done. In place of Prepared or Done there may
+be Failed: the call is then made in the caller's process.
 """
 
 from __future__ import annotations
@@ -11,14 +13,16 @@ from typing import Any, NamedTuple
 from cachec.model import Read
 from cachec.worker.replay import MainModule
 
-#: The globals of modules: digests of their forms, empty for what has none.
+#: Globals by module and name: digests of their forms, empty for what has none.
 Table = Mapping[str, Mapping[str, str]]
 
 
 class Start(NamedTuple):
-    """What a starter begins with. path: ``sys.path``. packages: installed ones, to be imported in that order."""
+    """What a starter begins with."""
 
+    #: ``sys.path``.
     path: list[str]
+    #: Installed packages, to be imported in that order.
     packages: list[str]
 
 
@@ -27,24 +31,26 @@ class Started(NamedTuple):
 
 
 class Setup(NamedTuple):
-    """What a worker begins with.
+    """What a worker begins with."""
 
-    folder: the current one. path: ``sys.path``. argv: ``sys.argv``. modules: the project's modules that the caller has imported, in that order.
-    main: how the caller's ``__main__`` was made, None where it is not the project's. values: those of its globals that
-    its definitions need, as messages (``protocol.encode``) cannot be shared: name -> value.
-    """
-
+    #: The current folder.
     folder: str
+    #: ``sys.path``.
     path: list[str]
+    #: ``sys.argv``.
     argv: list[str]
+    #: The project's modules that the caller has imported, in that order.
     modules: list[str]
+    #: How the caller's ``__main__`` was made; None where it is not the project's.
     main: MainModule | None
+    #: Those of its globals that its definitions need when they are made.
     values: Mapping[str, Any]
 
 
 class Prepared(NamedTuple):
-    """A worker has imported what the caller has. table: the globals that these modules have now."""
+    """A worker has imported what the caller has."""
 
+    #: The globals that these modules have now.
     table: Table
 
 
@@ -57,65 +63,76 @@ class StoreOptions(NamedTuple):
 
 
 class Carried(NamedTuple):
-    """A global that differs. digest: of its form. sent: what stands for it, as ``carried.to_send`` makes it."""
+    """A global that differs in the caller's process."""
 
+    #: Of its form.
     digest: str
+    #: What stands for it: see ``carried.to_send``.
     sent: Any
 
 
 class Call(NamedTuple):
-    """A call of a stage.
+    """A call of a stage."""
 
-    function: the stage's function, or the module and the qualified name by which the worker finds it. arguments: by
-    parameter. paths: of each weight set in them, the path of its argument by the number that it is sent with. carried:
-    globals that differ from what the worker has, by module. missing: those that can't be sent, which the worker takes
-    away. process, ambient: live settings, to be set. streams: which of ``sys.stdout`` and ``sys.stderr`` the caller has
-    replaced: what is written to them is sent.
-    """
-
+    #: Its name.
     stage: str
+    #: The stage's function; or the module and the qualified name by which the worker finds it.
     function: Any
+    #: By parameter.
     arguments: Mapping[str, Any]
+    #: Globals that differ, by module and name.
     carried: Mapping[str, Mapping[str, Carried]]
+    #: Module and name of those that can't be sent: the worker takes them away.
     missing: tuple[tuple[str, str], ...]
+    #: Settings of the process, to be set: see ``key.process_state``.
     process: Mapping[str, Any]
+    #: Live settings of libraries, by plugin, to be set: see ``key.ambient``.
     ambient: Mapping[str, Any]
+    #: Whether the caller has replaced ``sys.stdout`` and ``sys.stderr``: what is written to them is sent.
     streams: tuple[bool, bool]
     store: StoreOptions
+    #: Whether the rank of sharded weights may be seen.
     per_rank: bool
 
 
 class Output(NamedTuple):
-    """Text that the stage wrote to ``sys.stdout`` (0) or ``sys.stderr`` (1)."""
+    """Text that the stage wrote to a stream that the caller has replaced."""
 
+    #: 0 for ``sys.stdout``, 1 for ``sys.stderr``.
     stream: int
     text: str
 
 
 class Done(NamedTuple):
-    """A stage has returned.
+    """A stage has returned."""
 
-    node: the result, as ``codecs`` encode it, in JSON. seconds: it took. reads: what Python code looked up: modules,
-    code, variables, weights; and what nested stages read. names: of globals that the code which ran reads. packages: a file of each installed package that is imported.
-    files: opened while the starter imported them. imported: the
-    globals of modules that were imported since ``Prepared``. changed:
-    what the run changed that belongs to the caller, in words; empty for nothing. kept_out: why it must not be stored
-    (the value of a ``model.Reason``, and words), None where it may be.
-    """
-
+    #: The result, as ``codecs`` encode it, in JSON.
     node: bytes
     seconds: float
+    #: What Python code looked up: modules, code, variables, weights; and what nested stages read.
     reads: tuple[Read, ...]
+    #: The names that the code which ran may have read, of globals among others.
     names: frozenset[str]
+    #: Names that were made up for temporary files and folders.
+    temporary: tuple[str, ...]
+    #: Whether the run may have taken paths of the project from globals.
+    has_project_paths: bool
+    #: A file of each installed package that is imported.
     packages: tuple[str, ...]
+    #: What was opened while the starter imported packages, outside of these.
     files: tuple[str, ...]
+    #: The globals of modules that were imported since ``Prepared``.
     imported: Table
+    #: What the run changed that belongs to the caller, in words; empty for nothing.
     changed: str
+    #: Why it must not be stored: the value of a ``model.Reason``, and words. None where it may be.
     kept_out: tuple[str, str] | None
 
 
 class Failed(NamedTuple):
-    """A worker can't go on. words: why. raised: whether it was the stage that raised."""
+    """A worker can't go on: the stage has to run in the caller's process."""
 
+    #: Why.
     words: str
+    #: Whether it was the stage that raised.
     raised: bool = False

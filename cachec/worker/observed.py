@@ -6,13 +6,17 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any
 
 from cachec.base.unseen import is_unseen
-from cachec.key.dependencies import path_digest
+from cachec.key.dependencies import PRESENT
+from cachec.key.process_state import digest
 from cachec.key.tools.environment import OBEYED_NAME, variable_digest
 from cachec.model import Read
+
+#: Modules that hand on what others set.
+_PASSING_ON = frozenset({"os", "_collections_abc", "collections.abc", "unittest.mock", "contextlib"})
 
 #: Events of Python at which another program starts: https://docs.python.org/3/library/audit_events.html
 _STARTS = frozenset(
@@ -20,17 +24,27 @@ _STARTS = frozenset(
 )
 
 
+#: Events at which a name for a temporary file or folder is made up.
+_MADE_UP = frozenset({"tempfile.mkdtemp", "tempfile.mkstemp"})
+
+
 class Variables:
     """Notes the variables that code reads by ``os.environ`` and ``os.getenv``, with their values at that time."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_project: Callable[[str], bool]) -> None:
+        self._is_project = is_project
         self._read: dict[str, str] = {}
-        self._set: set[str] = set()
+        #: The variables that were set, and whether the project has.
+        self._set: dict[str, bool] = {}
         #: Whether packages are being imported for workers to come. What they open then, no tracer sees.
         self.is_loading = False
         self.opened: set[str] = set()
         #: The current folders that code has asked for.
         self.asked_for_folder: set[str] = set()
+        #: Names in folders for temporary files that were made up.
+        self.temporary: set[str] = set()
+        #: Whether code has asked for the arguments of the program.
+        self.asked_for_arguments = False
         self._lock = threading.Lock()
 
     def install(self) -> None:
@@ -45,7 +59,7 @@ class Variables:
 
             def __contains__(self, name: object) -> bool:
                 variables._note(name)
-                return super().__contains__(name)
+                return bool(super().__contains__(name))
 
             def __iter__(self) -> Iterator[str]:
                 # All of them are copied, for a program say: those that say where it runs are no input of that.
@@ -57,15 +71,15 @@ class Variables:
 
             def __len__(self) -> int:
                 variables._note(OBEYED_NAME)
-                return super().__len__()
+                return int(super().__len__())
 
             def __setitem__(self, name: str, value: str) -> None:
                 super().__setitem__(name, value)
-                variables._set.add(name)
+                variables._note_set(name)
 
             def __delitem__(self, name: str) -> None:
                 super().__delitem__(name)
-                variables._set.add(name)
+                variables._note_set(name)
 
         Environ.__name__ = Environ.__qualname__ = base.__name__
         Environ.__module__ = base.__module__
@@ -75,6 +89,8 @@ class Variables:
         def heard(event: str, arguments: tuple[Any, ...]) -> None:
             if event in _STARTS:
                 self.note_program()
+            elif event in _MADE_UP:
+                self.temporary.add(os.path.abspath(os.fsdecode(arguments[0])))
             elif event == "open" and self.is_loading and isinstance(arguments[0], str):
                 self.opened.add(os.path.abspath(arguments[0]))
 
@@ -91,18 +107,49 @@ class Variables:
         recorded_getcwd.__name__ = recorded_getcwd.__qualname__ = "getcwd"
         os.getcwd = recorded_getcwd
 
+    def watch_arguments(self, arguments: list[str]) -> None:
+        """Set ``sys.argv``, and note whether it is asked for."""
+        variables = self
+
+        class Arguments(list[str]):
+            def __getitem__(self, index: Any) -> Any:
+                variables._note_arguments()
+                return super().__getitem__(index)
+
+            def __iter__(self) -> Iterator[str]:
+                variables._note_arguments()
+                return super().__iter__()
+
+            def __len__(self) -> int:
+                variables._note_arguments()
+                return super().__len__()
+
+        sys.argv = Arguments(arguments)
+
+    def _note_arguments(self) -> None:
+        self.asked_for_arguments = self.asked_for_arguments or not is_unseen()
+
     def note_program(self) -> None:
         """Another program has started, and may obey any variable."""
         self._note(OBEYED_NAME)
 
     def changed(self) -> set[str]:
-        """The variables that were set or deleted."""
-        return set(self._set)
+        """The variables that the project has set or deleted."""
+        return {name for name, is_project in self._set.items() if is_project}
 
     def reads(self) -> list[Read]:
         """What was read."""
-        variables = [Read("env", name, "", digest) for name, digest in sorted(self._read.items())]
-        return [*variables, *(Read("cwd", path, "", path_digest(path)) for path in sorted(self.asked_for_folder))]
+        variables = [Read("env", name, "", held) for name, held in sorted(self._read.items())]
+        if self.asked_for_arguments:
+            variables.append(Read("process", "arguments", "", digest("arguments")))
+        return [*variables, *(Read("current", path, "", PRESENT) for path in sorted(self.asked_for_folder))]
+
+    def _note_set(self, name: str) -> None:
+        """A variable was set or deleted; by a library, it is the library's."""
+        frame = sys._getframe(2)
+        while frame.f_back is not None and frame.f_globals.get("__name__") in _PASSING_ON:
+            frame = frame.f_back
+        self._set.setdefault(name, self._is_project(frame.f_code.co_filename))
 
     def _note(self, name: object) -> None:
         if not isinstance(name, str) or name in self._read or name in self._set or is_unseen():

@@ -130,9 +130,9 @@ class Channel:
         self._socket = socket.socket(fileno=fd)
         self._lock = threading.RLock()
 
-    def send(self, message: object, sending: Sending = Sending(), fds: Sequence[int] = ()) -> None:
+    def send(self, message: object, sending: Sending | None = None, fds: Sequence[int] = ()) -> None:
         """Send a message, with other descriptors beside it. Raises CannotSend, and Ended."""
-        fd = encode(message, sending)
+        fd = encode(message, sending or Sending())
         try:
             with self._lock:
                 socket.send_fds(self._socket, [b"m"], [fd, *fds])

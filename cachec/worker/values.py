@@ -11,13 +11,20 @@ import io
 import mmap
 import os
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import FunctionType
 from typing import Any, NamedTuple
 
 from cachec.base.hashing import FileDigests, digest_bytes
+from cachec.base.instances import class_attribute
+from cachec.base.unseen import unseen
+from cachec.programs.plugin import Plugin
 from cachec.programs.program import Program
+from cachec.programs.registry import Plugins, installed
+from cachec.programs.supported import Asking
 from cachec.weights import WeightSet
 from cachec.weights.handles import WorkerRank
 from cachec.weights.layout import Layout
@@ -58,7 +65,8 @@ Ask = Callable[[WeightRequest], tuple[WeightAnswer, list[int]]]
 class Values(Sending):
     """Sends values of one call. ``weights``: the sets that were met, in the order of their numbers."""
 
-    def __init__(self) -> None:
+    def __init__(self, plugins: Plugins) -> None:
+        self._plugins = plugins
         self.weights: list[WeightSet] = []
         #: The functions and classes of ``__main__`` that the worker has too, equal to ours: they go by their names.
         self.replayed: set[str] = set()
@@ -75,6 +83,12 @@ class Values(Sending):
         kind = type(value)
         if isinstance(value, type | FunctionType) and value.__module__ == "__main__":
             return value.__qualname__ if self._is_replayed(value) else NotImplemented
+        if (
+            class_attribute(kind, "__cachec_stage__")
+            and value.__module__ == "__main__"
+            and not self._is_replayed(value)
+        ):
+            return _itself, (value.__wrapped__,)  # what it calls there is seen by the trace around it
         if kind is Layout:
             return Layout, (dict(value.tensors), value.ties, value.nesting)
         if kind is Program:
@@ -85,14 +99,50 @@ class Values(Sending):
             raise CannotSend(f"an open file ({kind.__name__})")  # cloudpickle would send its content
         if kind.__module__ == "numpy" and kind.__name__ == "ndarray":
             return _reduce_array(value)
-        return NotImplemented
+        name = f"{kind.__module__}.{kind.__qualname__}"
+        plugin = next((each for each in self._plugins.all() if name in each.sent), None)
+        return NotImplemented if plugin is None else _reduce_by_plugin(plugin, value)
 
-    def _is_replayed(self, value: type | FunctionType) -> bool:
+    def _is_replayed(self, value: Any) -> bool:
         first, _, rest = value.__qualname__.partition(".")
         held: Any = vars(sys.modules["__main__"]).get(first) if first in self.replayed else None
         for name in rest.split(".") if rest else ():
             held = getattr(held, name, None)
         return held is value
+
+
+class _Parts:
+    """Takes what a plugin writes."""
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+
+    def write(self, data: bytes | memoryview) -> None:
+        self.parts.append(bytes(data))
+
+    def copy(self, path: Path) -> None:
+        self.parts.append(path.read_bytes())
+
+
+def _reduce_by_plugin(plugin: Plugin, value: Any) -> Any:
+    out = _Parts()
+    with Asking(plugin):
+        meta = plugin.encode(value, out)
+    return _of_plugin, (plugin.name, meta, out.parts)
+
+
+def _of_plugin(name: str, meta: dict[str, Any], parts: list[bytes]) -> Any:
+    plugin = installed().named(name)
+    with unseen(), tempfile.TemporaryDirectory(prefix="cachec-") as folder:
+        paths = [Path(folder, str(number)) for number in range(len(parts))]
+        for path, data in zip(paths, parts, strict=True):
+            path.write_bytes(data)
+        with Asking(plugin):
+            return plugin.decode(meta, paths)
+
+
+def _itself(value: Any) -> Any:
+    return value
 
 
 def _manifest(encoded: bytes, callers: Any, folded: Any) -> Manifest:

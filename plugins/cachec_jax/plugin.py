@@ -42,6 +42,8 @@ class JaxPlugin(MlirFormats):
         *_PLACES,
     )
 
+    sent = ("jax._src.stages.Lowered", "jax._src.stages.Compiled", "jax._src.export._export.Exported")
+
     def ambient(self) -> Mapping[str, str]:
         """Every setting of JAX and XLA that is not at its default; the same before and after ``import jax``."""
         from cachec_jax.ambient import settings

@@ -16,6 +16,8 @@ from statistics import median
 from tests.corpus.harness import Report, Step, check
 from tests.corpus.program import load_all
 
+_FAULTS = ("WRONG HIT", "WRONG VALUE", "FAILS ONLY WITH A CACHE")
+
 
 def main() -> int:
     """Exit status 1 if a value was wrong or a program is unsound."""
@@ -76,7 +78,7 @@ def print_report(report: Report, verbose: bool) -> None:
 
 
 def _fault(step: Step) -> str:
-    return "WRONG HIT" if step.is_wrong_hit else "WRONG VALUE"
+    return _FAULTS[0] if step.is_wrong_hit else _FAULTS[2] if step.is_other_status else _FAULTS[1]
 
 
 def _title(step: Step) -> str:
@@ -91,8 +93,10 @@ def print_summary(reports: list[Report]) -> None:
     print(f"\n{len(reports)} programs, {len(steps)} steps; {sum(bool(report.unsound) for report in reports)} unsound")
     if not steps:
         return
-    print(f"wrong hits: {_share([step.is_wrong_hit for step in steps])}")
-    print(f"wrong values without a hit: {_share([step.is_wrong and not step.is_wrong_hit for step in steps])}")
+    for fault in _FAULTS:
+        flags = [_fault(step) == fault for step in steps if step.is_wrong]
+        names = [report.program.name for report in reports if any(_fault(step) == fault for step in report.wrong())]
+        print(f"{fault.lower()}: {sum(flags)} of {len(steps)} steps, {len(names)} programs {' '.join(names)}")
     print(f"programs with a stage never stored: {_share([report in never for report in reports])}")
     ordinary = [report for report in reports if report.program.ordinary]
     print(f"  of the ordinary ones: {_share([report in never for report in ordinary])}")

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -79,13 +80,17 @@ class Step:
         return not self.plain.equals(self.cached)
 
     @property
+    def is_other_status(self) -> bool:
+        """Whether the program fails with a cache alone, or without one alone."""
+        return self.cached.status != self.plain.status
+
+    @property
     def is_wrong_hit(self) -> bool:
-        same_status = self.cached.status == self.plain.status
-        return self.is_wrong and same_status and any(call.is_hit for call in self.cached.calls)
+        return self.is_wrong and not self.is_other_status and any(call.is_hit for call in self.cached.calls)
 
     def difference(self) -> str:
         """The first lines that differ, or the error of the cached run."""
-        if self.cached.status != self.plain.status:
+        if self.is_other_status:
             return f"exit status {self.cached.status}, plainly {self.plain.status}: {self.cached.last_error}"
         pairs = zip(self.plain.results, self.cached.results, strict=False)
         first = next((pair for pair in pairs if pair[0] != pair[1]), None)
@@ -212,9 +217,7 @@ class Harness:
     def _oracle(self) -> Run:
         first, second = self.plain(self._checkout), self.plain(self._checkout)
         if first.status or not first.results:
-            self.report.unsound.append(
-                f"exit status {first.status}, {len(first.results)} results: {first.errors[-800:]}"
-            )
+            self.report.unsound.append(f"exit status {first.status}, {len(first.results)} results: {first.last_error}")
         if not first.equals(second):
             self.report.unsound.append(f"two plain runs differ: {first.results} and {second.results}")
         return first
@@ -268,23 +271,26 @@ class Harness:
             **(edit.env if edit else {}),
         }
         start = time.perf_counter()
-        try:
-            done = subprocess.run(
-                _command(command),
-                cwd=checkout,
-                env=environ,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=_LIMIT,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            return Run(-1, [], _LIMIT, f"still running after {_LIMIT} s")
+        with subprocess.Popen(
+            _command(command),
+            cwd=checkout,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        ) as process:
+            try:
+                output, errors = process.communicate(timeout=_LIMIT)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)  # its pools and tools too
+                return Run(-1, [], _LIMIT, f"still running after {_LIMIT} s", _read_calls(log))
         seconds = time.perf_counter() - start
-        errors = done.stderr if command[0] != "pytest" else done.stderr + done.stdout
-        return Run(done.returncode, _WANTED.findall(done.stdout), seconds, errors, _read_calls(log))
+        if command[0] == "pytest":  # which reports failures on its standard output
+            errors += output
+        return Run(process.returncode, _WANTED.findall(output), seconds, errors, _read_calls(log))
 
 
 def _command(words: list[str]) -> list[str]:
@@ -294,7 +300,7 @@ def _command(words: list[str]) -> list[str]:
         case ["notebook", file]:
             return [sys.executable, _NOTEBOOK, file]
         case ["pytest", *rest]:
-            return [sys.executable, "-m", "pytest", "-rP", "-p", "no:cacheprovider", "-p", "no:randomly", *rest]
+            return [sys.executable, "-m", "pytest", "-rP", "-p", "no:cacheprovider", *rest]
         case _:
             raise InvalidProgram(f"a command starts with python, pytest or notebook: {words}")
 

@@ -11,7 +11,7 @@ from tests.corpus.program import InvalidProgram, Program, load, load_all
 
 PROGRAMS = load_all()
 
-_SAMPLE = ("argparse_registry", "jinja_kernel")
+_SAMPLE = ("argparse_registry", "env_settings", "notebook_analysis", "pytest_fixtures", "weights_reader")
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)

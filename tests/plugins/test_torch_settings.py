@@ -109,9 +109,9 @@ def test_generators_of_a_library_that_the_run_imports(run: str, moved: list[str]
 def test_compiled_functions_are_described_by_function_and_options() -> None:
     import torch
 
+    from cachec.key.forms import Forms
+    from cachec.key.state import described_by
     from cachec.programs.registry import installed
-    from cachec.worker.forms import Forms
-    from cachec.worker.state import described_by
 
     forms = Forms(lambda path: path == __file__, described_by(installed()))
 

@@ -32,7 +32,7 @@ _SHOWN = 120
 def variable_digest(name: str, environ: Mapping[str, str]) -> str:
     """The digest of one variable; ``EMPTY`` where it is not set, which is not the digest of an empty value.
 
-    Of ``LOCALE_NAME``: of all of these that are set; of ``EVERY_NAME`` and ``OBEYED_NAME``: of all that these stand for.
+    Of ``LOCALE_NAME``: of all of these that are set; of ``EVERY_NAME``, ``OBEYED_NAME``: of all that they stand for.
     """
     value = environ.get(name)
     if name == OBEYED_NAME:

@@ -1,18 +1,21 @@
-"""The canonical bytes of code objects: equal for two functions that do the same, wherever their text stands.
+"""The canonical bytes of code objects and of many plain values: what ``forms`` need not walk through.
 
-File names, line numbers and docstrings don't count. Bytecode is compared, not text: a function may have been made by
-``exec``, or its file edited after the import. So forms are only equal between processes of one version of Python.
+Of code, file names, line numbers and docstrings don't count. Bytecode is compared, not text: a function may have been
+made by ``exec``, or its file edited after the import. So forms are only equal between processes of one Python version.
 """
 
 from __future__ import annotations
 
 import dis
-from collections.abc import Iterator
+import io
+import pickle
+from collections.abc import Iterator, Sequence
 from types import CodeType
 from typing import Final
 from weakref import WeakKeyDictionary
 
-from cachec.key.canonical import encode
+from cachec.base.hashing import digest_bytes
+from cachec.key.canonical import SCALARS, encode
 
 #: ``CO_HAS_DOCSTRING`` of Python 3.13 (Include/cpython/code.h).
 _HAS_DOCSTRING: Final = 0x4000000
@@ -67,3 +70,21 @@ def _is_of_text(code: CodeType, offset: int) -> bool:
 
 def _nothing(_value: object, _path: str) -> None:
     """``canonical.encode`` asks nothing else about constants."""
+
+
+#: So many values are worth a look at their types.
+_MANY: Final = 64
+
+
+def scalars_form(values: Sequence[object]) -> bytes | None:
+    """The form of many exact plain scalars together; None where they are few, or others are among them.
+
+    A pickle without memo says the same of the same values in every process, and is written by compiled code.
+    """
+    if len(values) < _MANY or not SCALARS.keys() >= set(map(type, values)):
+        return None
+    file = io.BytesIO()
+    pickler = pickle.Pickler(file, protocol=4)
+    pickler.fast = True
+    pickler.dump(list(values))
+    return b"p" + bytes.fromhex(digest_bytes(file.getbuffer()))

@@ -1,0 +1,60 @@
+"""What a run changes of what it was given: globals of modules, and arguments.
+
+A worker's changes end with it, and a hit makes none. So a run that changes something of the caller is not stored, and
+made in the caller's process. Not so a *fill*: None becomes a value, a dictionary gets keys, an object gets attributes.
+Programs remember so what they have made already, and another process makes it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from cachec.base.instances import attributes
+from cachec.key.forms import OF_TEXT, Forms
+
+#: How deep attributes of classes and objects are looked through, and how many keys a dictionary may have for that.
+_DEPTH, _MOST_KEYS = 3, 1000
+
+
+class Snapshot(NamedTuple):
+    """A value as it was. digest: of its form. parts: the attributes or items that may be filled; None where there are
+    none."""
+
+    digest: str
+    is_none: bool = False
+    parts: Mapping[str, Snapshot] | None = None
+
+
+def snapshot(value: Any, forms: Forms, depth: int = _DEPTH) -> Snapshot:
+    """Return what ``change`` compares. forms: in the state of now."""
+    parts: dict[str, Snapshot] | None = None
+    kind = type(value)
+    if depth and kind is dict and len(value) <= _MOST_KEYS:
+        parts = {forms.digest(key): Snapshot(forms.digest(held)) for key, held in value.items()}
+    elif depth and (held := _attributes(value, forms)) is not None:
+        parts = {name: snapshot(each, forms, depth - 1) for name, each in held.items()}
+    return Snapshot(forms.digest(value), value is None, parts)
+
+
+def change(before: Snapshot, after: Snapshot, path: str) -> str:
+    """Return the path of what differs and was not filled; empty where there is none."""
+    if before.digest == after.digest or before.is_none:
+        return ""
+    if before.parts is None or after.parts is None:
+        return path
+    for name, part in before.parts.items():
+        if name not in after.parts:
+            return path
+        if changed := change(part, after.parts[name], f"{path}.{name}" if name.isidentifier() else path):
+            return changed
+    return ""
+
+
+def _attributes(value: Any, forms: Forms) -> Mapping[str, Any] | None:
+    """Those of a class or an object of the project."""
+    cls = value if isinstance(value, type) else type(value)
+    if not forms.is_own_module(cls.__module__):
+        return None
+    held = vars(value) if isinstance(value, type) else attributes(value)
+    return {name: each for name, each in held.items() if name not in OF_TEXT and not name.startswith("__")}

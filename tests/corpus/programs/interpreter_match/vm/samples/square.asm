@@ -1,0 +1,5 @@
+push 7
+dup
+mul
+push 1
+add

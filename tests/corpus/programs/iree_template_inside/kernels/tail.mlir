@@ -1,0 +1,3 @@
+  %z = math.absf %y : {{ t }}
+  return %z : {{ t }}
+}

@@ -1,0 +1,3 @@
+from lm.model import LM, LMConfig
+
+__all__ = ["LM", "LMConfig"]

@@ -1,0 +1,10 @@
+def scaled(x):
+    import main
+
+    return main.FACTOR * x
+
+
+def mode():
+    import main
+
+    return main.MODE

@@ -1,0 +1,2 @@
+def clip(a, b):
+    return min(a, b)

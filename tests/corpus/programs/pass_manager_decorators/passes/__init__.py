@@ -1,0 +1,4 @@
+from passes import lower, simplify
+from passes.manager import run
+
+__all__ = ["run"]

@@ -1,0 +1,7 @@
+from collections import Counter
+
+COUNTS = Counter()
+
+
+def count(name):
+    COUNTS[name] += 1

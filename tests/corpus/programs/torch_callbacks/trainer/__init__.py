@@ -1,0 +1,4 @@
+from .callbacks import Callback, EarlyStop
+from .loop import Trainer
+
+__all__ = ["Callback", "EarlyStop", "Trainer"]
