@@ -237,6 +237,24 @@ def test_a_module_that_the_run_makes(project: Project) -> None:
     assert report.changed() == {"modules ."}
 
 
+def test_a_name_that_was_unpickled_counts(project: Project) -> None:
+    project.write(helper="class A:\n    x = 1\nclass B:\n    x = 1\n")
+    report = project.run("import pickle; assert pickle.loads(b'chelper\\nA\\n.').x == 1")
+    project.write(helper="class A:\n    x = 1\nclass B:\n    x = 2\n")
+    assert report.changed() == set()
+    project.write(helper="class A:\n    x = 2\nclass B:\n    x = 1\n")
+    assert report.changed() == {"source helper.py"}
+
+
+def test_below_the_guard_of_a_script_that_runpy_executes_all_may_be_named(project: Project) -> None:
+    project.write(
+        tool="import helper\nif __name__ == '__main__':\n    print = helper.late = vars(helper)['X']", helper="X = 1"
+    )
+    report = project.run("import runpy; runpy.run_module('tool', run_name='__main__')")
+    project.write(helper="X = 2")
+    assert report.changed() == {"source helper.py"}
+
+
 def test_a_module_that_is_not_python(project: Project) -> None:
     project.write(broken="def f(:")
     report = project.run("try: import broken\nexcept SyntaxError: pass")
