@@ -4,15 +4,23 @@ A text is cut into units. A *function* is the argument list and body of everythi
 functions and lambdas too. Bodies of functions inside it belong to those. The *statements* of a module are all else,
 so heads of functions (decorators, defaults, annotations) and class statements are among them. Comments, docstrings,
 positions and ``if __name__ == "__main__":`` of an imported module don't count.
+
+A statement that does nothing but bind one name counts only where that name matters: where code of the project that ran
+reads it, as a variable, an attribute, an import or a word of a text, where it was unpickled, or where a function of it
+ran. ``key.bindings`` tells which statements these are. They count in any case where code that ran names something that
+finds names without naming them (``DYNAMIC``), and where it is not known which functions ran.
 """
 
 from __future__ import annotations
 
 import ast
+import base64
+import contextlib
 import importlib.machinery
 import json
 import os
 import re
+import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -20,7 +28,7 @@ import msgspec
 
 from cachec.base.hashing import FileDigests, Hasher, Memory, digest_bytes
 from cachec.base.kept import Kept
-from cachec.key import scripts
+from cachec.key import bindings, scripts
 from cachec.key.code import syntax
 from cachec.model import MALFORMED_JSON, Digest, Read
 
@@ -28,20 +36,41 @@ from cachec.model import MALFORMED_JSON, Digest, Read
 ABSENT = digest_bytes(b"no such source")
 
 #: Version of ``Table``. A change of how a text is cut into units must change it.
-_VERSION = "2"
+_VERSION = "3"
 
 #: Code objects of these names are parts of the function or statement that they stand in.
 _PARTS = re.compile(r"<(genexpr|listcomp|dictcomp|setcomp)>|<generic parameters of .*>")
+
+#: What finds variables, attributes and classes whose names are not in the code; and what takes modules as arguments.
+DYNAMIC = frozenset(
+    {"getattr", "hasattr", "setattr", "delattr", "vars", "globals", "locals", "dir", "eval", "exec", "attrgetter"}
+    | {"methodcaller", "getattr_static", "getmembers", "getmembers_static", "get_type_hints", "get_annotations"}
+    | {"__dict__", "__getattribute__", "__subclasses__", "__globals__", "__builtins__", "f_globals", "f_locals"}
+    | {"f_builtins", "modules", "get_objects", "get_referrers", "get_referents", "singledispatch", "PluginManager"}
+    | {"singledispatchmethod", "import_string", "resolve_name", "locate", "instantiate", "entry_points", "EntryPoint"}
+    | {"load_entry_point", "get_class", "get_method", "get_object", "from_object", "testmod", "loadTestsFromModule"}
+    | {"run_module", "run_path"}
+)
+
+#: What reads attributes of its arguments by names that data has. Constants that are there when it runs all count.
+WITH_DATA = frozenset({"format", "format_map", "vformat", "render", "generate", "substitute", "safe_substitute"})
+
+#: A text that is a sentence: two words side by side. Names in it mean nothing to a program.
+_PROSE = re.compile(r"[^\W_] [^\W_]")
+_WORD = re.compile(r"[^\W\d]\w*")
 
 #: What ``ast.parse`` raises for a text that is not Python, or is nested too deeply.
 UNPARSABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 
 class Unit(msgspec.Struct, frozen=True, array_like=True):
-    """A statement, or all functions of one qualified name. line: of the first, for messages."""
+    """A statement, or all functions of one qualified name. line: of the first, for messages. binds: of a statement,
+    the name that it does nothing but bind; empty for others. is_constant: whether that is the name of a literal."""
 
     digest: str
     line: int
+    binds: str = ""
+    is_constant: bool = False
 
 
 class Table(msgspec.Struct, frozen=True, array_like=True):
@@ -49,20 +78,24 @@ class Table(msgspec.Struct, frozen=True, array_like=True):
 
     functions: by qualified name, as ``co_qualname`` has it. script_only: functions that only a script defines, below
     ``if __name__ == "__main__":``. replayed: the places among ``statements`` of those that ``key.scripts`` selects.
+    names: what ``statements`` read, sorted.
     """
 
     statements: tuple[Unit, ...]
     functions: dict[str, Unit]
     script_only: tuple[str, ...] = ()
     replayed: tuple[int, ...] = ()
+    names: tuple[str, ...] = ()
 
-    def digest(self, names: Collection[str] | None, replayed: int | None = None) -> Digest:
+    def digest(self, names: Collection[str] | None, replayed: int | None = None, named: str | None = None) -> Digest:
         """The digest of the statements and of the functions ``names``; None: of all that importing may define.
 
-        replayed: of a script, how many of its ``replayed`` statements count, and no others.
+        replayed: of a script, how many of its ``replayed`` statements count, and no others. named: the marks of the
+        names that are read; None where statements that bind others count too.
         """
         hasher = Hasher("source of all" if names is None else "source")
-        hasher.part("statements", "".join(each.digest for each in self.counted_statements(replayed)).encode())
+        statements = self.counted_statements(names, replayed, named)
+        hasher.part("statements", "".join(each.digest for each in statements).encode())
         for name in sorted(self.counted(names)):
             unit = self.functions.get(name)
             hasher.part("function/" + name, b"absent" if unit is None else unit.digest.encode())
@@ -82,15 +115,46 @@ class Table(msgspec.Struct, frozen=True, array_like=True):
                 return None
         return ".".join(words)
 
-    def counted_statements(self, replayed: int | None) -> Sequence[Unit]:
+    def counted_statements(
+        self, names: Collection[str] | None, replayed: int | None, named: str | None
+    ) -> Sequence[Unit]:
         """The statements that ``digest`` counts."""
-        if replayed is None:
-            return self.statements
-        return [self.statements[place] for place in self.replayed[:replayed]]
+        places = range(len(self.statements)) if replayed is None else self.replayed
+        found = [self.statements[place] for place in places]
+        if names is not None and named is not None:
+            ran = {name.partition(".")[0] for name in names}
+            marked = {named[place : place + _MARK] for place in range(0, len(named), _MARK)}
+            found = [each for each in found if not each.binds or each.binds in ran or mark(each.binds) in marked]
+        return found[:replayed]
+
+    def executed(self, names: Collection[str] | None, replayed: int, named: str | None) -> int:
+        """How many of the first ``replayed`` statements of a script count."""
+        whole, wanted = self.counted_statements(names, len(self.replayed), named), self.replayed[:replayed]
+        found = {id(each) for each in whole}
+        return sum(id(self.statements[place]) in found for place in wanted)
 
     def counted(self, names: Collection[str] | None) -> set[str]:
         """The functions that ``digest`` counts."""
         return self.functions.keys() - set(self.script_only) if names is None else set(names)
+
+
+#: Characters of a mark.
+_MARK = 3
+
+
+def mark(name: str) -> str:
+    """What stands for a name in a read. Two names in 262,144 have the same: then one counts without need."""
+    return base64.b64encode(zlib.crc32(name.encode("utf-8", "surrogatepass")).to_bytes(4, "big"))[:_MARK].decode()
+
+
+def marks(names: Iterable[str]) -> str:
+    """The marks of names, one after another."""
+    return "".join(sorted({mark(name) for name in names}))
+
+
+def words(text: str) -> list[str]:
+    """The names that a text may stand for: ``"name"``, ``"module:name"``, ``"list[name]"``; not those of a sentence."""
+    return [] if _PROSE.search(text) else _WORD.findall(text)
 
 
 #: Tables by the digest of their text.
@@ -149,18 +213,27 @@ def _row(raw: Digest) -> str:
 
 
 class Asked(NamedTuple):
-    """What a read of kind ``source`` counts, as its name spells it. raw: the digest of the text that was read."""
+    """What a read of kind ``source`` counts, as its name spells it. raw: the digest of the text that was read. The
+    others are those of ``Table.digest``."""
 
     raw: Digest
     names: list[str] | None
     replayed: int | None = None
+    named: str | None = None
 
     def digest(self, text: bytes, memory: Memory | None) -> Digest:
         """The digest of a text. One that is not Python counts by its bytes."""
         try:
-            return table(text, memory).digest(self.names, self.replayed)
+            return table(text, memory).digest(*self[1:])
         except UNPARSABLE:
             return digest_bytes(b"not Python " + digest_bytes(text).encode())
+
+    def spelled(self) -> str:
+        """The name of the read: without what is None at its end."""
+        fields: list[object] = list(self)
+        while len(fields) > 2 and fields[-1] is None:
+            fields.pop()
+        return json.dumps(fields, separators=(",", ":"))
 
 
 def read_of(
@@ -170,10 +243,16 @@ def read_of(
     memory: Memory | None = None,
     *,
     replayed: int | None = None,
+    named: str | None = None,
 ) -> Read:
-    """The read of a file that had this text; of a script with ``replayed`` (see ``Table.digest``)."""
-    asked = Asked(digest_bytes(text), None if names is None else sorted(names), replayed)
-    return Read("source", path, json.dumps(asked if replayed is not None else asked[:2]), asked.digest(text, memory))
+    """The read of a file that had this text. replayed: of a script, how many of its ``Table.replayed`` were executed;
+    those of them that count are what the read asks for. named: see ``Table.digest``."""
+    listed = None if names is None else sorted(names)
+    asked = Asked(digest_bytes(text), listed, replayed, None if listed is None else named)
+    if replayed is not None and asked.named is not None:
+        with contextlib.suppress(*UNPARSABLE):
+            asked = asked._replace(replayed=table(text, memory).executed(names, replayed, named))
+    return Read("source", path, asked.spelled(), asked.digest(text, memory))
 
 
 def read(path: str, names: Collection[str] | None, digests: FileDigests) -> Read:
@@ -222,7 +301,7 @@ def _changes(path: str, before: Table, now: Table, asked: Asked) -> Iterator[str
             yield f"{path}: the function {name} is gone"
         elif new is not None and (old is None or old.digest != new.digest):
             yield f"{path}:{new.line}: the function {name} {'is new' if old is None else 'changed'}"
-    olds, news = (each.counted_statements(asked.replayed) for each in (before, now))
+    olds, news = (each.counted_statements(*asked[1:]) for each in (before, now))
     for index, statement in enumerate(news):
         if index >= len(olds) or olds[index].digest != statement.digest:
             yield f"{path}:{statement.line}: the statement changed"
@@ -344,6 +423,8 @@ def _table(tree: ast.Module) -> Table:
         found[name] = Unit(hasher.digest(), texts[0][1])
     statements: list[Unit] = []
     replayed: list[int] = []
+    read: set[str] = set()
+    chooser = bindings.Bindings(tree.body)
     for node in syntax.without_docstring(tree.body):
         if scripts.is_main_guard(node):
             node.body = []
@@ -351,9 +432,30 @@ def _table(tree: ast.Module) -> Table:
                 continue
         if id(node) in selected:
             replayed.append(len(statements))
-        statements.append(Unit(digest_bytes(syntax.normalise(node)), node.lineno))
+        binds, is_constant = chooser.bound_alone(node), isinstance(node, ast.Assign | ast.AnnAssign)
+        statements.append(Unit(digest_bytes(syntax.normalise(node)), node.lineno, binds, is_constant and bool(binds)))
+        read.update(_read(node))
     script_only = {each.name for each in functions} - {each.name for each in functions if not each.script_only}
-    return Table(tuple(statements), found, tuple(sorted(script_only)), tuple(replayed))
+    return Table(tuple(statements), found, tuple(sorted(script_only)), tuple(replayed), tuple(sorted(read)))
+
+
+def _read(node: ast.AST) -> Iterator[str]:
+    """The names that a statement reads: variables, attributes, imports, words of texts."""
+    for each in ast.walk(node):
+        if isinstance(each, ast.Name) and not isinstance(each.ctx, ast.Store):
+            yield each.id
+        elif isinstance(each, ast.AugAssign) and isinstance(each.target, ast.Name):
+            yield each.target.id
+        elif isinstance(each, ast.Attribute):
+            yield each.attr
+        elif isinstance(each, ast.ImportFrom | ast.Import):
+            for alias in each.names:
+                yield from alias.name.split(".")
+            yield from (getattr(each, "module", None) or "").split(".")
+        elif isinstance(each, ast.MatchClass):
+            yield from each.kwd_attrs
+        elif isinstance(each, ast.Constant) and isinstance(each.value, str):
+            yield from words(each.value)
 
 
 def _functions(tree: ast.Module) -> Iterator[_Function]:

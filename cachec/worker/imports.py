@@ -21,12 +21,10 @@ from typing import Any, NamedTuple
 from cachec.base.hashing import Memory, digest_bytes
 from cachec.key import sources
 from cachec.model import Read
+from cachec.worker.started import Started, watch
 
 #: Modules that read the code of functions which Python never starts: with one of them, files count as wholes.
 CODE_READERS = ("torch._dynamo.convert_frame", "numba.core.bytecode")
-
-#: ``sys.monitoring``'s tools that no debugger, coverage or profiler takes.
-_TOOL_IDS = (4, 3, 5)
 
 #: ``co_flags`` of functions, comprehensions and lambdas; not of modules and class bodies.
 _IS_FUNCTION = 1
@@ -42,9 +40,11 @@ class Used(NamedTuple):
     names: frozenset[str] | None
     replayed: int | None = None
 
-    def read(self, memory: Memory | None = None) -> Read:
-        """The read of what was used. memory: where tables of units are remembered between processes."""
-        return sources.read_of(self.path, self.text, self._units(memory), memory, replayed=self.replayed)
+    def read(self, memory: Memory | None = None, named: str | None = None) -> Read:
+        """The read of what was used. memory: where tables of units are remembered between processes. named: the marks
+        of the names that code read (``sources.marks``), None where it may have read any."""
+        units = self._units(memory)
+        return sources.read_of(self.path, self.text, units, memory, replayed=self.replayed, named=named)
 
     def _units(self, memory: Memory | None) -> set[str] | None:
         if self.names is None:
@@ -105,10 +105,9 @@ class Imports:
         self._folders: dict[str, _Folder] = {}
         self._loaded: list[_Loaded] = []
         self._files: set[str] = set()
-        self._ran: set[CodeType] = set()
-        self._ran_late: set[CodeType] = set()
+        self._started: Started | None = None
+        self._named: set[str] = set()
         self._is_late = False
-        self._has_monitor = False
         self._is_child = False
         #: Whether the process was forked: what ran in its children is not known.
         self.has_forked = False
@@ -123,15 +122,15 @@ class Imports:
             self._patch_editable(finder)
         for path in [path for path in sys.path_importer_cache if self.is_project(path)]:
             del sys.path_importer_cache[path]  # made by another hook
-        self._has_monitor = self._monitor()
+        self._started = watch(self._is_own)
+        sys.addaudithook(self._heard)
         os.register_at_fork(before=self._before_fork, after_in_child=self._in_child)
 
     def begin_run(self) -> None:
         """The state of the caller was set: only code that starts from now on may read it."""
         self._is_late = True
-        self._ran_late.clear()
-        if self._has_monitor:
-            _monitoring().restart_events()
+        if self._started is not None:
+            self._started.begin_run()
 
     def is_project(self, path: str) -> bool:
         """Whether a path is the project's, remembered."""
@@ -158,12 +157,14 @@ class Imports:
         if not self._is_child:
             self._record_shadows()
         modules = [sources.read_of_modules(path, folder.found) for path, folder in sorted(self._folders.items())]
-        return modules + [used.read(memory) for used in self.used()]
+        used = self.used()
+        named = self._marks(memory) if any(each.names is not None for each in used) else None
+        return modules + [each.read(memory, named) for each in used]
 
     def used(self) -> list[Used]:
         """The files that were imported, and what ran of them."""
         ran: dict[str, set[str]] = {}
-        for code in list(self._ran):
+        for code in self._codes():
             if code.co_flags & _IS_FUNCTION:
                 ran.setdefault(code.co_filename, set()).add(code.co_qualname)
         found = {}
@@ -179,20 +180,51 @@ class Imports:
 
         Where functions can't be watched, of all code of the files that were imported.
         """
-        found: set[str] = set()
-        if self._sees_functions():
-            for code in list(self._ran_late):
-                found |= code_names(code)
-            return found
-        for loaded in self._loaded:
-            for code in [] if loaded.code is None else [loaded.code] if loaded.is_late else _functions(loaded.code):
-                found |= code_names(code)
-        for code in list(self._ran_late):
-            found |= code_names(code)
+        late = set() if self._started is None else self._started.late()
+        found = {name for code in late for name in code_names(code)}
+        if not self._sees_functions():
+            for loaded in self._loaded:
+                for code in [] if loaded.code is None else [loaded.code] if loaded.is_late else _functions(loaded.code):
+                    found |= code_names(code)
         return found
 
+    def _codes(self) -> set[CodeType]:
+        return set() if self._started is None else self._started.codes()
+
     def _sees_functions(self) -> bool:
-        return self._has_monitor and not self.has_forked and not any(name in sys.modules for name in CODE_READERS)
+        return (
+            self._started is not None
+            and self._started.is_complete()
+            and not self.has_forked
+            and not any(name in sys.modules for name in CODE_READERS)
+        )
+
+    def _marks(self, memory: Memory | None) -> str | None:
+        """The marks of the names that code of the project has read since ``install``."""
+        found = set(self._named)
+        constants: set[str] = set()
+        for code in self._codes():
+            if code.co_flags & _IS_FUNCTION or code.co_filename not in self._files:
+                found |= code_names(code)
+        for loaded in self._loaded:
+            try:
+                table = None if loaded.text is None else sources.table(loaded.text, memory)
+            except sources.UNPARSABLE:
+                table = None
+            if table is not None:
+                found.update(table.names)
+                constants.update(each.binds for each in table.statements if each.is_constant)
+            elif loaded.code is not None:
+                found |= code_names(loaded.code)
+        if found & sources.DYNAMIC:
+            return None
+        if found & sources.WITH_DATA:
+            found |= constants
+        return sources.marks(found)
+
+    def _heard(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "pickle.find_class":
+            self._named.update(str(arguments[1]).split("."))
 
     # --- the import system
 
@@ -259,6 +291,7 @@ class Imports:
                 return get(loader, fullname)
             if sys._getframe(1).f_code is not importing:  # `runpy` may execute it as `__main__`: let the file be seen
                 text = loader.get_data(path)
+                self._named.add("run_path")  # what stands below the guard may run: see `sources.DYNAMIC`
             else:
                 with self._hidden():
                     text = loader.get_data(path)
@@ -306,26 +339,10 @@ class Imports:
 
         finder.find_spec = find_spec
 
-    # --- the code that runs
-
-    def _monitor(self) -> bool:
-        """Watch which functions start; False where this Python can't."""
-        monitoring = _monitoring()
-        for tool in _TOOL_IDS if monitoring is not None else ():
-            if monitoring.get_tool(tool) is None:
-                monitoring.use_tool_id(tool, "cachec")
-                monitoring.register_callback(tool, monitoring.events.PY_START, self._started)
-                monitoring.set_events(tool, monitoring.events.PY_START)
-                return True
-        return False
-
-    def _started(self, code: CodeType, _offset: int) -> object:
+    def _is_own(self, code: CodeType) -> bool:
+        """Whether code is the project's. That of no file is made by ``exec``, maybe by a library for a class of it."""
         path = code.co_filename
-        # Code of no file is made by `exec`: of the project, or of a library for one of its classes.
-        if path in self._files or (not path.startswith("<frozen ") if path[:1] != "/" else self.is_project(path)):
-            self._ran.add(code)
-            self._ran_late.add(code)
-        return _monitoring().DISABLE
+        return path in self._files or (not path.startswith("<frozen ") if path[:1] != "/" else self.is_project(path))
 
     def _before_fork(self) -> None:
         self.has_forked = True
@@ -348,10 +365,6 @@ def _place(module: ModuleType, path: list[str]) -> int | None:
     return path.index(folder) if folder in path else len(path)
 
 
-def _monitoring() -> Any:
-    return getattr(sys, "monitoring", None)
-
-
 def _replace(holder: type, name: str, function: Callable[..., object]) -> None:
     function.__name__ = name
     function.__qualname__ = f"{holder.__qualname__}.{name}"
@@ -361,11 +374,15 @@ def _replace(holder: type, name: str, function: Callable[..., object]) -> None:
 def code_names(code: CodeType) -> set[str]:
     """The names that a code object may read, and those inside of it; so ``getattr(x, "name")`` is among them."""
     found = set(code.co_names)
-    for each in code.co_consts:
+    pending: list[object] = list(code.co_consts)
+    while pending:
+        each = pending.pop()
         if isinstance(each, CodeType):
             found |= code_names(each)
-        elif isinstance(each, str) and each.isidentifier():
-            found.add(each)
+        elif isinstance(each, str):
+            found.update(sources.words(each))
+        elif isinstance(each, tuple | frozenset):
+            pending.extend(each)
     return found
 
 

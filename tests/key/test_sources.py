@@ -13,6 +13,7 @@ from cachec.base.hashing import FileDigests, digest_bytes
 from cachec.base.kept import Kept
 from cachec.key import sources
 from cachec.key.code import syntax
+from cachec.model import Read
 from tests.key.tools.test_checkout import Rows
 
 TEXT = '''
@@ -195,6 +196,70 @@ def test_a_text_that_is_not_python() -> None:
         sources.digest(b"def f(:", None)
     reads = [sources.read_of("/m.py", text, None) for text in (b"def f(:", b"def g(:")]
     assert reads[0].digest != reads[1].digest
+
+
+BOUND = b"""
+import lib
+A = 1
+def f(x=A): return x
+if lib:
+    B = 2
+class C:
+    x = 3
+def g(): return 4
+D = lib.made("of.words", "of a sentence")
+"""
+
+
+def test_what_statements_bind_and_read() -> None:
+    table = sources.table(BOUND)
+    assert [each.binds for each in table.statements] == ["", "A", "f", "", "C", "g", ""]
+    assert [each.binds for each in table.statements if each.is_constant] == ["A"]
+    assert set(table.names) - {""} == {"lib", "A", "made", "of", "words"}
+
+
+def test_a_statement_counts_where_its_name_is_marked_or_ran() -> None:
+    def same(old: bytes, new: bytes, names: list[str] | None, *named: str) -> bool:
+        texts = BOUND, BOUND.replace(old, new)
+        one, other = (sources.table(text).digest(names, None, sources.marks(named)) for text in texts)
+        return one == other
+
+    assert same(b"def g()", b"def g(y)", [])
+    assert same(b"def g()", b"def g(y)", [], "f")
+    assert not same(b"def g()", b"def g(y)", [], "f", "g", "h")
+    assert not same(b"def g()", b"def g(y)", ["g"])
+    assert not same(b"def g()", b"def g(y)", None)
+    assert not same(b"x = 3", b"x = 4", ["C.method"])
+    assert not same(b"B = 2", b"B = 3", [])
+    assert same(b"def g()", b"def new(): pass\ndef g()", [], "f")
+    assert not same(b"def g()", b"def new(): pass\ndef g()", [], "new")
+
+
+def test_of_a_script_those_count_that_were_executed(tmp_path: Path, digests: FileDigests) -> None:
+    """A function that is new above the statement that ran shifts no others."""
+    text = b"import a\ndef f(): pass\ndef g(): pass\nimport b\nrun()\nimport c\n"
+    path = tmp_path / "main.py"
+    path.write_bytes(text)
+    for executed, later in ((4, b"import c"), (1, b"import b")):
+        read = sources.read_of(str(path), text, ["f"], replayed=executed, named=sources.marks("h"))
+
+        def holds(old: bytes, new: bytes, read: Read = read) -> bool:
+            path.write_bytes(text.replace(old, new))
+            return sources.present(read, digests) == read.digest
+
+        assert holds(b"import a", b"import a  # same")
+        assert holds(b"def g", b"def i(): pass\ndef g")
+        assert holds(b"def g", b"X = 1\ndef g")
+        assert holds(later, b"import d")
+        assert not holds(b"import a", b"import d")
+    assert sources.read_of(str(path), text, ["f"], replayed=4, named="").digest != read.digest
+
+
+def test_a_mark_is_short() -> None:
+    names = [f"name_{number}" for number in range(500)]
+    assert len(sources.marks(names)) <= 3 * len(names)
+    assert sources.marks(reversed(names)) == sources.marks(names)
+    assert len({sources.mark(name) for name in names}) > 490
 
 
 # --- reads
