@@ -188,7 +188,8 @@ class Signals:
         self._saved: dict[signal.Signals, Any] = {}
         self._pid = 0
         self._pending: list[int] = []
-        self._caught = 0
+        #: The last signal that came, whoever took it; 0 for none.
+        self.caught = 0
 
     @contextlib.contextmanager
     def set(self) -> Iterator[Signals]:
@@ -204,7 +205,7 @@ class Signals:
     def _set(self, number: signal.Signals, before: Any) -> None:
         if number in _TERMINAL_SIGNALS and before not in {None, signal.SIG_IGN}:
             is_for_us = self.ends_with_us and not _is_in_foreground()
-            self._saved[number] = signal.signal(number, self._forward if is_for_us else signal.SIG_IGN)
+            self._saved[number] = signal.signal(number, self._forward if is_for_us else self._note)
         elif number in _FORWARDED_SIGNALS and before == signal.SIG_DFL:
             self._saved[number] = signal.signal(number, self._forward)
         elif number == signal.SIGCHLD and before == signal.SIG_IGN:  # then there would be no exit status
@@ -221,18 +222,21 @@ class Signals:
         while pid and self._pending:
             self._forward(self._pending.pop(), None)
 
-    def _forward(self, number: int, _frame: FrameType | None) -> None:
-        self._caught = number
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        self.caught = number
+
+    def _forward(self, number: int, frame: FrameType | None) -> None:
+        self._note(number, frame)
         if not self._pid:
             self._pending.append(number)
             return
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._pid, number)
 
-    def end_with(self, returncode: int) -> None:
-        """End by a signal that came, unless the command ended well. To be called when they are as before."""
-        if self.ends_with_us and self._caught and (returncode or self._pending):
-            os.kill(os.getpid(), self._caught)
+    def end_if_pending(self) -> None:
+        """End by a signal that came when there was no command to take it. To be called when they are as before."""
+        if self.ends_with_us and self._pending:
+            os.kill(os.getpid(), self._pending[0])
 
 
 def _is_in_foreground() -> bool:

@@ -125,7 +125,7 @@ def test_states_are_those_of_the_first_touch(work: Path) -> None:
     assert (found.folder, found.error, found.effect) == (str(work), 0, CREATED)
     assert found.state is not None
     assert found.state[:5] == (before.st_dev, before.st_ino, before.st_mode, before.st_nlink, before.st_size)
-    assert found.state[5:] == (before.st_mtime_ns, before.st_ctime_ns)
+    assert found.state[5:] == (before.st_mtime_ns, before.st_ctime_ns, before.st_uid, before.st_gid)
     assert find(accesses, "link", follow=False).target == "in"
     assert (find(accesses, "none").state, find(accesses, "none").error) == (None, 2)
     assert find(accesses, ".").target == str(work)
