@@ -53,6 +53,9 @@ _CLOCK_SECONDS = 0.02
 
 _PYCACHE = "__pycache__"
 
+#: In place of a descriptor: standard input is closed.
+CLOSED = -1
+
 #: How a run uses what a file or a folder held before.
 _HELD = Kind.CONTENT | Kind.EXECUTED | Kind.LISTING
 
@@ -127,7 +130,7 @@ def run_traced(
     stdin: str | int | None,
     descriptors: Sequence[int] = (),
 ) -> Traced:
-    """Run a command to its end. stdin: a file, or a descriptor; None: nothing. descriptors: others that it inherits.
+    """Run a command to its end. stdin: a file, or a descriptor, or ``CLOSED``; None: nothing. descriptors: others that it inherits.
 
     Raises OSError where it can't be started.
     """
@@ -135,7 +138,10 @@ def run_traced(
 
     started = time.time()
     streams = [_Stream(), _Stream()]
-    source = os.dup(stdin) if isinstance(stdin, int) else os.open(stdin or os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    if stdin == CLOSED:
+        source = CLOSED
+    else:
+        source = os.dup(stdin) if isinstance(stdin, int) else os.open(stdin or os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     try:
         with forking_to_exec():
             accesses = trace(
@@ -152,7 +158,10 @@ def run_traced(
         for stream in streams:
             stream.end()
     finally:
-        for fd in (source, *(fd for stream in streams for fd in (stream.given, stream.taken))):
+        for fd in (
+            *([] if source == CLOSED else [source]),
+            *(fd for stream in streams for fd in (stream.given, stream.taken)),
+        ):
             os.close(fd)
     ended = Ended(accesses.returncode, bytes(streams[0].data), bytes(streams[1].data), None)
     return Traced(ended, accesses, started)
@@ -304,7 +313,7 @@ class Reads:
         where = each.path if each.folder == self._cwd and each.folder else full
         if full.startswith(_KERNEL):
             return
-        if self._named and not each.kinds & _HELD and self._is_named(os.path.realpath(full)):
+        if self._named and not each.kinds & _HELD and self._is_named(os.path.realpath(full), each):
             return
         if self._passes(full, each):
             return
@@ -332,10 +341,10 @@ class Reads:
         if each.kinds & Kind.ATTRIBUTES:
             yield Read("attributes", where, flag, attributes_digest(full, flag))
 
-    def _is_named(self, real: str) -> bool:
-        """Whether a path is an output of which a status does not count. Whether a folder was there does: where it was,
-        the run might have removed what was in it."""
-        return real in self._named and real not in self._made_folders
+    def _is_named(self, real: str, each: Input) -> bool:
+        """Whether a path is an output of which a status does not count. Whether a folder is there does, unless mkdir
+        alone asked for it: where it is, the run might remove what is in it."""
+        return real in self._named and not (each.is_asked and real in self._made_folders)
 
     def _content(self, full: str, where: str, flag: str = "") -> Read:
         digest = content_digest(full, flag, self._digests)

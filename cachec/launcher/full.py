@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -109,8 +108,6 @@ def _execute(
     try:
         if opened.settings.mode is Mode.OFF:
             raise PassThrough(Reason.MODE_OFF, "")
-        if sys.stdin is None:
-            raise PassThrough(Reason.UNDESCRIBED, "its standard input is closed", told=True)
         command = describe_here(opened, given, argv, program)
         name = command.stage
         if no_store is not None:  # in mode ``require``, and no command that is always let pass

@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 
 from cachec import recording
-from cachec.base.lookups import stdin_kind, umask
+from cachec.base.lookups import stdin_kind
 from cachec.base.texts import is_text
 from cachec.commands.process import run_process
-from cachec.commands.traced import Changed, Reads, Traced, run_traced, unstorable
+from cachec.commands.traced import CLOSED, Changed, Reads, Traced, run_traced, unstorable
 from cachec.key.dependencies import stdin_digest, terminal_digest
 from cachec.key.tools.environment import LOCALE_NAME, variable_digest
 from cachec.launcher import texts
@@ -46,7 +46,10 @@ def run_command(
     recorder = recording.current()
     assert recorder is not None
     environ = environment(opened.variables)
-    source = stdin if stdin is not None or stdin_kind() == "closed" else 0
+    source: str | int = stdin if stdin is not None else 0
+    if stdin is None and stdin_kind() == "closed":
+        source = CLOSED
+        recorder.keep_out(Reason.UNDESCRIBED, "its standard input is closed")
     before, begin = stdin_digest(opened.store.digests) if stdin is None else "", _offset()
     untouched = Untouched(command.outputs if command.options.restat else (), opened.store.digests)
     flags = texts.time_flags(command)
@@ -267,9 +270,7 @@ def _result(
         paths.append(os.path.relpath(path, here) if path.startswith(f"{here}/") else places.kept(path))
         bits = after.mode & 0o7777
         if kept and is_same_file and change.mode is not None:  # it kept the mode of the file that was there
-            bits = change.mode & ~umask()
-            if run.accesses.uses_umask:
-                recorder.keep_out(Reason.UNDESCRIBED, f"the mode of a new {path} is not known, as it set its own umask")
+            bits = change.mode
         modes.append(f"{kept}{bits:o}")
     check_stored(recorder, files)
     templates = [*map(places.template, streams), *(each for each in outputs if isinstance(each, bytes)), *linked]

@@ -116,6 +116,8 @@ class Input(NamedTuple):
     names: tuple[str, ...] | None
     #: What the run itself did later to what it had looked up. Both CREATED and REMOVED: it is gone again.
     effect: Effect
+    #: Whether more was asked than a call does that makes a name.
+    is_asked: bool = True
 
 
 class Change(NamedTuple):
@@ -126,7 +128,7 @@ class Change(NamedTuple):
     effect: Effect
     before: State | None
     after: State | None
-    #: Of a file that was emptied: the mode that it would have got from open(2), without the umask, if it were new.
+    #: Of a file that was emptied: the mode that it would have got from open(2) if it were new.
     mode: int | None
 
 

@@ -13,7 +13,16 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from cachec.tracing.accesses import Kind, Reason
-from cachec.tracing.paths import AT_FDCWD, BadAddress, Memory, Unreadable, Unresolvable, descriptor_path, locate
+from cachec.tracing.paths import (
+    AT_FDCWD,
+    BadAddress,
+    Memory,
+    Unreadable,
+    Unresolvable,
+    descriptor_path,
+    locate,
+    umask_of,
+)
 from cachec.tracing.recorder import Commit, Recorder
 from cachec.tracing.syscalls import READS_DESCRIPTOR, WRITES_DESCRIPTOR
 
@@ -234,7 +243,7 @@ class Calls:
         if flags & _NO_CONTENT:
             return self._recorder.look_up(folder, path, not flags & os.O_NOFOLLOW, _STATUS)
         if flags & _WRITES:
-            return self._recorder.open_to_write(folder, path, flags, mode & 0o7777)
+            return self._recorder.open_to_write(folder, path, flags, mode & 0o7777 & ~umask_of(pid))
         return self._recorder.look_up(folder, path, not flags & os.O_NOFOLLOW, _CONTENT)
 
     def _openat2(self, pid: int, arguments: tuple[int, ...]) -> Commit | None:

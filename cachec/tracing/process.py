@@ -47,7 +47,7 @@ class Command(NamedTuple):
     programs: list[bytes]
     environ: dict[bytes, bytes]
     folder: str | None
-    #: Descriptors for standard input, output and error; None: as they are.
+    #: Descriptors for standard input, output and error; None: as they are; below 0: closed.
     streams: tuple[int | None, int | None, int | None]
 
     @classmethod
@@ -73,7 +73,7 @@ class Command(NamedTuple):
         if any(not name or b"=" in name for name in variables):
             raise ValueError(f"a variable for {arguments[0]} has no name, or one with '=' in it")
         for fd in streams:
-            if fd is not None:
+            if fd is not None and fd >= 0:
                 os.fstat(fd)
         path = variables.get(b"PATH", os.fsencode(os.defpath))
         search = [os.path.join(each or b".", name) for each in path.split(b":")]
@@ -344,10 +344,13 @@ def _execute(command: Command) -> int:
 
 def _set_streams(streams: Sequence[int | None]) -> None:
     """Make descriptors 0, 1 and 2 of those that are given, in whatever order these are."""
-    copies = [None if fd is None else fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3) for fd in streams]
+    copies = [None if fd is None or fd < 0 else fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3) for fd in streams]
     for number, fd in enumerate(copies):
         if fd is not None:
             os.dup2(fd, number)
+        elif streams[number] is not None:
+            with contextlib.suppress(OSError):  # it is closed already
+                os.close(number)
 
 
 def _send_listener(machine: Architecture, to: int, listener: int, kind: bytes, token: int) -> None:

@@ -47,17 +47,26 @@ _MOST_INTERPRETERS = 5
 class _Lookup:
     """One path that was looked up: an ``Input`` in the making."""
 
-    __slots__ = ("error", "kinds", "names", "status", "target")
+    __slots__ = ("error", "is_asked", "kinds", "names", "status", "target")
 
-    def __init__(self, kinds: int, status: os.stat_result | None, error: int, target: bytes | None) -> None:
+    def __init__(
+        self,
+        kinds: int,
+        status: os.stat_result | None,
+        error: int,
+        target: bytes | None,
+        is_asked: bool = True,
+    ) -> None:
         self.kinds = kinds
         self.status = status
         self.error = error
         self.target = target
+        self.is_asked = is_asked
         self.names: tuple[str, ...] | None = None
 
-    def add(self, kind: int) -> None:
+    def add(self, kind: int, is_asked: bool) -> None:
         self.kinds |= kind
+        self.is_asked |= is_asked
 
 
 class _Claim:
@@ -100,11 +109,11 @@ class Recorder:
 
     # --- what a call is about to do
 
-    def look_up(self, folder: bytes, path: bytes, follow: bool, kind: int) -> Commit | None:
-        """The run uses ``path`` in the way of ``kind``."""
+    def look_up(self, folder: bytes, path: bytes, follow: bool, kind: int, is_asked: bool = True) -> Commit | None:
+        """The run uses ``path`` in the way of ``kind``. is_asked: see ``Input``."""
         key = (folder, path, follow)
         known = self._lookups.get(key)
-        if known is not None and known.kinds & kind == kind:
+        if known is not None and known.kinds & kind == kind and known.is_asked >= is_asked:
             return None
         full = folder + b"/" + path if folder else path
         status: os.stat_result | None = None
@@ -124,12 +133,12 @@ class Recorder:
             if follow and status is not None and self._is_below_own(full):
                 return self.look_up(b"", _real_path(full, follow=True), True, kind)  # a link of the run leads there
         if known is not None:
-            return partial(known.add, kind)
+            return partial(known.add, kind, is_asked)
         if status is not None and mode == stat.S_IFDIR:
             target = _real_path(full, follow=True)
         elif status is not None and mode == stat.S_IFLNK:
             target = _text_of_link(full)
-        return partial(self._lookups.setdefault, key, _Lookup(kind, status, number, target))
+        return partial(self._lookups.setdefault, key, _Lookup(kind, status, number, target, is_asked))
 
     def list_folder(self, folder: bytes) -> Commit | None:
         """The run reads the names in an open folder, given by its real path."""
@@ -153,7 +162,7 @@ class Recorder:
         return partial(self._add_listing, folder, status, tuple(sorted(names.values())))
 
     def open_to_write(self, folder: bytes, path: bytes, flags: int, mode: int) -> Commit | None:
-        """The run opens a file to write to it, or to make it. mode: of a new one, without the umask."""
+        """The run opens a file to write to it, or to make it. mode: that a new one gets."""
         follow = not flags & os.O_NOFOLLOW and flags & (os.O_CREAT | os.O_EXCL) != os.O_CREAT | os.O_EXCL
         full, status = _status(folder, path, follow)
         if status is None:
@@ -184,7 +193,7 @@ class Recorder:
     def make_name(self, folder: bytes, path: bytes) -> Commit | None:
         """The run makes a folder, a link, a node or a socket; that fails where something is there."""
         full, status = _status(folder, path, False)
-        look = self.look_up(folder, path, False, _STATUS)
+        look = self.look_up(folder, path, False, _STATUS, is_asked=False)
         return look if status is not None else _both(look, self._claim(full, False, Effect.CREATED, None))
 
     def remove(self, folder: bytes, path: bytes, *, is_folder: bool) -> Commit | None:
@@ -551,4 +560,5 @@ def _input(folder: bytes, path: bytes, follow: bool, look: _Lookup, effect: Effe
         target=None if look.target is None else os.fsdecode(look.target),
         names=look.names,
         effect=effect,
+        is_asked=look.is_asked,
     )

@@ -137,7 +137,6 @@ CASES = {
 #: Those of which nothing may be stored.
 UNSTORED = {
     "set-group-ID, by the command",
-    *(f"existing output at first: own mask, {mode:o}" for mode in _MODES),
     *(f"existing output: only what is there, {mode:o}" for mode in _MODES),  # it fails where nothing is there
 }
 
