@@ -130,7 +130,7 @@ def run_traced(
     stdin: str | int | None,
     descriptors: Sequence[int] = (),
 ) -> Traced:
-    """Run a command to its end. stdin: a file, or a descriptor, or ``CLOSED``; None: nothing. descriptors: others that it inherits.
+    """Run a command to its end. stdin: a file, a descriptor, ``CLOSED``; None: nothing. descriptors: others it has.
 
     Raises OSError where it can't be started.
     """
@@ -158,11 +158,9 @@ def run_traced(
         for stream in streams:
             stream.end()
     finally:
-        for fd in (
-            *([] if source == CLOSED else [source]),
-            *(fd for stream in streams for fd in (stream.given, stream.taken)),
-        ):
-            os.close(fd)
+        for fd in (source, *(fd for stream in streams for fd in (stream.given, stream.taken))):
+            if fd != CLOSED:
+                os.close(fd)
     ended = Ended(accesses.returncode, bytes(streams[0].data), bytes(streams[1].data), None)
     return Traced(ended, accesses, started)
 

@@ -169,9 +169,7 @@ def test_links_of_proc_count_as_what_they_lead_to(work: Path) -> None:
         "/bin/sh", "-c", "cat /proc/self/cwd/in; cat < in; cat /dev/fd/3 3< in; cat /proc/self/status"
     )
     assert text.startswith("texttexttext")
-    assert (
-        kinds(accesses, work / "in") == CONTENT | Kind.STATUS
-    )  # whether it is a link is in the path of the descriptor
+    assert kinds(accesses, work / "in") == CONTENT | Kind.STATUS  # whether it is a link counts
     assert not any(each.path.startswith("/proc/self") for each in accesses.inputs)
     with (work / "in").open() as file:
         accesses, text = output("cat", "/dev/stdin", stdin=file.fileno())
