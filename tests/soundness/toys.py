@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 import msgspec
 
+import cachec
 from cachec.model import Outcome
 from tests.soundness.runner import Report, judge
 from tests.soundness.toy_ways import C_MAIN, C_PRELUDE, PY_PRELUDE, READS, SH_PRELUDE, SHOWING_PATHS, WRITES, Way, Write
@@ -653,8 +654,16 @@ class _Stop(Exception):
     """The copies differ from now on."""
 
 
+#: Runs the cachec that this process has imported, be it of another checkout than the installed one.
+_MAIN = f"""import sys
+sys.path.insert(0, {str(Path(cachec.__file__).parents[1])!r})
+sys.argv[0] = "cachec"
+from cachec.__main__ import main
+sys.exit(main())"""
+
+
 def _cachec(*args: str) -> list[str]:
-    return [sys.executable, "-P", "-m", "cachec", *args]
+    return [sys.executable, "-P", "-c", _MAIN, *args]
 
 
 def _related(tree: Tree) -> Tree:
