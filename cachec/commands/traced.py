@@ -7,7 +7,7 @@ A read of a command is one of these kinds; each is taken again for a later look 
 
     content       a file that was opened: its mode and its content
     lookup        a path of which no more was asked than stat(2) or readlink(2) tell, there or not
-    names         the names in a folder
+    names         the names in a folder, and their types
     attributes    extended attributes
     search        where an executable is that was looked for by PATH (of a command alone)
     umask         the mask of new files, where it was asked for
@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 from cachec.base import fsio
 from cachec.base.hashing import FileDigests
-from cachec.base.lookups import found_at
+from cachec.base.lookups import described_state, found_at, names_in, owner_words
 from cachec.commands.process import Ended, run_process
 from cachec.key.dependencies import (
     attributes_digest,
@@ -53,6 +53,9 @@ _CLOCK_SECONDS = 0.02
 
 _PYCACHE = "__pycache__"
 
+#: In place of a descriptor: standard input is closed.
+CLOSED = -1
+
 #: How a run uses what a file or a folder held before.
 _HELD = Kind.CONTENT | Kind.EXECUTED | Kind.LISTING
 
@@ -65,6 +68,7 @@ _REASONS = {
     traced.Reason.PRIVILEGE: Reason.UNDESCRIBED,
     traced.Reason.MOVED_FOLDER: Reason.UNDESCRIBED,
     traced.Reason.LEFT_BEHIND: Reason.UNDESCRIBED,
+    traced.Reason.SIGNAL: Reason.UNDESCRIBED,
 }
 
 #: What each reason of the tracer means.
@@ -85,6 +89,7 @@ WORDS = {
     traced.Reason.PRIVILEGE: "it starts a program with other rights, which it does not get under the tracer",
     traced.Reason.MOVED_FOLDER: "it moves a folder that was there before",
     traced.Reason.LEFT_BEHIND: "it left a process behind",
+    traced.Reason.SIGNAL: "it got a signal from outside",
 }
 
 
@@ -125,7 +130,7 @@ def run_traced(
     stdin: str | int | None,
     descriptors: Sequence[int] = (),
 ) -> Traced:
-    """Run a command to its end. stdin: a file, or a descriptor; None: nothing. descriptors: others that it inherits.
+    """Run a command to its end. stdin: a file, a descriptor, ``CLOSED``; None: nothing. descriptors: others it has.
 
     Raises OSError where it can't be started.
     """
@@ -133,7 +138,10 @@ def run_traced(
 
     started = time.time()
     streams = [_Stream(), _Stream()]
-    source = os.dup(stdin) if isinstance(stdin, int) else os.open(stdin or os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    if stdin == CLOSED:
+        source = CLOSED
+    else:
+        source = os.dup(stdin) if isinstance(stdin, int) else os.open(stdin or os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     try:
         with forking_to_exec():
             accesses = trace(
@@ -151,7 +159,8 @@ def run_traced(
             stream.end()
     finally:
         for fd in (source, *(fd for stream in streams for fd in (stream.given, stream.taken))):
-            os.close(fd)
+            if fd != CLOSED:
+                os.close(fd)
     ended = Ended(accesses.returncode, bytes(streams[0].data), bytes(streams[1].data), None)
     return Traced(ended, accesses, started)
 
@@ -259,6 +268,9 @@ class Reads:
         self._passes = passes
         self._made_before = made_before
         self._made: dict[str, set[str]] = {}
+        self._made_folders = {
+            each.path for each in run.accesses.changes if each.after is not None and stat.S_ISDIR(each.after.mode)
+        }
         for change in run.accesses.changes:
             folder, name = os.path.split(change.path)
             self._made.setdefault(folder, set()).add(name)
@@ -299,7 +311,7 @@ class Reads:
         where = each.path if each.folder == self._cwd and each.folder else full
         if full.startswith(_KERNEL):
             return
-        if self._named and not each.kinds & _HELD and os.path.realpath(full) in self._named:
+        if self._named and not each.kinds & _HELD and self._is_named(os.path.realpath(full), each):
             return
         if self._passes(full, each):
             return
@@ -327,6 +339,11 @@ class Reads:
         if each.kinds & Kind.ATTRIBUTES:
             yield Read("attributes", where, flag, attributes_digest(full, flag))
 
+    def _is_named(self, real: str, each: Input) -> bool:
+        """Whether a path is an output of which a status does not count. Whether a folder is there does, unless mkdir
+        alone asked for it: where it is, the run might remove what is in it."""
+        return real in self._named and not (each.is_asked and real in self._made_folders)
+
     def _content(self, full: str, where: str, flag: str = "") -> Read:
         digest = content_digest(full, flag, self._digests)
         if os.stat(full).st_ctime > self._run.started - _CLOCK_SECONDS:
@@ -336,9 +353,9 @@ class Reads:
     def _names(self, each: Input, full: str, where: str) -> Read:
         assert each.names is not None
         own = self._made.get(os.path.realpath(full), set())
-        if {*os.listdir(full)} - own != {*each.names} - own:
+        if _without(own, names_in(full)) != _without(own, each.names):
             raise Changed(f"other files came or went in {full} while the command ran")
-        names = [name for name in each.names if not self._made_before(os.path.join(full, name))]
+        names = [name for name in each.names if not self._made_before(os.path.join(full, name.partition("/")[0]))]
         return Read("names", where, "", names_digest(names))
 
     def _of_bytecode(self, each: Input, where: str) -> Iterator[Read]:
@@ -367,19 +384,21 @@ class Reads:
         state = each.state
         if state is None:
             is_same = now == b"-%d" % each.error
-        elif stat.S_ISDIR(state.mode):
-            is_same = now == b"%o %d:%d" % (state.mode, state.dev, state.ino)
-        elif stat.S_ISLNK(state.mode):
-            is_same = now == b"link " + os.fsencode(each.target or "")
         else:
-            is_same = now == b"%o %d %d" % (state.mode, state.nlink, state.size)
-            if each.kinds & ~Kind.STATUS:
+            owner = owner_words(state.uid, state.gid)
+            numbers = state.nlink, state.size, state.dev, state.ino
+            is_same = now == described_state(state.mode, *numbers, owner, each.target or "")
+            if each.kinds & ~Kind.STATUS and not (stat.S_ISDIR(state.mode) or stat.S_ISLNK(state.mode)):
                 status = os.stat(full, follow_symlinks=each.follow)
                 is_same &= (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns) == (
                     *(state.dev, state.ino, state.mtime_ns, state.ctime_ns),
                 )
         if not is_same:
             raise Changed(f"{full} changed while the command ran")
+
+
+def _without(own: set[str], names: Iterable[str]) -> set[str]:
+    return {name for name in names if name.partition("/")[0] not in own}
 
 
 def is_empty(state: State) -> bool:
@@ -413,6 +432,8 @@ def unstorable(changes: Iterable[Change], is_output: Callable[[str], bool]) -> s
             return f"{path} has a second name (a hard link)"
         if kind != stat.S_IFLNK and after.mode & 0o7000 & ~(stat.S_ISGID if kind == stat.S_IFDIR else 0):
             return f"{path} has the mode {after.mode & 0o7777:o}, which is given to no file from a store"
+        if kind == stat.S_IFDIR and (after.mode ^ os.stat(os.path.dirname(path)).st_mode) & stat.S_ISGID:
+            return f"{path} and the folder that it is in differ in their set-group-ID bit"
         if os.lstat(path).st_uid != os.geteuid():
             return f"{path} belongs to another user"
         if set(os.listxattr(path, follow_symlinks=False)) - {"security.selinux"}:

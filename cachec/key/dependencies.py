@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from cachec.base import fsio
 from cachec.base.fsio import Identity
 from cachec.base.hashing import EMPTY, FileDigests, Hasher, digest_bytes
-from cachec.base.lookups import attributes_of, described, found_at, stdin_kind, umask
+from cachec.base.lookups import attributes_of, described, found_at, names_in, owner_words, stdin_kind, umask
 from cachec.base.paths import absolute, allowed, entries, links_on, relative_to
 from cachec.errors import UsageError
 from cachec.key import sources
@@ -138,7 +138,8 @@ def lookup_digest(path: str, flags: str, keyed: Callable[[str], str] | None = No
         if stat.S_ISDIR(status.st_mode):
             real = os.path.realpath(path)
             text = _real_from(path, real) if keyed is None else keyed(real)
-            return digest_bytes(b"%o %b" % (status.st_mode, os.fsencode(text)))
+            owner = owner_words(status.st_uid, status.st_gid)
+            return digest_bytes(b"%o%b %b" % (status.st_mode, owner, os.fsencode(text)))
         return digest_bytes(described(status, os.readlink(path) if stat.S_ISLNK(status.st_mode) else ""))
     except OSError as error:
         return digest_bytes(b"-%d" % (error.errno or 0))
@@ -164,8 +165,9 @@ def mode_digest(mode: int) -> str:
 
 
 def names_digest(names: Iterable[str]) -> str:
-    """The digest of the names in a folder, in any order; but for ``__pycache__``, which is Python's own."""
-    return digest_bytes(b"\0".join(os.fsencode(name) for name in sorted(names) if name != "__pycache__"))
+    """The digest of the names in a folder (``lookups.names_in``), in any order; but for ``__pycache__``, which is
+    Python's own."""
+    return digest_bytes(b"\0".join(os.fsencode(name) for name in sorted(names) if name != "__pycache__/"))
 
 
 def attributes_digest(path: str, flags: str) -> str:
@@ -294,9 +296,9 @@ class Dependencies:
 
     @staticmethod
     def names(path: str) -> str:
-        """The names in a folder; ``ABSENT`` where they can't be read."""
+        """The names in a folder and their types; ``ABSENT`` where they can't be read."""
         try:
-            return names_digest(os.listdir(path))
+            return names_digest(names_in(path))
         except OSError:
             return ABSENT
 

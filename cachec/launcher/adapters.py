@@ -121,7 +121,7 @@ class Adapter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
     format: of the inputs; the plugin of that name strips them, always (``strip``) or with ``--strip``. strip_as: what
     the command takes for a weight, in the plugin's words; it then reads the model from standard input where ``-`` is
-    named. default_output: flag -> suffix of the file that is written to the current folder where no output is named;
+    named. default_output: flag -> suffixes of files that are written to the current folder where no output is named;
     without one of them, or with an input of another suffix than ``suffixes``, it may run other programs. One with the
     suffix ``.o`` links too.
 

@@ -150,7 +150,7 @@ class _Reader:
                 if value is None and "next" in flag.takes and at < len(args):
                     value = args[at]
                     at += 1
-                if flag.means in _OUTPUTS and value and value != "-":
+                if flag.means in _OUTPUTS and value and value != "-" and not value.startswith("/dev/"):
                     outputs.setdefault(value, _OUTPUTS[flag.means])
                 elif flag.means == "weights" and value:
                     command.weights[os.path.join(command.cwd, value)] = flag.key
@@ -172,8 +172,9 @@ class _Reader:
         self.may_run_others |= bool(self._adapter.default_output and not endings and ".o" not in self._adapter.suffixes)
         self.may_run_others |= bool(self._adapter.suffixes and not suffixes.issubset(self._adapter.suffixes))
         if "result" not in outputs.values() and endings:
-            names = [os.path.splitext(os.path.basename(each))[0] + endings[0] for each in others if "." in each]
-            outputs |= dict.fromkeys(names, "result")
+            names = [os.path.splitext(os.path.basename(each))[0] for each in others if "." in each]
+            guesses = (name + end for name in names for each in endings for end in each.split())
+            outputs |= dict.fromkeys(guesses, "default")
         command.outputs = [Output(os.path.join(command.cwd, name), kind) for name, kind in outputs.items()]
 
     def _is_plain(self, word: str) -> bool:

@@ -53,8 +53,9 @@ class Piece(NamedTuple):
     text: str
 
 
-#: What an output is. result: what the command is called for. depfile: in the syntax of Make. other: any other.
-OutputKind = Literal["result", "depfile", "other"]
+#: What an output is. result: what the command is called for. default: the same where no argument names it, so that
+#: the name is a guess. depfile: in the syntax of Make. other: any other.
+OutputKind = Literal["result", "default", "depfile", "other"]
 
 
 class Output(NamedTuple):

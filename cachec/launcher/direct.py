@@ -9,7 +9,7 @@ Imports no module that takes a millisecond: not even ``typing``.
 
     direct/ab/<64 hex>    in the cache's default folder; the name is the BLAKE3 of arguments, folder, version, user
 
-    bytes 0-15    ``cachec direct11`` and a newline
+    bytes 0-15    ``cachec direct12`` and a newline
     bytes 16-47   BLAKE3-256 of the rest
     bytes 48-55   u64 little-endian: length of the fields; then the fields, then the blobs
     fields        separated by NUL, numbers in decimal, a list as its length and its items:
@@ -24,7 +24,7 @@ Imports no module that takes a millisecond: not even ``typing``.
                   artifacts (digest, size, identity, trust); ``1`` where equal outputs keep their time stamps
                   (``--restat``), else ``0``; what standard input has to be (``nothing``, ``closed``), and
                   whether that is a terminal (``1``, ``0``), each ``-`` where it does not count;
-                  the mask of new files, ``-`` for any;
+                  the mask of new files;
                   outputs (path, mode as of ``restore``, artifact number or ``-``, the file that is there while a
                   launcher compiles to the same place);
                   lengths of blobs; the record for the log, and the path of its copy where no variable says one
@@ -48,7 +48,7 @@ from cachec.base.xdg import cache_folder, expand_user
 from cachec.launcher.ending import write_streams
 from cachec.launcher.restore import check_place, is_kept, mode_for, restore_bytes, restore_file
 
-MAGIC = b"cachec direct11\n"
+MAGIC = b"cachec direct12\n"
 _HEADER = len(MAGIC) + 32 + 8
 
 #: A file that has to be read, as its identity proves nothing, is left to the whole road from this size: that
@@ -269,7 +269,7 @@ class _Memo:
                 raise _Stale
         self._restat = self._next() == b"1"
         wanted, is_terminal, mask = self._take(3)
-        if wanted not in {b"-", stdin_kind().encode()} or mask not in {b"-", b"%o" % umask()}:
+        if wanted not in {b"-", stdin_kind().encode()} or mask != b"%o" % umask():
             raise _Stale
         if is_terminal not in {b"-", b"%d" % os.isatty(0)}:
             raise _Stale

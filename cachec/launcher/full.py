@@ -16,7 +16,7 @@ from cachec.launcher import options
 from cachec.launcher.arguments import describe_here
 from cachec.launcher.command import Command, PassThrough
 from cachec.launcher.depth import is_too_deep, too_deep_message
-from cachec.launcher.ending import Ending, perform, say
+from cachec.launcher.ending import Ending, mistake_words, perform, say
 from cachec.launcher.outputs import outputs_held, outputs_of
 from cachec.launcher.places import NoFolder
 from cachec.launcher.restore import (
@@ -79,6 +79,10 @@ def _execute(
     given, argv = options.parse(args)
     program = which(argv[0], os.environ)
     if program is None:
+        folders = [""] if "/" in argv[0] else os.environ.get("PATH", os.defpath).split(":")
+        if any(os.path.exists(os.path.join(folder, argv[0])) for folder in folders):
+            say(f"error: {argv[0]!r} is there, but can't be executed; make it executable")
+            return Ending(_NOT_STARTED)
         say(f"error: {not_found(argv)}")
         return Ending(_NOT_FOUND)
     if is_too_deep(os.environ):
@@ -120,6 +124,10 @@ def _execute(
     except OSError as error:  # something can't be read: the command says it better
         way = PassThrough(Reason.NOT_UNDERSTOOD, str(error), told=True)
         is_refused = True
+    except Exception as error:
+        if isinstance(error, (CachecError, CommandFailed)):
+            raise
+        way = PassThrough(Reason.NOT_UNDERSTOOD, mistake_words(error), told=True)
     if is_refused:
         _bypass(opened, way, name)
     else:
@@ -176,6 +184,7 @@ def _through_engine(
     engine = opened.engine_for(command)
     draft = begin(opened, command)
     answer: Answer | None = None
+    is_stripping = command.options.strip  # then the weights have to be beside the result
     try:
         with (
             strip_inputs(command) as stripped,
@@ -207,8 +216,12 @@ def _through_engine(
         if draft is not None and answer is not None:
             draft.write(args, engine.tools.looker, answer)
         stdout, stderr = opened.places.filled(value["stdout"]), opened.places.filled(value["stderr"])
-    except OSError as error:
-        if error.filename != command.program:
+    except Exception as error:
+        if made and not is_stripping:  # the command has run, whatever went wrong after it
+            say(f"not stored: {mistake_words(error)}")
+            stdout, stderr = (opened.places.filled(made[-1][name]) for name in ("stdout", "stderr"))
+            return Ending(0, stdout, stderr, itself, stdin)
+        if not isinstance(error, OSError) or error.filename != command.program:
             raise
         say(f"error: {command.argv[0]!r} can't be started: {error.strerror}")
         return Ending(_NOT_STARTED)

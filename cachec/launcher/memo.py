@@ -83,7 +83,7 @@ class Draft:
         self._lookups: dict[tuple[str, bytes], bytes] = {}
         self._variables: list[str] = []
         self._installed: set[str] = set()
-        self._mask = self._stdin = self._is_terminal = b"-"
+        self._stdin = self._is_terminal = b"-"
         self._out: list[bytes] = []
         self._collect()
         self._before = {path: direct.identity(path) for path in (*self._files, *self._folders)}
@@ -184,10 +184,8 @@ class Draft:
             elif read.kind == "same":
                 for each in map(self._opened.places.present, read.name.split("\0")):
                     self._numbers[each] = direct.file_number(each)
-            elif read.kind == "search":
-                continue  # PATH is the same, and what was looked up in its folders
-            elif read.kind == "umask":
-                self._mask = b"%o" % umask()
+            elif read.kind in {"search", "umask"}:
+                continue  # PATH is the same, and what was looked up in its folders; the mask is in each memo
             elif read.kind == "stdin" and read.name:
                 self._is_terminal = _flag(os.isatty(0))
             elif read.kind == "stdin" and stdin_kind() != "file":
@@ -347,7 +345,7 @@ class Draft:
         if sum(map(len, blobs)) > _MAX_BLOBS:
             raise _Unfit
         self._list(artifacts)
-        self._put(_flag(self._command.options.restat), self._stdin, self._is_terminal, self._mask)
+        self._put(_flag(self._command.options.restat), self._stdin, self._is_terminal, b"%o" % umask())
         self._list(outputs)
         self._put(*_listed(b"%d" % len(blob) for blob in blobs))
         return blobs

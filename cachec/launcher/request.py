@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from cachec.base.distributions import Distributions
 from cachec.base.hashing import FileDigests, Hasher, digest_bytes, frame
+from cachec.base.lookups import umask
 from cachec.key.folders import path_digest
 from cachec.key.inventory import Inventory
 from cachec.key.tools.environment import LOCALE, environment_parts
@@ -243,6 +244,8 @@ class CommandRequests:
         if stdin is not None:
             digest = self._digests.of_path(stdin)
             yield Part(PartKind.FILE, "standard input", digest, digest[:12])
+        mask = f"{umask():03o}"
+        yield _argument("umask", digest_bytes(mask.encode()), mask)
 
 
 def _refinements(options: Options) -> Iterator[str]:

@@ -9,16 +9,12 @@ import os
 import stat
 
 from cachec.base.foreign import open_read, read_regular
-from cachec.base.lookups import umask
 
 #: ioctl of linux/fs.h: the target gets the source's extents (XFS, btrfs, bcachefs).
 _FICLONE = 0x40049409
 
 _CHUNK = 1 << 22
 _FIRST = 1 << 16
-
-#: Modes that come from the umask alone.
-PLAIN, EXECUTABLE = "plain", "executable"
 
 #: Before a mode that a new file gets, where one that is there keeps its own.
 KEPT = "kept "
@@ -30,30 +26,27 @@ def is_kept(word: str) -> bool:
 
 
 def mode_of(word: str) -> int:
-    """The permission bits that a stored mode stands for here. Raises ValueError for what is no stored mode."""
-    word = word.removeprefix(KEPT)
-    if word not in (PLAIN, EXECUTABLE):
-        bits = int(word, 8)
-        if not 0 <= bits <= 0o7777:
-            raise ValueError(f"{word!r} is no mode")
-        return bits & 0o777
-    return (0o777 if word == EXECUTABLE else 0o666) & ~umask()
+    """The permission bits of a stored mode. Raises ValueError for what is no stored mode."""
+    bits = int(word.removeprefix(KEPT), 8)
+    if not 0 <= bits <= 0o7777:
+        raise ValueError(f"{word!r} is no mode")
+    return bits & 0o777
 
 
 def mode_for(word: str, target: str) -> int:
     """The permission bits of an output. Raises ValueError as ``mode_of``.
 
-    A file that nobody may write to may be one of ``--hardlink``: it becomes a file that can be written, and no more
-    readable.
+    A file with another name that nobody may write to may be one of ``--hardlink``: it is replaced by a new file.
     """
+    mode = mode_of(word)
+    if not is_kept(word):
+        return mode
     try:
         status = os.stat(target)
     except OSError:
-        return mode_of(word)
-    if not is_kept(word):
-        return mode_of(word)
+        return mode
     old = status.st_mode & 0o777
-    return old if old & 0o222 else mode_of(PLAIN) & (old | (old & 0o444) >> 1)
+    return old if old & 0o222 or status.st_nlink == 1 else mode
 
 
 def same_content(target: str, source: str, size: int) -> bool:
@@ -211,7 +204,7 @@ def restore_folder(target: str, mode: int, *, is_new: bool, restat: bool = False
     if not is_there:
         os.mkdir(target, 0o700)
     if is_new or not is_there:
-        os.chmod(target, mode)
+        os.chmod(target, mode | os.stat(target).st_mode & stat.S_ISGID)  # which it has from the folder above
     if not restat:
         os.utime(target)
 

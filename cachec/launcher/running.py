@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,19 +11,21 @@ from typing import Any
 import msgspec
 
 from cachec import recording
-from cachec.base.lookups import stdin_kind, umask
+from cachec.base.lookups import stdin_kind
+from cachec.base.texts import is_text
 from cachec.commands.process import run_process
-from cachec.commands.traced import Changed, Reads, Traced, run_traced, unstorable
+from cachec.commands.traced import CLOSED, Changed, Reads, Traced, run_traced, unstorable
 from cachec.key.dependencies import stdin_digest, terminal_digest
 from cachec.key.tools.environment import LOCALE_NAME, variable_digest
 from cachec.launcher import texts
 from cachec.launcher.command import Command
 from cachec.launcher.direct import default_folder
+from cachec.launcher.ending import mistake_words
 from cachec.launcher.helpers import BY_TIME, advice
 from cachec.launcher.outputs import OutputPlaces, Untouched, check_stored
 from cachec.launcher.places import leaked
 from cachec.launcher.request import environment, files_in_key
-from cachec.launcher.restore import EXECUTABLE, KEPT, PLAIN
+from cachec.launcher.restore import KEPT
 from cachec.launcher.searches import searched
 from cachec.launcher.stage import CommandFailed, Opened
 from cachec.model import Read, Reason
@@ -43,7 +46,10 @@ def run_command(
     recorder = recording.current()
     assert recorder is not None
     environ = environment(opened.variables)
-    source = stdin if stdin is not None or stdin_kind() == "closed" else 0
+    source: str | int = stdin if stdin is not None else 0
+    if stdin is None and stdin_kind() == "closed":
+        source = CLOSED
+        recorder.keep_out(Reason.UNDESCRIBED, "its standard input is closed")
     before, begin = stdin_digest(opened.store.digests) if stdin is None else "", _offset()
     untouched = Untouched(command.outputs if command.options.restat else (), opened.store.digests)
     flags = texts.time_flags(command)
@@ -56,17 +62,37 @@ def run_command(
             recorder.keep_out(Reason.VOLATILE_INPUT, "the time or the date is in its result")
         # For what it says without the flags.
         run = run_traced(argv, environ=environ, cwd=command.cwd, stdin=source, descriptors=descriptors)
-    elif run.ended.returncode and run.accesses.may_be_interrupted and not run.accesses.changes and source != 0:
+    elif _was_interrupted(run):
         recorder.keep_out(Reason.UNTRACED, "a signal interrupted one of its look-ups, which a tracer makes possible")
         bare = run_process(argv, command.program, environ=environ, cwd=command.cwd, stdin=stdin, in_session=True)
         run = run._replace(ended=bare)
     if run.ended.returncode:
         raise CommandFailed(run.ended)
-    if descriptors and run.accesses.uses_descriptor:
-        recorder.keep_out(Reason.UNDESCRIBED, "it used an open file that it was given beside its streams")
-    if stdin is None:
-        _note_stdin(run.accesses, before, recorder)
-    untouched.put_back()
+    try:
+        if descriptors and run.accesses.uses_descriptor:
+            recorder.keep_out(Reason.UNDESCRIBED, "it used an open file that it was given beside its streams")
+        if stdin is None:
+            _note_stdin(run.accesses, before, recorder)
+        untouched.put_back()
+        taken = _offset() - begin if stdin is None and run.accesses.uses_stdin else 0
+        return {**_observed(opened, command, run, recorder, sees_time=sees_time), "taken": taken}
+    except OSError as error:  # of a file that it made, and that can't be read, say
+        recorder.keep_out(Reason.NOT_UNDERSTOOD, str(error))
+    except Exception as error:  # noqa: BLE001  # the command has run: what it said is the user's, whatever is wrong here
+        recorder.keep_out(Reason.NOT_UNDERSTOOD, mistake_words(error))
+    return _unstored(run)
+
+
+def _was_interrupted(run: Traced) -> bool:
+    """Whether a command failed since a signal interrupted one of its look-ups, and may run once more."""
+    ended, accesses = run.ended, run.accesses
+    if not (ended.returncode and accesses.may_be_interrupted) or accesses.changes or accesses.problems:
+        return False
+    return not accesses.uses_stdin and os.strerror(errno.EINTR).encode() in ended.stderr + ended.stdout
+
+
+def _observed(opened: Opened, command: Command, run: Traced, recorder: Recorder, *, sees_time: bool) -> dict[str, Any]:
+    """Put what a run looked up into the trace, and return what it wrote."""
     allowed = OutputPlaces(command, opened.variables)
     changes = [change for change in run.accesses.changes if not allowed.is_cache(change.path)]
     for reason, detail in run.problems(network=command.options.network == "trust"):
@@ -84,10 +110,12 @@ def run_command(
         _Record(opened, command, run, recorder, sees_time=sees_time).record(named, allowed.is_cache)
     _check_written(command, changes, recorder)
     if recorder.kept_out() is not None:  # what it wrote may be what no store holds
-        nothing: dict[str, Any] = {"outputs": [], "modes": [], "paths": []}
-        return {"stdout": run.ended.stdout, "stderr": run.ended.stderr, **nothing}
-    taken = _offset() - begin if stdin is None and run.accesses.uses_stdin else 0
-    return {**_result(opened, command, run, changes, recorder), "taken": taken}
+        return _unstored(run)
+    return _result(opened, command, run, changes, recorder)
+
+
+def _unstored(run: Traced) -> dict[str, Any]:
+    return {"stdout": run.ended.stdout, "stderr": run.ended.stderr, "outputs": [], "modes": [], "paths": []}
 
 
 def _note_stdin(accesses: Accesses, before: str, recorder: Recorder) -> None:
@@ -222,23 +250,28 @@ def _result(
         is_depfile = path in depfiles or (is_source and path.endswith(".d"))  # of -MD, without -MF
         would_take = before is None and (not replaces or is_depfile)
         kept = KEPT if (would_take or is_same_file) and not change.effect & Effect.ATTRIBUTES else ""
-        word = mode_word(after.mode)
         if stat.S_ISLNK(after.mode):
             outputs.append(os.readlink(path))
             linked.append(os.fsencode(outputs[-1]))
         elif stat.S_ISDIR(after.mode):
             outputs.append(None)
         else:
-            if word not in {PLAIN, EXECUTABLE} and is_same_file and kept:
-                why = f"output {path} had the mode {word} before, which the command may not have chosen"
-                recorder.keep_out(Reason.UNDESCRIBED, why)
+            if texts.holds_times(path, command.argv):
+                why = f"clang puts the times of headers into {path}, unless it gets -Xclang -fno-pch-timestamp"
+                recorder.keep_out(Reason.VOLATILE_INPUT, why)
             text = _content(path) if is_depfile else b""
             template = places.template(text)
             outputs.append(File(path, name=f"output-{len(outputs)}") if template == text else template)
             whole += [path] if template == text else []
             files.append(path)
+        for name in (path, outputs[-1]):
+            if isinstance(name, str) and not is_text(name):
+                recorder.keep_out(Reason.NOT_UNDERSTOOD, f"{name!a} is not UTF-8")
         paths.append(os.path.relpath(path, here) if path.startswith(f"{here}/") else places.kept(path))
-        modes.append(PLAIN if stat.S_ISLNK(after.mode) else kept + word)
+        bits = after.mode & 0o7777
+        if kept and is_same_file and change.mode is not None:  # it kept the mode of the file that was there
+            bits = change.mode
+        modes.append(f"{kept}{bits:o}")
     check_stored(recorder, files)
     templates = [*map(places.template, streams), *(each for each in outputs if isinstance(each, bytes)), *linked]
     bases = {} if places.base is None else {"base_dir": places.base}
@@ -256,6 +289,8 @@ def _check_written(command: Command, changes: Sequence[Change], recorder: Record
     made = {change.path for change in changes}
     for output in command.outputs:
         real = os.path.realpath(output.path)
+        if output.kind == "default":
+            continue
         if real not in made and not any(path.startswith(f"{real}/") for path in made):
             recorder.keep_out(Reason.UNDESCRIBED, f"{output.path} was not written")
 
@@ -263,10 +298,3 @@ def _check_written(command: Command, changes: Sequence[Change], recorder: Record
 def _content(path: str) -> bytes:
     with open(path, "rb") as file:
         return file.read()
-
-
-def mode_word(mode: int) -> str:
-    """The mode of an output: plain or executable by the umask of now, else in octal digits."""
-    mask = umask()
-    bits = mode & 0o7777
-    return PLAIN if bits == 0o666 & ~mask else EXECUTABLE if bits == 0o777 & ~mask else f"{bits:o}"

@@ -25,7 +25,9 @@ def searched(
     path = environ.get("PATH", os.defpath)
     folders = {folder.rstrip("/") for folder in path.split(":")}
     names: set[str] = set()
-    is_listed = any(not folder.startswith("/") for folder in folders) or any(path.encode() in text for text in texts)
+    is_listed = any(not folder.startswith("/") for folder in folders) or any(
+        os.fsencode(path) in text for text in texts
+    )
     for each in inputs:
         folder, name = os.path.split(os.path.join(each.folder, each.path))
         if folder in folders:

@@ -13,7 +13,16 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from cachec.tracing.accesses import Kind, Reason
-from cachec.tracing.paths import AT_FDCWD, BadAddress, Memory, Unreadable, Unresolvable, descriptor_path, locate
+from cachec.tracing.paths import (
+    AT_FDCWD,
+    BadAddress,
+    Memory,
+    Unreadable,
+    Unresolvable,
+    descriptor_path,
+    locate,
+    umask_of,
+)
 from cachec.tracing.recorder import Commit, Recorder
 from cachec.tracing.syscalls import READS_DESCRIPTOR, WRITES_DESCRIPTOR
 
@@ -24,6 +33,7 @@ _NOFOLLOW, _REMOVE_FOLDER, _FOLLOW, _EMPTY_PATH = 0x100, 0x200, 0x400, 0x1000  #
 _RENAME_EXCHANGE = 2
 _RESOLVE_IN_ROOT = 0x10
 _SA_RESTART = 0x10000000
+_CREAT = os.O_CREAT | os.O_WRONLY | os.O_TRUNC  # of creat(2)
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _NO_CONTENT = os.O_PATH | os.O_DIRECTORY  # O_TMPFILE has the latter
 _STATUS, _CONTENT = Kind.STATUS.value, Kind.CONTENT.value
@@ -119,13 +129,13 @@ class Calls:
         given; None where it is not known what one is."""
         self._recorder = recorder
         self._given = given
-        self._locate = partial(locate, supervisor)
+        self._supervisor = supervisor
         self._memory = memory
         self._abstract_sockets: set[bytes] = set()
         named: dict[str, Handler] = {
-            "open": lambda pid, a: self._open(pid, AT_FDCWD, a[0], a[1]),
-            "creat": lambda pid, a: self._open(pid, AT_FDCWD, a[0], os.O_CREAT | os.O_WRONLY | os.O_TRUNC),
-            "openat": lambda pid, a: self._open(pid, a[0], a[1], a[2]),
+            "open": lambda pid, a: self._open(pid, AT_FDCWD, a[0], a[1], a[2]),
+            "creat": lambda pid, a: self._open(pid, AT_FDCWD, a[0], _CREAT, a[1]),
+            "openat": lambda pid, a: self._open(pid, a[0], a[1], a[2], a[3]),
             "openat2": self._openat2,
             "execve": lambda pid, a: self._execute(pid, AT_FDCWD, a[0], 0),
             "execveat": lambda pid, a: self._execute(pid, a[0], a[1], a[4]),
@@ -205,14 +215,25 @@ class Calls:
 
         return handle
 
+    def _locate(self, pid: int, descriptor: int, path: bytes) -> tuple[bytes, bytes]:
+        """See ``paths.locate``."""
+        folder, located = locate(self._supervisor, pid, descriptor, path)
+        if located != path and path.startswith((b"/proc/", b"/dev/")):
+            self._recorder.use_real_path(located)
+        return folder, located
+
     def _path(self, pid: int, descriptor: int, address: int, flags: int = 0) -> tuple[bytes, bytes]:
         """The folder and the path; with AT_EMPTY_PATH in ``flags``, those of the open file where the path is empty."""
         path = self._memory.string(pid, address)
         if path:
             return self._locate(pid, descriptor & 0xFFFFFFFF, path)
-        return b"", descriptor_path(pid, descriptor & 0xFFFFFFFF) if flags & _EMPTY_PATH else b""
+        if not flags & _EMPTY_PATH:
+            return b"", b""
+        real = descriptor_path(pid, descriptor & 0xFFFFFFFF)
+        self._recorder.use_real_path(real)
+        return b"", real
 
-    def _open(self, pid: int, descriptor: int, address: int, flags: int) -> Commit | None:
+    def _open(self, pid: int, descriptor: int, address: int, flags: int, mode: int) -> Commit | None:
         text = self._memory.string(pid, address)
         folder, path = self._locate(pid, descriptor & 0xFFFFFFFF, text) if text else (b"", b"")
         if not path:
@@ -222,14 +243,14 @@ class Calls:
         if flags & _NO_CONTENT:
             return self._recorder.look_up(folder, path, not flags & os.O_NOFOLLOW, _STATUS)
         if flags & _WRITES:
-            return self._recorder.open_to_write(folder, path, flags)
+            return self._recorder.open_to_write(folder, path, flags, mode & 0o7777 & ~umask_of(pid))
         return self._recorder.look_up(folder, path, not flags & os.O_NOFOLLOW, _CONTENT)
 
     def _openat2(self, pid: int, arguments: tuple[int, ...]) -> Commit | None:
-        flags, _mode, resolve = struct.unpack("<QQQ", self._memory.read(pid, arguments[2], 24))
+        flags, mode, resolve = struct.unpack("<QQQ", self._memory.read(pid, arguments[2], 24))
         if resolve & _RESOLVE_IN_ROOT:
             return self._recorder.problem(Reason.UNSUPPORTED_CALL, "openat2 with RESOLVE_IN_ROOT")
-        return self._open(pid, arguments[0], arguments[1], flags)
+        return self._open(pid, arguments[0], arguments[1], flags, mode)
 
     def _execute(self, pid: int, descriptor: int, address: int, flags: int) -> Commit | None:
         folder, path = self._path(pid, descriptor, address, flags)

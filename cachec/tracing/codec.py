@@ -13,7 +13,7 @@ from typing import Any
 from cachec.tracing.accesses import Accesses, Change, Effect, Input, Kind, Problem, Reason, State
 
 #: Another form of the records, or another meaning, gets another number.
-_FORM = "record 5"
+_FORM = "record 6"
 
 
 class DamagedRecord(ValueError):
@@ -35,7 +35,7 @@ def decode(data: bytes) -> Accesses:
         return Accesses(
             returncode,
             tuple(_input(*each) for each in inputs),
-            tuple(Change(path, Effect(effect), _state(old), _state(new)) for path, effect, old, new in changes),
+            tuple(_change(*each) for each in changes),
             tuple(Problem(Reason(reason), detail) for reason, detail in problems),
             *flags,
         )
@@ -47,6 +47,10 @@ def _input(*fields: Any) -> Input:
     each = Input(*fields)
     names = None if each.names is None else tuple(each.names)
     return each._replace(kinds=Kind(each.kinds), state=_state(fields[4]), names=names, effect=Effect(each.effect))
+
+
+def _change(path: str, effect: int, before: list[int] | None, after: list[int] | None, mode: int | None) -> Change:
+    return Change(path, Effect(effect), _state(before), _state(after), mode)
 
 
 def _state(fields: list[int] | None) -> State | None:

@@ -8,6 +8,7 @@ answered, and all later ones: a call without a listener fails with ENOSYS.
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import gc
 import mmap
@@ -66,7 +67,10 @@ class Listener:
     def answer(self, report: int) -> bool:
         """Let the call go on. False where its thread does not wait any more: nothing that was read counts then."""
         self._shared[_ANSWER_AT : _ANSWER_AT + 8] = report.to_bytes(8, "little")
-        return not self._ioctl(self.fd, _SEND, self._answer)
+        while self._ioctl(self.fd, _SEND, self._answer):
+            if ctypes.get_errno() != errno.EINTR:  # by a signal to this process; the thread waits still
+                return False
+        return True
 
     def answer_with(self, report: int, fd: int) -> None:
         """Let the call return a copy of ``fd``, in place of what the kernel would do (Linux 5.14)."""

@@ -47,7 +47,7 @@ class Command(NamedTuple):
     programs: list[bytes]
     environ: dict[bytes, bytes]
     folder: str | None
-    #: Descriptors for standard input, output and error; None: as they are.
+    #: Descriptors for standard input, output and error; None: as they are; below 0: closed.
     streams: tuple[int | None, int | None, int | None]
     #: What the child calls in place of a program.
     function: Callable[[], None] | None = None
@@ -81,7 +81,7 @@ class Command(NamedTuple):
         if any(not name or b"=" in name for name in variables):
             raise ValueError(f"a variable for {arguments[0]} has no name, or one with '=' in it")
         for fd in streams:
-            if fd is not None:
+            if fd is not None and fd >= 0:
                 os.fstat(fd)
         path = variables.get(b"PATH", os.fsencode(os.defpath))
         search = [os.path.join(each or b".", name) for each in path.split(b":")]
@@ -196,7 +196,8 @@ class Signals:
         self._saved: dict[signal.Signals, Any] = {}
         self._pid = 0
         self._pending: list[int] = []
-        self._caught = 0
+        #: The last signal that came, whoever took it; 0 for none.
+        self.caught = 0
 
     @contextlib.contextmanager
     def set(self) -> Iterator[Signals]:
@@ -212,7 +213,7 @@ class Signals:
     def _set(self, number: signal.Signals, before: Any) -> None:
         if number in _TERMINAL_SIGNALS and before not in {None, signal.SIG_IGN}:
             is_for_us = self.ends_with_us and not _is_in_foreground()
-            self._saved[number] = signal.signal(number, self._forward if is_for_us else signal.SIG_IGN)
+            self._saved[number] = signal.signal(number, self._forward if is_for_us else self._note)
         elif number in _FORWARDED_SIGNALS and before == signal.SIG_DFL:
             self._saved[number] = signal.signal(number, self._forward)
         elif number == signal.SIGCHLD and before == signal.SIG_IGN:  # then there would be no exit status
@@ -229,18 +230,21 @@ class Signals:
         while pid and self._pending:
             self._forward(self._pending.pop(), None)
 
-    def _forward(self, number: int, _frame: FrameType | None) -> None:
-        self._caught = number
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        self.caught = number
+
+    def _forward(self, number: int, frame: FrameType | None) -> None:
+        self._note(number, frame)
         if not self._pid:
             self._pending.append(number)
             return
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._pid, number)
 
-    def end_with(self, returncode: int) -> None:
-        """End by a signal that came, unless the command ended well. To be called when they are as before."""
-        if self.ends_with_us and self._caught and (returncode or self._pending):
-            os.kill(os.getpid(), self._caught)
+    def end_if_pending(self) -> None:
+        """End by a signal that came when there was no command to take it. To be called when they are as before."""
+        if self.ends_with_us and self._pending:
+            os.kill(os.getpid(), self._pending[0])
 
 
 def _is_in_foreground() -> bool:
@@ -370,10 +374,13 @@ def _execute(command: Command) -> int:
 
 def _set_streams(streams: Sequence[int | None]) -> None:
     """Make descriptors 0, 1 and 2 of those that are given, in whatever order these are."""
-    copies = [None if fd is None else fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3) for fd in streams]
+    copies = [None if fd is None or fd < 0 else fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3) for fd in streams]
     for number, fd in enumerate(copies):
         if fd is not None:
             os.dup2(fd, number)
+        elif streams[number] is not None:
+            with contextlib.suppress(OSError):  # it is closed already
+                os.close(number)
 
 
 def _send_listener(machine: Architecture, to: int, listener: int, kind: bytes, token: int) -> None:

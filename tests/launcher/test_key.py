@@ -55,6 +55,7 @@ def test_the_parts(before: dict[str, str]) -> None:
         "arg/-O2",
         "order/order of arguments",
         "arg/current folder",
+        "arg/umask",
         "file/a.txt",
     }
 

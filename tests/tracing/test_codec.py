@@ -13,14 +13,15 @@ from cachec.tracing.codec import DamagedRecord, decode, encode
 from tests.effort import WHOLE
 from tests.tracing.conftest import run
 
+_STATE = State(1, 2, 3, 4, 5, 6, 2**63, 8, 9)
 FULL = Accesses(
     returncode=-9,
     inputs=(
-        Input("in", "/w", True, Kind.CONTENT | Kind.STATUS, State(1, 2, 3, 4, 5, 6, 2**63), 0, None, None, Effect(0)),
+        Input("in", "/w", True, Kind.CONTENT | Kind.STATUS, _STATE, 0, None, None, Effect(0)),
         Input("/d", "", False, Kind.LISTING, None, 2, "/real", ("a", "b"), Effect.CREATED | Effect.REMOVED),
         Input("", "", False, Kind(31), None, 2, "", (), Effect(15)),
     ),
-    changes=(Change("/w/out", Effect.CREATED, None, State(1, 2, 3, 4, 5, 6, 7)),),
+    changes=(Change("/w/out", Effect.CREATED, None, _STATE, 0o644),),
     problems=(Problem(Reason.NETWORK, "127.0.0.1 port 1"),),
     may_be_interrupted=True,
     notifications=12,
