@@ -339,6 +339,7 @@ ALONE = pytest.mark.skipif(
 )
 
 
+@pytest.mark.long
 def test_what_needs_a_process_without_other_tests() -> None:
     names = " or ".join(name for name, test in globals().items() if ALONE.mark in getattr(test, "pytestmark", ()))
     done = subprocess.run(
@@ -926,8 +927,15 @@ def program(x):
 }
 
 
+#: What differs most: a kernel that torch traces into the program, and one that only a backward calls. That each edit of
+#: the others changes the key is shown above, without a compile.
+COMPILED = ("a composite kernel", "a backward")
+
+
 @pytest.mark.long
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize(
+    "name", [each if each in COMPILED else pytest.param(each, marks=pytest.mark.costly) for each in PROGRAMS]
+)
 def test_an_edited_operation_is_compiled_again(tmp_path: Path, name: str) -> None:
     """In new processes with an empty folder of Inductor, whose results are those of torch without a compiler."""
     need("c++")
