@@ -171,6 +171,7 @@ def reasons(cache: cachec.Cache) -> set[str]:
     return {line["reason"] for line in map(json.loads, lines) if "reason" in line}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("name", ["pure_callback", "debug.print", "io_callback in order", "in scan"])
 def test_a_stage_returns_it_and_stores_nothing(name: str, compiled: bool, cache: cachec.Cache) -> None:

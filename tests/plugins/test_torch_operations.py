@@ -422,6 +422,7 @@ def keyed(key: OperationsKey, tmp_path: Path) -> Callable[..., Any]:
 NAMED = "another function of torch"
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", [name for name in WAYS if name != NAMED])
 def test_with_each_way_to_register_all_python_of_the_project_counts(keyed: Callable[..., Any], name: str) -> None:
     """Wherever the project is: the labels hold no path of it."""
@@ -680,6 +681,7 @@ lib.impl("op", linked.f, "CPU")
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_no_key_can_hold_is_refused(key: OperationsKey, tmp_path: Path, name: str) -> None:
     text, reason, message = REFUSED[name]
@@ -776,7 +778,8 @@ def test_an_installed_distribution_counts_by_its_record(keyed: Callable[..., Any
     assert {label for label in first if first[label] != second[label]} == {"distribution kinds-ops 1.0"}
 
 
-def test_a_native_library_counts_by_content(keyed: Callable[..., Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize("load", ["torch.ops.load_library", "import ctypes; ctypes.CDLL"])
+def test_a_native_library_counts_by_content(keyed: Callable[..., Any], tmp_path: Path, load: str) -> None:
     need("cc")
 
     def built(number: int) -> str:
@@ -788,7 +791,7 @@ def test_a_native_library_counts_by_content(keyed: Callable[..., Any], tmp_path:
         return str(path)
 
     def parts(path: str, more: str = "") -> Any:
-        return keyed(f"torch.ops.load_library(os.environ['LIBRARY']){more}", LIBRARY=path)
+        return keyed(f"{load}(os.environ['LIBRARY']){more}", LIBRARY=path)
 
     one, two = built(1), built(2)
     first = parts(one)
@@ -927,9 +930,8 @@ def program(x):
 }
 
 
-#: What differs most: a kernel that torch traces into the program, and one that only a backward calls. That each edit of
-#: the others changes the key is shown above, without a compile.
-COMPILED = ("a composite kernel", "a backward")
+#: That each edit of each changes the key is shown above, without a compile.
+COMPILED = ("a backward",)
 
 
 @pytest.mark.long
@@ -980,7 +982,7 @@ TORCH_LIBRARY(kinds, m) { m.def("op(Tensor x) -> Tensor", &op); }
 """
 
 
-@pytest.mark.long
+@pytest.mark.costly
 def test_an_operation_of_a_native_library_is_compiled_again(tmp_path: Path) -> None:
     """Its kernel is composite, so it is traced into the program; ctypes loads it, and not torch."""
     need("c++", "cc")

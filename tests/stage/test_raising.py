@@ -83,7 +83,8 @@ PLACES = {
 }
 #: How many objects one stage uses: its call costs little more than with one of them.
 TOGETHER = 8
-SHORT = ("a global", "imported inside")
+#: What `make test` runs.
+SHORT = {("method", "imported inside"), ("property", "a global"), ("metaclass", "imported inside")}
 COUNT = itertools.count()
 
 
@@ -97,9 +98,12 @@ def _outcome(call: Callable[[], object]) -> tuple[object, str]:
 
 
 @pytest.mark.parametrize(
-    "place", [each if each in SHORT else pytest.param(each, marks=pytest.mark.long) for each in PLACES]
+    ("kind", "place"),
+    [
+        pair if pair in SHORT else pytest.param(*pair, marks=pytest.mark.long)
+        for pair in itertools.product(KINDS, PLACES)
+    ],
 )
-@pytest.mark.parametrize("kind", KINDS)
 def test_an_object_whose_code_raises_ends_no_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, place: str
 ) -> None:
