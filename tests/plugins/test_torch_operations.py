@@ -778,8 +778,7 @@ def test_an_installed_distribution_counts_by_its_record(keyed: Callable[..., Any
     assert {label for label in first if first[label] != second[label]} == {"distribution kinds-ops 1.0"}
 
 
-@pytest.mark.parametrize("load", ["torch.ops.load_library", "import ctypes; ctypes.CDLL"])
-def test_a_native_library_counts_by_content(keyed: Callable[..., Any], tmp_path: Path, load: str) -> None:
+def test_a_native_library_counts_by_content(keyed: Callable[..., Any], tmp_path: Path) -> None:
     need("cc")
 
     def built(number: int) -> str:
@@ -791,7 +790,7 @@ def test_a_native_library_counts_by_content(keyed: Callable[..., Any], tmp_path:
         return str(path)
 
     def parts(path: str, more: str = "") -> Any:
-        return keyed(f"{load}(os.environ['LIBRARY']){more}", LIBRARY=path)
+        return keyed(f"torch.ops.load_library(os.environ['LIBRARY']){more}", LIBRARY=path)
 
     one, two = built(1), built(2)
     first = parts(one)
@@ -982,7 +981,7 @@ TORCH_LIBRARY(kinds, m) { m.def("op(Tensor x) -> Tensor", &op); }
 """
 
 
-@pytest.mark.costly
+@pytest.mark.long
 def test_an_operation_of_a_native_library_is_compiled_again(tmp_path: Path) -> None:
     """Its kernel is composite, so it is traced into the program; ctypes loads it, and not torch."""
     need("c++", "cc")
