@@ -57,7 +57,6 @@ PROPERTIES = (
         hit $CC -MD -c a.c -o a.o
         hit $CC -MD -c a.c -o a.o
         """,
-        quick=True,
     ),
     Property(
         "depfile-without-an-output-name",
@@ -397,7 +396,6 @@ PROPERTIES = (
         new $CC -E -dM a.c
         new $CC -E -C -dD a.c
         """,
-        quick=True,
     ),
     Property(
         "preprocessed-to-a-file",
@@ -482,7 +480,6 @@ PROPERTIES = (
         new $CC -c a.c b.c
         fail $CC -c a.c b.c -o both.o
         """,
-        quick=True,
     ),
     Property(
         "one-of-several-sources-fails",
@@ -613,7 +610,6 @@ PROPERTIES = (
         sh echo 'int g' >> a.c
         fail $CC -Wall -c a.c -o /dev/null
         """,
-        quick=True,
     ),
     Property(
         "output-to-a-missing-folder",
