@@ -180,7 +180,7 @@ class Imports:
 
         Where functions can't be watched, of all code of the files that were imported.
         """
-        late = set() if self._started is None else self._started.late()
+        late = [] if self._started is None else self._started.late()
         found = {name for code in late for name in code_names(code)}
         if not self._sees_functions():
             for loaded in self._loaded:
@@ -188,8 +188,8 @@ class Imports:
                     found |= code_names(code)
         return found
 
-    def _codes(self) -> set[CodeType]:
-        return set() if self._started is None else self._started.codes()
+    def _codes(self) -> list[CodeType]:
+        return [] if self._started is None else self._started.codes()
 
     def _sees_functions(self) -> bool:
         return (
