@@ -17,8 +17,8 @@ from typing import Any, Protocol
 #: ``sys.monitoring``'s tools that no debugger, coverage or profiler takes.
 _TOOL_IDS = (4, 3, 5)
 
-#: A module that switches between stacks, where a profiler loses sight.
-_SWITCHES = "greenlet"
+#: Modules that switch between stacks or interpreters, where a profiler loses sight.
+_SWITCHES = ("greenlet", "_xxsubinterpreters")
 
 
 class Started(Protocol):
@@ -147,7 +147,7 @@ class _Profiled:
             and self._is_in_place()
             and not any(each.was_replaced for each in (self._main, *profilers))
             and sum(any(code is end for code in each.started()) for each in profilers) == self._states.made()
-            and _SWITCHES not in sys.modules
+            and not any(name in sys.modules for name in _SWITCHES)
         )
 
     def _is_in_place(self) -> bool:

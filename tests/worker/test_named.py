@@ -168,6 +168,13 @@ def test_what_reads_names_from_data_makes_constants_count(word: str, project: Pr
     assert not any(project.counts(*edit) for edit in (*NEW, *NEUTRAL))
 
 
+def test_a_library_that_reads_settings_makes_constants_count(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "django.conf", type(sys)("django.conf"))
+    project.run("1")
+    assert project.counts("OTHER: int = 4", "OTHER: int = 5")
+    assert not any(project.counts(*edit) for edit in (*NEW, *NEUTRAL))
+
+
 @pytest.mark.parametrize("top", ["from helper import *\n", "import importlib\nm = importlib.import_module('helper')\n"])
 def test_who_imports_all_names_reads_those_that_it_uses(top: str, project: Project) -> None:
     project.run("len(x), m.LIMIT", top=top)
