@@ -98,11 +98,9 @@ def _execute(args: list[str]) -> int:
 
     from cachec.launcher.descriptors import given
     from cachec.launcher.direct import answer
-    from cachec.launcher.helpers import run_helper
 
     _occupy_stdin()
     _uncoerce_locale()
-    run_helper(args)  # does not return where it was one
     descriptors = given(os.environ)
     if answer(args):
         return 0

@@ -120,12 +120,14 @@ class EventLog:
             self._tell(describe(outcome), _INFO if hit else _WARNING)
 
     def _is_news_here(self, outcome: Outcome) -> bool:
-        """Whether this user has not heard before, in this store, why nothing is traced: a build has many commands."""
-        if outcome.reason is not Reason.UNTRACED or self._folder is None:
+        """Whether this user has not heard the like before, in this store: a build has many commands."""
+        if outcome.reason not in _TOLD_ONCE_A_STORE or self._folder is None:
             return True
-        words = outcome.detail.partition(" (")[0]  # behind it stands what is this command's own
+        kind = outcome.reason.value.partition(":")[2]
+        # Behind the bracket stands what is this command's own; a file that may hold the time is such all the same.
+        words = outcome.detail.partition(" (")[0] if outcome.reason is Reason.UNTRACED else ""
         try:
-            return create_once(os.path.join(self._folder, f"untraced-{os.geteuid()}-{zlib.crc32(words.encode()):08x}"))
+            return create_once(os.path.join(self._folder, f"{kind}-{os.geteuid()}-{zlib.crc32(words.encode()):08x}"))
         except OSError:
             return True
 
@@ -261,12 +263,15 @@ _TOLD = frozenset(
     {
         *(Reason.INPUT_CHANGED, Reason.KEY_UNREADABLE, Reason.STALE_MEMO, Reason.UNNAMED_CODE, Reason.UNDESCRIBED),
         *(Reason.UNSUPPORTED_VERSION, Reason.NO_STORE_FOLDER, Reason.PROCESS_BOUND, Reason.UNRESOLVED_CODE),
-        *(Reason.UNDECLARED_PROGRAM, Reason.UNSTORABLE, Reason.UNTRACED, Reason.NETWORK),
+        *(Reason.UNDECLARED_PROGRAM, Reason.UNSTORABLE, Reason.UNTRACED, Reason.NETWORK, Reason.VOLATILE_INPUT),
     }
 )
 
-#: The same for every call of a process, so it is told once by each. ``UNTRACED`` is told once to a user of a store.
+#: The same for every call of a process, so it is told once by each.
 _TOLD_ONCE = frozenset({Reason.NO_STORE_FOLDER})
+
+#: The same for many commands of a build, so each user of a store is told once.
+_TOLD_ONCE_A_STORE = frozenset({Reason.UNTRACED, Reason.VOLATILE_INPUT})
 
 
 def _is_news(reason: Reason) -> bool:

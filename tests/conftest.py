@@ -8,14 +8,14 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 import cachec
-from tests.effort import rounds
+from tests.effort import WHOLE, rounds
 
 ROOT = Path(__file__).parents[1]
 _CLOCK_REALTIME_COARSE = 5  # <linux/time.h>; Python's ``time`` has no name for it
@@ -46,8 +46,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Half as many again as there are processors: a third of the time a test waits, for a disk or for a process."""
-    return len(os.sched_getaffinity(0)) * 3 // 2
+    """Half as many again as there are processors: a third of the time a test waits, for a disk or for a process. Long
+    tests wait longer, for processes that they kill and for what those sync to the disk."""
+    return len(os.sched_getaffinity(0)) * (4 if WHOLE else 3) // 2
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -69,6 +70,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if name in seen:
                 item.add_marker("long")
             seen.add(name)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is collected stays, so a search of it for garbage finds none: that is a fifth of the time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 def pytest_collection_finish() -> None:

@@ -379,7 +379,7 @@ def test_a_miss_is_one_line_and_a_hit_is_silent(tmp_path: Path, capsys: pytest.C
             {reason for reason in Reason if reason.kind == "miss"}
             | {Reason.INPUT_CHANGED, Reason.KEY_UNREADABLE, Reason.STALE_MEMO, Reason.UNNAMED_CODE, Reason.UNDESCRIBED}
             | {Reason.UNSUPPORTED_VERSION, Reason.NO_STORE_FOLDER, Reason.PROCESS_BOUND, Reason.UNRESOLVED_CODE}
-            | {Reason.UNDECLARED_PROGRAM, Reason.UNSTORABLE, Reason.UNTRACED, Reason.NETWORK},
+            | {Reason.UNDECLARED_PROGRAM, Reason.UNSTORABLE, Reason.UNTRACED, Reason.NETWORK, Reason.VOLATILE_INPUT},
         ),
         ("all", set(Reason)),
     ],
@@ -408,8 +408,11 @@ def test_why_nothing_is_traced_is_told_once_a_user_and_store(
     for detail in ("no tracer (a)", "no tracer (b)", "foreign calls (a)", "no tracer (a)"):
         EventLog(tmp_path).emit(outcome(Reason.UNTRACED, detail=detail))  # each is another process
         heard.append(bool(capsys.readouterr().err))
-    assert heard == [True, False, True, False]
-    assert len(list(read_log(tmp_path))) == 4
+    for detail in ("a.c may hold the time", "b.c may hold the time"):
+        EventLog(tmp_path).emit(outcome(Reason.VOLATILE_INPUT, detail=detail))
+        heard.append(bool(capsys.readouterr().err))
+    assert heard == [True, False, True, False, True, False]
+    assert len(list(read_log(tmp_path))) == 6
     EventLog(tmp_path, log="all").emit(outcome(Reason.UNTRACED, detail="no tracer (a)"))
     assert capsys.readouterr().err
 

@@ -11,7 +11,8 @@ import click
 import cachec
 from cachec import config, report
 from cachec.cli.session import Session, json_option, pass_session, print_table, told_as_json
-from cachec.errors import CachecError
+from cachec.errors import CachecError, ConfigError
+from cachec.launcher import adapters, exec_settings
 
 
 @click.command("config")
@@ -20,7 +21,7 @@ from cachec.errors import CachecError
 @json_option
 @pass_session
 def command(session: Session, cmake: bool, make: bool) -> None:
-    """Print each setting and where it comes from: default < file < environment < argument.
+    """Print each setting and where it comes from: default < file < environment < argument; also [exec] and [adapters].
 
     The file is the nearest cachec.toml, or pyproject.toml with a table [tool.cachec], upwards from here; a variable is
     CACHEC_ and the upper-cased key.
@@ -32,7 +33,8 @@ def command(session: Session, cmake: bool, make: bool) -> None:
       cmake -B build -Dcachec_DIR="$(cachec config --cmake-dir)"
 
     \b
-    JSON: {"settings": {key: {"value", "origin"}}, "warnings": [text]}
+    JSON: {"settings": {key: {"value", "origin"}}, "exec": {key: {"value", "origin"}}, "adapters": {name: file},
+           "warnings": [text]}
     max_size is bytes, lock_timeout is seconds. origin is "default", "file: <path>:<line>",
     "environment: CACHEC_<KEY>" or "argument".
     """
@@ -44,11 +46,21 @@ def command(session: Session, cmake: bool, make: bool) -> None:
     values = {key: _plain(getattr(settings, key)) for key in config.KEYS if key != "dir"}
     values = {"dir": _plain(settings.store_folder), **values}
     values["remote"] = [config.without_secret(url) for url in settings.remote]
-    warnings = (*config.unknown_variables(), *((settings.no_store,) if settings.no_store else ()))
+    warnings = [*config.unknown_variables(), *((settings.no_store,) if settings.no_store else ())]
+    of_exec: dict[str, tuple[object, str]] = {}
+    of_adapters: dict[str, str] = {}
+    try:
+        of_exec = exec_settings.described(os.getcwd())
+        of_adapters = adapters.configured()
+    except ConfigError as error:
+        warnings.append(str(error))
     details = report.settings_details(values, settings.origins, warnings)
-    if told_as_json(details):
+    tables = {"exec": {key: {"value": value, "origin": where} for key, (value, where) in of_exec.items()}}
+    if told_as_json({**details, **tables, "adapters": of_adapters}):
         return
     rows = [(key, _shown(key, each["value"]), each["origin"]) for key, each in details["settings"].items()]
+    rows += [(f"exec.{key}", str(value), f"file: {where}") for key, (value, where) in of_exec.items()]
+    rows += [(f"adapters.{name}", "(read)", f"file: {where}") for name, where in of_adapters.items()]
     print_table(("setting", "value", "origin"), rows, tells="value", detail="origin")
     for warning in details["warnings"]:
         click.echo(f"cachec: warning: {warning}", err=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
 
 import click
@@ -11,13 +12,14 @@ import click
 from cachec import config
 from cachec.cli.session import json_option, told_as_json
 from cachec.launcher import client
+from cachec.launcher.descriptors import given
 
 
 @click.command("server")
 @click.argument("what", type=click.Choice(["status", "stop"]), default="status")
 @json_option
 def command(what: str) -> None:
-    """List the servers of the store, or stop them.
+    """List the servers of the store, or stop them; where there is none, say what keeps one from starting here.
 
     The first miss of cachec exec leaves a process behind that answers the next ones, which need not import anything
     then. It ends by itself once nobody has asked it for some minutes; it is never needed (CACHEC_SERVER=off).
@@ -28,17 +30,33 @@ def command(what: str) -> None:
       cachec server stop
 
     \b
-    JSON: {"servers": [{"pid", "socket"}]}: those that are there, or that were stopped
+    JSON: {"servers": [{"pid", "socket"}], "why"}: those that are there, or that were stopped; what keeps one from
+    starting here, empty for nothing
     """
     folder = client.server_folder(os.environ, os.getcwd()) or os.fspath(config.load().dir)
     is_stopped = what == "stop"
     found = [(pid, f"{folder}/{name}") for name, pid in _found(folder, is_stopped=is_stopped)]
-    if told_as_json({"servers": [{"pid": pid, "socket": path} for pid, path in found]}):
+    why = _why_none()
+    if told_as_json({"servers": [{"pid": pid, "socket": path} for pid, path in found], "why": why}):
         return
     for pid, path in found:
         click.echo(f"{pid} stopped" if is_stopped else f"{pid} waits at {path}")
     if not found:
-        click.echo("no server")
+        click.echo(f"no server: {why or 'the next miss of cachec exec starts one'}")
+
+
+def _why_none() -> str:
+    """What keeps ``cachec exec`` from a server where it is called as this command is; empty for nothing."""
+    if config.load().server == "off":
+        return "the setting server is off"
+    if opened := given(os.environ):
+        numbers = ", ".join(map(str, sorted(opened)))
+        return f"the caller hands on open files beside the standard streams (descriptor {numbers}; see /proc/self/fd)"
+    if {"", os.getcwd()} & {*sys.path}:
+        return "Python searches the current folder for modules (python -m, PYTHONPATH)"
+    if not client.surroundings():
+        return "another program traces this process, or there is no /proc"
+    return ""
 
 
 def _found(folder: str, *, is_stopped: bool) -> Iterator[tuple[str, int]]:

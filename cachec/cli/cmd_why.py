@@ -38,7 +38,7 @@ class _KeysOrCommandLine(AskingLine):
 @click.command("why", cls=_KeysOrCommandLine)
 @click.argument("key", metavar="KEY", required=False)
 @click.argument("other", metavar="[OTHER]", required=False)
-@click.option("--all", "is_all", is_flag=True, help="Why the calls of the last build were no hits, the dearest first.")
+@click.option("--all", "is_all", is_flag=True, help="Why the calls of the last build were no hits, the slowest first.")
 @click.option("--since", metavar="WHEN", help="With --all, of all builds since then: 30m, 24h, or a date.")
 @click.option("--stats-file", "file", metavar="FILE", help="With --all, of the build that wrote this one.")
 @json_option

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -19,8 +19,6 @@ from cachec.store.locks import forking_to_exec
 GRACE_SECONDS = 2.0
 
 _FORWARDED = (signal.SIGTERM, signal.SIGHUP)
-
-_PR_SET_PDEATHSIG = 1
 
 
 class Ended(NamedTuple):
@@ -41,20 +39,17 @@ def run_process(
     stdin: bytes | str | None = None,
     pass_fds: Sequence[int] = (),
     timeout: float | None = None,
-    ends_with_us: bool = False,
     in_session: bool = False,
 ) -> Ended:
     """Run ``program`` with ``args`` and exactly ``environ``. stdin: the bytes to feed, or a file to read; None: empty.
 
     Raises OSError where the program can't be started, or SIGCHLD is ignored, so that no status is told: a caller in
     the main thread has that ended instead. Raises subprocess.TimeoutExpired after its group was killed. SIGTERM and
-    SIGHUP that would end this process go to the group first (only the main thread can see to that). ends_with_us: the
-    kernel sends it SIGTERM where this process, whose main thread has to be the caller, is killed. in_session: it stays
-    in the session of this process, and somebody else sees to its end then (``ask_session_to_end``). That is quicker:
-    Python has to be copied to call for a signal of the kernel's, and each of its pages that is written to from then on.
+    SIGHUP that would end this process go to the group first (only the main thread can see to that). in_session: it
+    stays in the session of this process, and somebody else sees to its end where this is killed
+    (``ask_session_to_end``).
     """
     _have_statuses()
-    in_session = in_session or (ends_with_us and _leads_alone())
     data = stdin if isinstance(stdin, bytes) else None
     source = -1 if isinstance(stdin, bytes) else os.open(stdin or os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -71,7 +66,6 @@ def run_process(
                     pass_fds=tuple(pass_fds),
                     start_new_session=not in_session,
                     process_group=0 if in_session else None,
-                    preexec_fn=_ending_with(os.getpid()) if ends_with_us else None,  # noqa: PLW1509 - one thread
                 )
             with process:
                 stdout, stderr = _communicate(process, forward, data, timeout)
@@ -91,17 +85,11 @@ def _have_statuses() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
-def _leads_alone() -> bool:
-    """Whether this process leads a session without a terminal. What it starts stays there, for ``end_session``."""
-    _, session, terminal = _place_of(os.getpid())
-    return session == os.getpid() and not terminal
-
-
-def _place_of(pid: int | str) -> tuple[str, int, int]:
-    """State, session and terminal of a process. Raises OSError where it is gone."""
+def _place_of(pid: int) -> tuple[str, int]:
+    """State and session of a process. Raises OSError where it is gone."""
     with open(f"/proc/{pid}/stat", "rb") as file:
         fields = file.read().rpartition(b")")[2].split()
-    return fields[0].decode(), int(fields[3]), int(fields[4])
+    return fields[0].decode(), int(fields[3])
 
 
 def end_session(leader: int) -> None:
@@ -131,27 +119,13 @@ def _signal_session(leader: int, number: int) -> bool:
 def _runs_in(pid: int, session: int) -> bool:
     """Whether a process is in a session, runs, and may be ended by us."""
     try:
-        state, place, _ = _place_of(pid)
+        state, place = _place_of(pid)
         if place != session or state in "ZX":
             return False
         os.kill(pid, 0)
     except OSError:
         return False
     return True
-
-
-def _ending_with(parent: int) -> Callable[[], None]:
-    """What the child calls before it starts the program: prctl(2), PR_SET_PDEATHSIG."""
-    import ctypes
-
-    prctl = ctypes.CDLL(None, use_errno=True).prctl
-
-    def end_with_parent() -> None:
-        prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
-        if os.getppid() != parent:  # killed meanwhile
-            os._exit(1)
-
-    return end_with_parent
 
 
 def _communicate(

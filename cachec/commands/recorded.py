@@ -21,7 +21,7 @@ from cachec.base.fsio import Identity, identity_if_there
 from cachec.base.paths import absolute, entries, is_below
 from cachec.commands.call import CommandCall, Declared
 from cachec.commands.process import Ended, run_process
-from cachec.commands.traced import Changed, Reads, Traced, run_traced_apart
+from cachec.commands.traced import Changed, Reads, Traced, is_changed_in_place, run_traced_apart
 from cachec.errors import CachecWarning, UsageError
 from cachec.key.dependencies import ABSENT, listing_digest, search_environ
 from cachec.key.tools.loader import DEFAULT_CACHE, default_folders
@@ -291,7 +291,6 @@ class _Passed:
     def __init__(self, recorder: Recorder, call: CommandCall, run: Traced, declared: Declared, tools: _Tools) -> None:
         self._recorder = recorder
         self._tools = tools
-        self._outputs = _real_paths(declared.outputs)
         self._changed = {change.path for change in run.accesses.changes}
         self._temporary = frozenset(_real_paths(_temporary(call.environ)))
         self._above = _folders_above([call.cwd, *_temporary(call.environ), os.path.expanduser("~"), *declared.inputs])
@@ -312,8 +311,7 @@ class _Passed:
         if each.effect & Effect.CREATED and each.effect & Effect.REMOVED and os.path.dirname(real) in self._temporary:
             return True  # a name that was made up
         if real in self._changed:  # all such are in places where it may write
-            was_read = each.state is not None and each.kinds & (_READ | Kind.LISTING)
-            return not was_read or is_below(real, self._outputs)
+            return not each.kinds & (_READ | Kind.LISTING)
         return is_product(self._recorder, full, real)
 
     def _is_library_cache_needed(self, inputs: Iterable[Input]) -> bool:
@@ -347,7 +345,11 @@ def _side_effect(recorder: Recorder, call: CommandCall, changes: Iterable[Change
     caches = _real_paths(xdg.home_caches(call.environ))
     for change in changes:
         path = change.path
-        if is_product(recorder, path, path) or is_below(path, outputs):
+        if is_product(recorder, path, path):
+            continue
+        if is_below(path, outputs):
+            if change.after is not None and stat.S_ISREG(change.after.mode) and is_changed_in_place(change):
+                return f"it changed {path} in place, so the result depends on what that held before"
             continue
         if any(name in xdg.CACHE_NAMES for name in path.split("/")) or is_below(path, caches):
             continue

@@ -7,7 +7,7 @@ A read of a command is one of these kinds; each is taken again for a later look 
 
     content       a file that was opened: its mode and its content
     lookup        a path of which no more was asked than stat(2) or readlink(2) tell, there or not
-    names         the names in a folder
+    names         the names in a folder, and their types
     attributes    extended attributes
     search        where an executable is that was looked for by PATH (of a command alone)
     umask         the mask of new files, where it was asked for
@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 from cachec.base import fsio
 from cachec.base.hashing import FileDigests
-from cachec.base.lookups import found_at
+from cachec.base.lookups import described_state, found_at, names_in, owner_words
 from cachec.commands.process import Ended, run_process
 from cachec.key.dependencies import (
     attributes_digest,
@@ -53,6 +53,12 @@ _CLOCK_SECONDS = 0.02
 
 _PYCACHE = "__pycache__"
 
+#: In place of a descriptor: standard input is closed.
+CLOSED = -1
+
+#: How a run uses what a file or a folder held before.
+_HELD = Kind.CONTENT | Kind.EXECUTED | Kind.LISTING
+
 #: Why a run is not stored, by what the tracer says; all else means that it did not see everything.
 _REASONS = {
     traced.Reason.NETWORK: Reason.NETWORK,
@@ -62,6 +68,7 @@ _REASONS = {
     traced.Reason.PRIVILEGE: Reason.UNDESCRIBED,
     traced.Reason.MOVED_FOLDER: Reason.UNDESCRIBED,
     traced.Reason.LEFT_BEHIND: Reason.UNDESCRIBED,
+    traced.Reason.SIGNAL: Reason.UNDESCRIBED,
 }
 
 #: What each reason of the tracer means.
@@ -82,6 +89,7 @@ WORDS = {
     traced.Reason.PRIVILEGE: "it starts a program with other rights, which it does not get under the tracer",
     traced.Reason.MOVED_FOLDER: "it moves a folder that was there before",
     traced.Reason.LEFT_BEHIND: "it left a process behind",
+    traced.Reason.SIGNAL: "it got a signal from outside",
 }
 
 
@@ -110,7 +118,7 @@ class Traced(NamedTuple):
 
     def opened(self) -> set[str]:
         """The real paths of files that the run opened, and did not make."""
-        inputs = (each for each in self.accesses.inputs if each.kinds & Kind.CONTENT)
+        inputs = (each for each in self.accesses.inputs if each.kinds & Kind.CONTENT and each.state is not None)
         return {os.path.realpath(os.path.join(each.folder, each.path)) for each in inputs}
 
 
@@ -122,7 +130,7 @@ def run_traced(
     stdin: str | int | None,
     descriptors: Sequence[int] = (),
 ) -> Traced:
-    """Run a command to its end. stdin: a file, or a descriptor; None: nothing. descriptors: others that it inherits.
+    """Run a command to its end. stdin: a file, a descriptor, ``CLOSED``; None: nothing. descriptors: others it has.
 
     Raises OSError where it can't be started.
     """
@@ -130,7 +138,10 @@ def run_traced(
 
     started = time.time()
     streams = [_Stream(), _Stream()]
-    source = os.dup(stdin) if isinstance(stdin, int) else os.open(stdin or os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    if stdin == CLOSED:
+        source = CLOSED
+    else:
+        source = os.dup(stdin) if isinstance(stdin, int) else os.open(stdin or os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     try:
         with forking_to_exec():
             accesses = trace(
@@ -148,7 +159,8 @@ def run_traced(
             stream.end()
     finally:
         for fd in (source, *(fd for stream in streams for fd in (stream.given, stream.taken))):
-            os.close(fd)
+            if fd != CLOSED:
+                os.close(fd)
     ended = Ended(accesses.returncode, bytes(streams[0].data), bytes(streams[1].data), None)
     return Traced(ended, accesses, started)
 
@@ -243,8 +255,8 @@ class Reads:
         passes: Callable[[str, Input], bool] = lambda _path, _input: False,
         made_before: Callable[[str], bool] = lambda _path: False,
     ) -> None:
-        """keyed: how a real path counts for a path; see ``lookup_digest``. named: real paths that are outputs,
-        whatever the run looks at there. is_cache: whether what the run changes at a real path is there to save time
+        """keyed: how a real path counts for a path; see ``lookup_digest``. named: real paths that are outputs, of which
+        a status does not count. is_cache: whether what the run changes at a real path is there to save time
         alone. passes: whether what was looked up at a path is no input. made_before: whether a path in a listed folder
         does not count, since it was made just before."""
         self._run = run
@@ -256,6 +268,9 @@ class Reads:
         self._passes = passes
         self._made_before = made_before
         self._made: dict[str, set[str]] = {}
+        self._made_folders = {
+            each.path for each in run.accesses.changes if each.after is not None and stat.S_ISDIR(each.after.mode)
+        }
         for change in run.accesses.changes:
             folder, name = os.path.split(change.path)
             self._made.setdefault(folder, set()).add(name)
@@ -294,7 +309,9 @@ class Reads:
     def _of_input(self, each: Input) -> Iterator[Read]:
         full = os.path.join(each.folder, each.path)
         where = each.path if each.folder == self._cwd and each.folder else full
-        if full.startswith(_KERNEL) or (self._named and os.path.realpath(full) in self._named):
+        if full.startswith(_KERNEL):
+            return
+        if self._named and not each.kinds & _HELD and self._is_named(os.path.realpath(full), each):
             return
         if self._passes(full, each):
             return
@@ -322,6 +339,11 @@ class Reads:
         if each.kinds & Kind.ATTRIBUTES:
             yield Read("attributes", where, flag, attributes_digest(full, flag))
 
+    def _is_named(self, real: str, each: Input) -> bool:
+        """Whether a path is an output of which a status does not count. Whether a folder is there does, unless mkdir
+        alone asked for it: where it is, the run might remove what is in it."""
+        return real in self._named and not (each.is_asked and real in self._made_folders)
+
     def _content(self, full: str, where: str, flag: str = "") -> Read:
         digest = content_digest(full, flag, self._digests)
         if os.stat(full).st_ctime > self._run.started - _CLOCK_SECONDS:
@@ -331,9 +353,9 @@ class Reads:
     def _names(self, each: Input, full: str, where: str) -> Read:
         assert each.names is not None
         own = self._made.get(os.path.realpath(full), set())
-        if {*os.listdir(full)} - own != {*each.names} - own:
+        if _without(own, names_in(full)) != _without(own, each.names):
             raise Changed(f"other files came or went in {full} while the command ran")
-        names = [name for name in each.names if not self._made_before(os.path.join(full, name))]
+        names = [name for name in each.names if not self._made_before(os.path.join(full, name.partition("/")[0]))]
         return Read("names", where, "", names_digest(names))
 
     def _of_bytecode(self, each: Input, where: str) -> Iterator[Read]:
@@ -362,13 +384,11 @@ class Reads:
         state = each.state
         if state is None:
             is_same = now == b"-%d" % each.error
-        elif stat.S_ISDIR(state.mode):
-            is_same = now == b"%o %d:%d" % (state.mode, state.dev, state.ino)
-        elif stat.S_ISLNK(state.mode):
-            is_same = now == b"link " + os.fsencode(each.target or "")
         else:
-            is_same = now == b"%o %d %d" % (state.mode, state.nlink, state.size)
-            if each.kinds & ~Kind.STATUS:
+            owner = owner_words(state.uid, state.gid)
+            numbers = state.nlink, state.size, state.dev, state.ino
+            is_same = now == described_state(state.mode, *numbers, owner, each.target or "")
+            if each.kinds & ~Kind.STATUS and not (stat.S_ISDIR(state.mode) or stat.S_ISLNK(state.mode)):
                 status = os.stat(full, follow_symlinks=each.follow)
                 is_same &= (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns) == (
                     *(state.dev, state.ino, state.mtime_ns, state.ctime_ns),
@@ -377,30 +397,43 @@ class Reads:
             raise Changed(f"{full} changed while the command ran")
 
 
+def _without(own: set[str], names: Iterable[str]) -> set[str]:
+    return {name for name in names if name.partition("/")[0] not in own}
+
+
 def is_empty(state: State) -> bool:
     """Whether that is a file without content, such as a stamp of a build, of which a new time is all that changes."""
     return stat.S_ISREG(state.mode) and not state.size
 
 
-def unstorable(changes: Iterable[Change], is_output: Callable[[str], bool], is_named: Callable[[str], bool]) -> str:
+def is_changed_in_place(change: Change) -> bool:
+    """Whether something of what was there before is left."""
+    before, after = change.before, change.after
+    if before is None or after is None or change.effect & Effect.CREATED:
+        return False
+    return not (is_empty(before) and is_empty(after))
+
+
+def unstorable(changes: Iterable[Change], is_output: Callable[[str], bool]) -> str:
     """Why what a run did can't be done again from a store; empty where it can. is_output: whether a path is a place for
-    outputs. is_named: whether somebody said that it is one."""
+    outputs."""
     for change in changes:
-        path, before, after = change.path, change.before, change.after
+        path, after = change.path, change.after
         if after is None:
             return f"it removed {path}, which was there before"
         if not is_output(path):
-            return f"it wrote {path}, which is not known as an output"
+            return f"it wrote {path}, which is not known as an output; --outputs names outputs"
         kind = stat.S_IFMT(after.mode)
         if kind not in {stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK}:
             return f"it made {path}, which is no file, folder or link"
-        is_replaced = bool(change.effect & Effect.CREATED) or is_named(path)
-        if before is not None and not is_replaced and not (is_empty(before) and is_empty(after)):
-            return f"it changed {path} in place"
+        if is_changed_in_place(change):
+            return f"it changed {path} in place, so the result depends on what that held before"
         if kind == stat.S_IFREG and after.nlink > 1:
             return f"{path} has a second name (a hard link)"
         if kind != stat.S_IFLNK and after.mode & 0o7000 & ~(stat.S_ISGID if kind == stat.S_IFDIR else 0):
             return f"{path} has the mode {after.mode & 0o7777:o}, which is given to no file from a store"
+        if kind == stat.S_IFDIR and (after.mode ^ os.stat(os.path.dirname(path)).st_mode) & stat.S_ISGID:
+            return f"{path} and the folder that it is in differ in their set-group-ID bit"
         if os.lstat(path).st_uid != os.geteuid():
             return f"{path} belongs to another user"
         if set(os.listxattr(path, follow_symlinks=False)) - {"security.selinux"}:

@@ -12,7 +12,7 @@ from cachec.errors import StoreFault
 
 #: What is looked at, also where there is no store yet.
 _ANYWHERE = (
-    *(machine.settings, rights.rights, disk.room),
+    *(machine.settings, machine.commands, rights.rights, disk.room),
     *(machine.clock, machine.kernel, machine.tracer, machine.compilers),
 )
 

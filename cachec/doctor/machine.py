@@ -8,6 +8,7 @@ import platform
 import re
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,15 @@ import cachec
 from cachec import config, report
 from cachec.base import __version__
 from cachec.base.inotify import IN_ATTRIB, Inotify
-from cachec.commands.traced import BARE, WORDS
+from cachec.commands.traced import BARE, WORDS, run_traced_apart
 from cachec.doctor.case import Case, Finding
+from cachec.errors import ConfigError
 from cachec.key.tools.platform import accelerators_digest, platform_facts, platform_part, processor_digest
+from cachec.launcher import adapters, exec_settings
 from cachec.model import Mode
 from cachec.programs.plugin import Plugin
 from cachec.programs.supported import is_within
-from cachec.store.locks import forking_to_exec
 from cachec.tracing.accesses import Reason
-from cachec.tracing.supervisor import trace
 
 #: Seconds that two clocks may differ by, and a file may be ahead.
 _AHEAD = 120.0
@@ -63,6 +64,16 @@ def settings(case: Case) -> Iterator[Finding]:
                 f"{name} is {getattr(chosen, name)} ({chosen.origins[name]}), and {folder} {why}: nothing is written",
                 "name a place that can be written, or make the folder",
             )
+
+
+def commands(case: Case) -> Iterator[Finding]:
+    """Tables of the configuration file that ``cachec exec`` reads."""
+    del case
+    for table, read in (("exec", partial(exec_settings.described, os.getcwd())), ("adapters", adapters.configured)):
+        try:
+            read()
+        except ConfigError as error:
+            yield Finding(table, str(error), "correct the file; cachec exec ends with this error")
 
 
 def _why_unwritable(folder: Path, *, may_be_made: bool) -> str:
@@ -116,13 +127,8 @@ def _limit(name: str) -> int:
 def tracer(case: Case) -> Iterator[Finding]:
     """Whether the system lets a command be traced: without that ``cachec exec`` stores nothing."""
     del case
-    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        with forking_to_exec():
-            problems = trace([sys.executable, "-I", "-S", "-c", ""], stdin=null, stdout=null, stderr=null).problems
-    finally:
-        os.close(null)
-    for reason, detail in problems:
+    run = run_traced_apart([sys.executable, "-I", "-S", "-c", ""], sys.executable, environ=os.environ, cwd="/")
+    for reason, detail in run.accesses.problems:
         if reason in BARE:
             yield Finding("tracer", f"commands of `cachec exec` run uncached: {WORDS[reason]} ({detail})", _way(reason))
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from cachec.base import fsio
 from cachec.base.fsio import Identity
 from cachec.base.hashing import EMPTY, FileDigests, Hasher, digest_bytes
-from cachec.base.lookups import attributes_of, described, found_at, stdin_kind, umask
+from cachec.base.lookups import attributes_of, described, found_at, names_in, owner_words, stdin_kind, umask
 from cachec.base.paths import absolute, allowed, entries, links_on, relative_to
 from cachec.errors import UsageError
 from cachec.key import sources
@@ -111,6 +111,19 @@ def content_digest(path: str, flags: str, digests: FileDigests) -> str:
     return digest_bytes(b"%o %b" % (status.st_mode, digest.encode()))
 
 
+def content_change(path: str, digest: str, digests: FileDigests) -> str:
+    """How a file differs from what ``content_digest`` was taken of, in words."""
+    try:
+        now = os.stat(path)
+        content = digests.of_path(path).encode()
+    except OSError as error:
+        return "is gone" if isinstance(error, FileNotFoundError) else f"can't be read ({error.strerror})"
+    for mode in range(0o10000):
+        if digest_bytes(b"%o %b" % (stat.S_IFREG | mode, content)) == digest:
+            return f"has the mode {stat.S_IMODE(now.st_mode):o}, and had {mode:o}"
+    return "has other content"
+
+
 def lookup_digest(path: str, flags: str, keyed: Callable[[str], str] | None = None) -> str:
     """The digest of what a look-up of a path finds. flags: words of ``link`` (one at the end is not followed),
     ``exists`` and ``mode`` (no more counts). keyed: the text of the real path of a folder as it counts; None: how it
@@ -125,7 +138,8 @@ def lookup_digest(path: str, flags: str, keyed: Callable[[str], str] | None = No
         if stat.S_ISDIR(status.st_mode):
             real = os.path.realpath(path)
             text = _real_from(path, real) if keyed is None else keyed(real)
-            return digest_bytes(b"%o %b" % (status.st_mode, os.fsencode(text)))
+            owner = owner_words(status.st_uid, status.st_gid)
+            return digest_bytes(b"%o%b %b" % (status.st_mode, owner, os.fsencode(text)))
         return digest_bytes(described(status, os.readlink(path) if stat.S_ISLNK(status.st_mode) else ""))
     except OSError as error:
         return digest_bytes(b"-%d" % (error.errno or 0))
@@ -151,8 +165,9 @@ def mode_digest(mode: int) -> str:
 
 
 def names_digest(names: Iterable[str]) -> str:
-    """The digest of the names in a folder, in any order; but for ``__pycache__``, which is Python's own."""
-    return digest_bytes(b"\0".join(os.fsencode(name) for name in sorted(names) if name != "__pycache__"))
+    """The digest of the names in a folder (``lookups.names_in``), in any order; but for ``__pycache__``, which is
+    Python's own."""
+    return digest_bytes(b"\0".join(os.fsencode(name) for name in sorted(names) if name != "__pycache__/"))
 
 
 def attributes_digest(path: str, flags: str) -> str:
@@ -161,14 +176,22 @@ def attributes_digest(path: str, flags: str) -> str:
 
 
 def stdin_digest(digests: FileDigests) -> str:
-    """The digest of what is left to read of a file on standard input; ``ABSENT`` where that is no file."""
-    if stdin_kind() != "file":
+    """The digest of what is left to read of a file on standard input, or of that there is nothing; else ``ABSENT``."""
+    kind = stdin_kind()
+    if kind in {"nothing", "closed"}:
+        return digest_bytes(kind.encode())
+    if kind != "file":
         return ABSENT
     begin, size = os.lseek(0, 0, os.SEEK_CUR), os.fstat(0).st_size
     try:
         return digests.of_extent(0, begin, max(size - begin, 0))
     except (OSError, EOFError):
         return ABSENT
+
+
+def terminal_digest() -> str:
+    """The digest of whether standard input is a terminal."""
+    return PRESENT if os.isatty(0) else ABSENT
 
 
 def searched_digest(name: str, environ: Mapping[str, str], kept: Callable[[str], str] = str) -> str:
@@ -230,7 +253,7 @@ class Dependencies:
         if read.kind == "status":
             return self.status(read.where, read.name)
         if read.kind == "stdin":
-            return stdin_digest(self._digests)
+            return terminal_digest() if read.name else stdin_digest(self._digests)
         if read.kind == "content":
             return self.content(read.where, read.name)
         if read.kind == "search":
@@ -260,6 +283,10 @@ class Dependencies:
         except OSError:
             return ABSENT
 
+    def change(self, read: Read) -> str:
+        """How what a read saw differs from what is there now, in words; empty where the kind of read says all."""
+        return content_change(read.where, read.digest, self._digests) if read.kind == "content" else ""
+
     def content(self, path: str, flags: str) -> str:
         """Mode and content of a file; ``ABSENT`` where it is not there or not to be read."""
         try:
@@ -269,9 +296,9 @@ class Dependencies:
 
     @staticmethod
     def names(path: str) -> str:
-        """The names in a folder; ``ABSENT`` where they can't be read."""
+        """The names in a folder and their types; ``ABSENT`` where they can't be read."""
         try:
-            return names_digest(os.listdir(path))
+            return names_digest(names_in(path))
         except OSError:
             return ABSENT
 

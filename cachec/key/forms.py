@@ -49,7 +49,7 @@ OF_TEXT: Final = frozenset(
         *("__annotate__", "__annotate_func__", "__annotations__", "__annotations_cache__", "__dict__", "__doc__"),
         *("__firstlineno__", "__module__", "__orig_bases__", "__parameters__", "__signature__", "__slotnames__"),
         *("__static_attributes__", "__type_params__", "__weakref__", "_abc_impl"),
-        *("__pydantic_core_schema__", "__pydantic_serializer__", "__pydantic_validator__"),
+        *("__pydantic_core_schema__", "__pydantic_decorators__", "__pydantic_serializer__", "__pydantic_validator__"),
     }
 )
 

@@ -7,15 +7,18 @@ can't be found by its name is sent with the call, and counts by its form.
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
+from functools import partial
 from types import FunctionType
 from typing import Any
 
 import msgspec
 
 from cachec.base.hashing import FileDigests, digest_bytes
-from cachec.errors import UnresolvedCode
-from cachec.key.arguments import ArgumentKeys
+from cachec.errors import UnkeyableArgument, UnresolvedCode
+from cachec.key.arguments import Annotation, ArgumentKeys, Payload
 from cachec.key.described import FormsWithPlugins
+from cachec.key.inventory import Inventory
 from cachec.key.options import StageLike, text_part
 from cachec.model import Part, PartKind
 from cachec.programs.registry import Plugins
@@ -57,11 +60,31 @@ class IsolatedArguments(ArgumentKeys):
         super().__init__(digests, _Callables(forms), plugins, exact=True)  # type: ignore[arg-type]
         self._forms = forms
 
+    def payloads(self, arguments: Mapping[str, Any], *, per_rank: bool, inventory: Inventory) -> list[Payload]:
+        """As of other stages; a value without a canonical form counts by the form that two processes compare.
+
+        Raises UnresolvedCode where it has none of both."""
+        found: list[Payload] = []
+        for name, value in arguments.items():
+            try:
+                found += super().payloads({name: value}, per_rank=per_rank, inventory=inventory)
+            except UnkeyableArgument as error:
+                digest = "" if inventory.weights else self._forms.now().digest(value)
+                if not digest:
+                    raise UnresolvedCode(str(error)) from error
+                annotation = Annotation(f"{type(value).__qualname__} {digest[:12]}")
+                found.append(Payload(PartKind.ARGUMENT, name, digest.encode(), partial(_itself, annotation)))
+        return found
+
     def function_part(self, stage: StageLike) -> Part:
         """The part of the stage's own function."""
         function = stage.__wrapped__
         digest = self._forms.now().digest(function)
         return text_part(PartKind.CODE, stage.options.name, f"isolated {digest}", digest[:12])
+
+
+def _itself(annotation: Annotation) -> Annotation:
+    return annotation
 
 
 def global_name(value: object) -> str:

@@ -20,7 +20,7 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 
@@ -38,22 +38,10 @@ _TRIPLE = re.compile(r"^(?:[a-z0-9_]+-){2,3}(?=(?:gcc|g\+\+|clang)(?:$|[-+]))")
 
 #: What a flag means.
 #:
-#: value: keyed by its text. path-only: its value leaves the key. input: a file that is read. output, output-folder: the
-#: result. extra-output: a file that is written beside the result, whose own place does not follow from it. depfile: an
-#: output in the syntax of Make. weights: a file of weights. sees-cwd: the current folder comes into the result. plain:
-#: the adapter says nothing of a command line with it, of which all counts then.
-Meaning = Literal[
-    "value",
-    "path-only",
-    "input",
-    "output",
-    "output-folder",
-    "extra-output",
-    "depfile",
-    "weights",
-    "sees-cwd",
-    "plain",
-]
+#: value: nothing; the flag is named for the value that it takes. output: the result. extra-output: a file or a folder
+#: that is written beside the result. depfile: an output in the syntax of Make. weights: a file of weights. plain: the
+#: command may run programs or code that obey any variable.
+Meaning = Literal["value", "output", "extra-output", "depfile", "weights", "plain"]
 
 #: How a flag takes its value: the next argument, right behind its name, or behind ``=``. None: it takes none.
 Takes = Literal["next", "joined", "equals"]
@@ -61,23 +49,37 @@ Takes = Literal["next", "joined", "equals"]
 #: How a weight file is keyed; ``name``: it is withheld from the command, which is told its name at most.
 WeightKey = Literal["content", "opened", "name"]
 
+#: What may stand for keys that take one of some words.
+_ALLOWED = {
+    "is": get_args(Meaning),
+    "takes": get_args(Takes),
+    "key": get_args(WeightKey),
+    "dashes": ("exact", "either"),
+}
+
 #: Meanings of flags that can't be without a value.
-_VALUED = frozenset({"input", "output", "output-folder", "extra-output", "depfile", "weights", "path-only"})
+_VALUED = frozenset({"output", "extra-output", "depfile", "weights"})
 
 #: What adapters said before commands were traced -> what to do with it.
 _GONE = {
     **dict.fromkeys(("side-effect", "unknown", "sees-line", "language"), "write 'plain'"),
-    **dict.fromkeys(("search", "pipeline"), "write 'value'; the tracer sees what is read"),
+    **dict.fromkeys(("search", "pipeline", "input", "path-only"), "write 'value'; the tracer sees what is read"),
     **dict.fromkeys(
         ("depfile-on", "depfile-short"), "leave the flag out, and let the one that names the file be 'depfile'"
     ),
     **dict.fromkeys(
         (
             *("single", "requires", "includes", "shadows", "configured_by", "unconfigured", "also", "helpers"),
-            *("languages", "builtin_search", "volatile", "unless_set", "spelling"),
+            *("languages", "builtin_search", "volatile", "unless_set", "spelling", "positional", "stdin", "stdout"),
+            *("response_files", "unless"),
         ),
         "leave it out",
     ),
+    **{
+        "plain": "leave it out; all arguments count",
+        "sees-cwd": "leave the flag out; the current folder always counts",
+        "output-folder": "write 'extra-output'",
+    },
     **{"environment.search": "name these variables in 'keyed'", "environment.unknown": "call it 'plain'"},
 }
 
@@ -88,25 +90,21 @@ SHIPPED = Path(__file__).parent.parent / "adapters"
 
 class Flag(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """One flag. names: as they are written; a ``*`` at the end stands for any rest, and its value
-    is what follows ``=``. key: for ``weights``.
-
-    unless: with one of these flags on the line this description does not hold, and the flag is keyed like any other.
-    """
+    is what follows ``=``. key: for ``weights``."""
 
     names: tuple[str, ...]
     means: Meaning = msgspec.field(name="is")
     takes: tuple[Takes, ...] = ()
-    unless: tuple[str, ...] = ()
     key: WeightKey = "content"
 
 
 class AdapterEnvironment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """Variables of the environment, of which the command gets every one. keyed: they are in the key. passed: they are
-    not. plain: with one of them set, and not empty, the adapter says nothing of the command. Each may be a pattern,
-    with ``*`` at its end.
+    not. plain: with one of them set, and not empty, all count, as the command may run other programs or code. Each may
+    be a pattern, with ``*`` at its end.
 
     complete: the command obeys no other variable. Without it every other variable is in the key too, but those that say
-    where, for whom and under what a command runs (``launcher.variables.NEUTRAL``).
+    where, for whom and under what a command runs (``key.tools.variables.NEUTRAL``).
     """
 
     keyed: tuple[str, ...] = ()
@@ -121,21 +119,20 @@ class Adapter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     match: names of its executable, with ``*``, ``?`` and ``[...]``. distribution: the one that it has to belong to, and
     that counts with it.
 
-    positional: what an argument without a dash is. format: of the inputs; the plugin of that name strips them, always
-    (``strip``) or with ``--strip``. strip_as: what the command takes for a weight, in the plugin's words. stdin: the
-    command reads that where no input is named. stdout: it writes its result there where no output is. suffixes: of the
-    inputs that the adapter speaks of, empty for any. default_output: flag -> suffix of the file that is written to the
-    current folder where no output is named; without one of them the adapter says nothing of a command line.
+    format: of the inputs; the plugin of that name strips them, always (``strip``) or with ``--strip``. strip_as: what
+    the command takes for a weight, in the plugin's words; it then reads the model from standard input where ``-`` is
+    named. default_output: flag -> suffixes of files that are written to the current folder where no output is named;
+    without one of them, or with an input of another suffix than ``suffixes``, it may run other programs. One with the
+    suffix ``.o`` links too.
 
     replaces: it makes a new file in the place of a result that is there; other commands write to the old one, which
     keeps its mode, and its other names.
 
-    dashes: ``either`` where ``-x`` and ``--x`` are one flag. response_files: ``@FILE`` holds arguments.
+    dashes: ``either`` where ``-x`` and ``--x`` are one flag.
 
     relative: the name of an input comes into the result. With a base folder, what is below it is named from the current
     folder, so that it is the same in each checkout; no other result follows from that.
-    plain: all arguments count as they are; only outputs are looked for in them. time: flags by which the compiler warns
-    where the time came into its result (``-Wdate-time``).
+    time: flags by which the compiler warns where the time came into its result (``-Wdate-time``).
 
     normalises: flag that keeps paths out of the result -> what leaks without it.
     origin: the file that the adapter was read from.
@@ -144,19 +141,14 @@ class Adapter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     name: str
     match: tuple[str, ...]
     distribution: str = ""
-    positional: Literal["input", "value"] = "input"
     format: str = ""
     strip: bool = False
     strip_as: str = ""
-    stdin: bool = False
-    stdout: bool = False
     default_output: dict[str, str] = {}
+    suffixes: tuple[str, ...] = ()
     replaces: bool = False
     dashes: Literal["exact", "either"] = "exact"
-    response_files: bool = False
-    suffixes: tuple[str, ...] = ()
     relative: bool = False
-    plain: bool = False
     time: tuple[str, ...] = ()
     normalises: dict[str, str] = {}
     environment: AdapterEnvironment = AdapterEnvironment()
@@ -175,8 +167,9 @@ class Adapter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         return Path(self.origin).parent == SHIPPED
 
     def matches(self, name: str) -> bool:
-        """Whether the adapter is for an executable of this base name."""
-        return any(fnmatch.fnmatchcase(name, pattern) for pattern in self.match)
+        """Whether the adapter is for an executable of this base name, with or without the machine before it."""
+        names = {name, _TRIPLE.sub("", name)}
+        return any(fnmatch.fnmatchcase(each, pattern) for pattern in self.match for each in names)
 
 
 def find(program: str, asked: str) -> Adapter | None:
@@ -205,6 +198,11 @@ def every() -> Iterator[Adapter]:
     yield from _configured()
     for path in sorted(SHIPPED.glob("*.toml")):
         yield read(path)
+
+
+def configured() -> dict[str, str]:
+    """The adapters of the configuration file in force: name -> the file that it is in. Raises ConfigError."""
+    return {adapter.name: adapter.origin for adapter in _configured()}
 
 
 def sources() -> tuple[str, ...]:
@@ -266,7 +264,8 @@ def _adapter(table: dict[str, Any], where: str, text: str) -> Adapter:
     try:
         adapter = msgspec.convert({**table, "flags": [] if isinstance(flags, list) else flags}, Adapter)
     except msgspec.ValidationError as error:
-        raise _malformed(where, text, str(error), _line_of(text, str(error))) from None
+        problem = f"adapter {table.get('name')!r}: {error}"
+        raise _malformed(where, text, problem, _line_of(text, str(error))) from None
     if _NAME.fullmatch(adapter.name) is None:
         raise ConfigError(
             f"{where}:{_line(text, 'name')}: name = {adapter.name!r} is not accepted; it stands in the log, and "
@@ -309,6 +308,12 @@ def _flag(item: Any, number: int, where: str, text: str) -> Flag:
 
 def _malformed(where: str, text: str, problem: str, line: int) -> ConfigError:
     hint = ""
+    value = r"Expected `array`, got `str` - at `\$\.(?:environment\.)?(\w+)`"
+    if listed := re.search(value, problem):
+        hint = f"; give a list, as in {listed[1]} = ['...']"
+    elif "enum value" in problem:
+        key = problem.rpartition("$.")[2].partition("`")[0].partition("[")[0]
+        hint = f"; {key} is one of {', '.join(map(repr, _ALLOWED[key]))}" if key in _ALLOWED else ""
     unknown = re.search(r"unknown field `([^`]*)`", problem)
     if unknown:
         kind = Flag if "names" in problem or _is_flag_line(text, line) else Adapter
@@ -333,7 +338,7 @@ def _is_flag_line(text: str, line: int) -> bool:
 
 
 def _line_of(text: str, problem: str) -> int:
-    named = re.search(r"field `([^`]*)`", problem) or re.search(r"`\$\.(\w+)", problem)
+    named = re.search(r"field `([^`]*)`", problem) or re.search(r"`\$\.(?:environment\.)?(\w+)", problem)
     return _line(text, named[1]) if named else 1
 
 

@@ -135,7 +135,7 @@ def ask(args: "list[str]") -> "tuple[Ending | None, str, str]":
     """How a command line (what follows ``cachec exec``) ended; None where this process has to see to it. Then, where a
     server could be started: the folder and the name of its socket, else empty."""
     wanted = os.environ.get("CACHEC_SERVER") or "auto"
-    if wanted != "auto" or sys.stderr is None:
+    if wanted != "auto" or None in (sys.stdin, sys.stderr):
         return None, "", ""
     folder = name = ""
     try:
@@ -211,7 +211,7 @@ class _Asked:
                 _signal.signal(number, before)
             os.close(self._child)
         ending = Ending.unpacked(answer) if answer else None
-        if self._caught and (ending is None or ending.status):
+        if self._caught and (ending is None or ending.status is None):
             die_by(self._caught)
         return ending
 

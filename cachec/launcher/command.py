@@ -1,9 +1,8 @@
-"""One command line, understood: what it reads, writes and is keyed by; or why it is not cached."""
+"""One command line, as far as an adapter and options say something of it; or why it is not cached."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Container
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -13,15 +12,13 @@ from cachec.model import Reason
 
 
 class PassThrough(Exception):
-    """The command is not cached. reason, detail: of the outcome. told: whether the user is to hear of it. stage: its
-    name, where an adapter was found."""
+    """The command is not cached. reason, detail: of the outcome. told: whether the user is to hear of it."""
 
     def __init__(self, reason: Reason, detail: str, *, told: bool = False) -> None:
         super().__init__(detail)
         self.reason = reason
         self.detail = detail
         self.told = told
-        self.stage = ""
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -50,50 +47,31 @@ class Options(msgspec.Struct, frozen=True):
 
 
 class Piece(NamedTuple):
-    """One piece of the command line that is keyed by its text.
-
-    label: the flag, or what a bare argument is. text: None where it leaves the key. begin, end: its arguments, counted
-    from the one behind the command's name; both -1 where a response file holds them.
-    """
+    """One argument. label: the flag that it is, or belongs to; else ``input``, or its number."""
 
     label: str
-    text: str | None
-    means: str
-    begin: int
-    end: int
-
-
-class Input(NamedTuple):
-    """A file that the command reads, as an absolute path. text: as it was given. where: the argument, for messages.
-
-    main: one that is compiled, and not one that a flag names.
-    """
-
-    path: str
     text: str
-    where: str
-    main: bool = True
 
 
-#: What an output is. file, folder: the result. new: a file that replaces another. extra: a file beside it. any: a file
-#: or a folder, whichever is there.
-OutputKind = Literal["file", "folder", "new", "extra", "depfile", "any"]
+#: What an output is. result: what the command is called for. default: the same where no argument names it, so that
+#: the name is a guess. depfile: in the syntax of Make. other: any other.
+OutputKind = Literal["result", "default", "depfile", "other"]
 
 
 class Output(NamedTuple):
-    """A file or a folder that it writes, as an absolute path."""
+    """A file or a folder that an argument or an option names as written, as an absolute path."""
 
     path: str
     kind: OutputKind
-    where: str
 
 
 class Command(msgspec.Struct):
-    """One command line, understood. Paths are absolute, but for ``responses``: as they were given; ``cwd`` is where
-    relative ones start.
+    """One command line. Paths are absolute; ``cwd`` is where relative ones start.
 
-    argv: with the command's name as it was given. program: the executable that this leads to. responses: files that
-    arguments were read from. is_plain: its arguments say no more than their text, and the trace tells all.
+    argv: with the command's name as it was given. program: the executable that this leads to. pieces: one for each
+    argument. models: those that name an input by no flag, by number. inputs: what ``--input`` says, path -> as it was
+    given. stdin: whether all of standard input is read first. is_known: whether it is the program of its adapter,
+    and runs no other code: what that says of variables holds then, and no folder is in its result where nobody sees it.
     """
 
     argv: tuple[str, ...]
@@ -102,26 +80,14 @@ class Command(msgspec.Struct):
     adapter: Adapter | None
     options: Options
     pieces: list[Piece] = []
-    inputs: list[Input] = []
+    models: dict[int, str] = {}
+    inputs: dict[str, str] = {}
     outputs: list[Output] = []
     weights: dict[str, WeightKey] = {}
-    responses: list[str] = []
     stdin: bool = False
-    is_plain: bool = False
-    sees_cwd: bool = False
+    is_known: bool = False
 
     @property
     def stage(self) -> str:
         """The name of the stage in keys and reports."""
         return f"exec:{self.adapter.name if self.adapter is not None else os.path.basename(self.argv[0])}"
-
-    def keeps_file(self, output: Output) -> bool:
-        """Whether the command writes to a file that is in the place of an output, or may do so. Else it makes a new
-        one. Compilers write depfiles to what is there."""
-        if self.is_plain and output.kind != "any":
-            return output.kind != "new"
-        return self.adapter is None or not self.adapter.replaces or output.kind == "depfile"
-
-    def is_input(self, piece: Piece, paths: Container[str]) -> bool:
-        """Whether a piece names one of these inputs, where a dash can stand for the name."""
-        return piece.label == "input" and piece.begin >= 0 and os.path.join(self.cwd, piece.text or "") in paths

@@ -9,7 +9,7 @@ Imports no module that takes a millisecond: not even ``typing``.
 
     direct/ab/<64 hex>    in the cache's default folder; the name is the BLAKE3 of arguments, folder, version, user
 
-    bytes 0-15    ``cachec direct 9`` and a newline
+    bytes 0-15    ``cachec direct12`` and a newline
     bytes 16-47   BLAKE3-256 of the rest
     bytes 48-55   u64 little-endian: length of the fields; then the fields, then the blobs
     fields        separated by NUL, numbers in decimal, a list as its length and its items:
@@ -22,11 +22,11 @@ Imports no module that takes a millisecond: not even ``typing``.
                   what a look-up finds (path, ``1`` where a link is followed, ``lookups.found_at``);
                   store; index file, identity, trust, row as the file has it, digest of the row;
                   artifacts (digest, size, identity, trust); ``1`` where equal outputs keep their time stamps
-                  (``--restat``), else ``0``; what standard input has to be (``lookups.stdin_kind``), ``-`` for any;
-                  the mask of new files, ``-`` for any;
-                  outputs (path, mode, with ``=`` before it where a file that is there
-                  keeps its own, artifact number or ``-``, the file that is there while a launcher compiles
-                  to the same place);
+                  (``--restat``), else ``0``; what standard input has to be (``nothing``, ``closed``), and
+                  whether that is a terminal (``1``, ``0``), each ``-`` where it does not count;
+                  the mask of new files;
+                  outputs (path, mode as of ``restore``, artifact number or ``-``, the file that is there while a
+                  launcher compiles to the same place);
                   lengths of blobs; the record for the log, and the path of its copy where no variable says one
     blobs         stdout, stderr, then the outputs without an artifact, in order
 
@@ -46,9 +46,9 @@ from cachec.base.foreign import read_regular
 from cachec.base.lookups import is_found, stdin_kind, umask
 from cachec.base.xdg import cache_folder, expand_user
 from cachec.launcher.ending import write_streams
-from cachec.launcher.restore import check_place, mode_for, restore_bytes, restore_file
+from cachec.launcher.restore import check_place, is_kept, mode_for, restore_bytes, restore_file
 
-MAGIC = b"cachec direct 9\n"
+MAGIC = b"cachec direct12\n"
 _HEADER = len(MAGIC) + 32 + 8
 
 #: A file that has to be read, as its identity proves nothing, is left to the whole road from this size: that
@@ -170,7 +170,7 @@ class _Memo:
         self._fields = data[_HEADER:end].split(b"\0")
         self._at = 0
         self._blobs = memoryview(data)[end:]
-        self._outputs: list[tuple[str, str, bool, int]] = []
+        self._outputs: list[tuple[str, str, int]] = []
         self._locks: list[bytes] = []
         self._artifacts: list[tuple[str, bytes, bytes, bytes]] = []
         self._streams: list[memoryview] = []
@@ -268,14 +268,15 @@ class _Memo:
             if int(size) < 0:
                 raise _Stale
         self._restat = self._next() == b"1"
-        if self._next() not in {b"-", stdin_kind().encode()} or self._next() not in {b"-", b"%o" % umask()}:
+        wanted, is_terminal, mask = self._take(3)
+        if wanted not in {b"-", stdin_kind().encode()} or mask != b"%o" % umask():
+            raise _Stale
+        if is_terminal not in {b"-", b"%d" % os.isatty(0)}:
             raise _Stale
         for _ in range(int(self._next())):
             path, mode, number, lock = self._take(4)
             self._locks.append(lock)
-            word = mode.decode()
-            artifact = -1 if number == b"-" else int(number)
-            self._outputs.append((os.fsdecode(path), word.removeprefix("="), word.startswith("="), artifact))
+            self._outputs.append((os.fsdecode(path), mode.decode(), -1 if number == b"-" else int(number)))
         at = 0
         for length in map(int, self._take(int(self._next()))):
             self._streams.append(self._blobs[at : at + length])
@@ -303,11 +304,11 @@ class _Memo:
     def hand_out(self) -> None:
         """Put the outputs in their places. Raises OSError; the other road then does it again, and tells."""
         self.check_locks()
-        for path, _, keeps, _ in self._outputs:
-            check_place(path, keeps=keeps)
+        for path, word, _ in self._outputs:
+            check_place(path, keeps=is_kept(word))
         blobs = iter(self._streams[2:])
-        for path, word, keeps, number in self._outputs:
-            mode = mode_for(word, path, keeps=keeps)
+        for path, word, number in self._outputs:
+            mode = mode_for(word, path)
             if number < 0:
                 restore_bytes(bytes(next(blobs)), path, mode, restat=self._restat)
             else:

@@ -142,6 +142,11 @@ def say(words: str) -> None:
         return  # it is closed, or full; the status tells
 
 
+def mistake_words(error: Exception) -> str:
+    """What is said of an exception that cachec did not expect."""
+    return f"cachec made a mistake, please report it ({type(error).__name__}: {error})"
+
+
 def pack(fields: "list[bytes]") -> bytes:
     """Fields as one message: its length and that of each, u64 little-endian, before them."""
     body = b"".join(len(field).to_bytes(8, "little") + field for field in fields)

@@ -38,6 +38,15 @@ _ACCEPTED = {
 }
 
 
+def described(cwd: str) -> dict[str, tuple[object, str]]:
+    """What the table of the file in force says: key -> value as it is written, and where. Raises ConfigError."""
+    table = config.sub_table("exec", cwd=cwd)
+    if table is None:
+        return {}
+    with_settings(Options(), cwd)  # looks at all of it
+    return {key: (value, table.where(key)) for key, value in table.data.items()}
+
+
 def with_settings(given: Options, cwd: str) -> Options:
     """The options of a command line, and what the file in force says beside them. Raises ConfigError."""
     table = config.sub_table("exec", cwd=cwd)

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cachec.errors import StoreFault, UsageError
-from cachec.launcher.arguments import names_stdin
+from cachec.launcher.arguments import describe_here
 from cachec.launcher.command import Command, Options, PassThrough
-from cachec.launcher.describing import describe_here
 from cachec.launcher.stage import CommandStage, Opened, opened_command
 from cachec.launcher.stripping import StrippedInput, strip_inputs
 from cachec.model import Mode, Outcome, PartKind, Reason
@@ -58,12 +57,12 @@ def _explain(opened: Opened, given: Options, argv: Sequence[str], program: str) 
             raise PassThrough(Reason.MODE_OFF, "")
         command = describe_here(opened, given, argv, program)
         name = command.stage
-        if command.stdin or names_stdin(command):
+        if command.stdin:
             raise UsageError("the command reads its standard input, which would be gone; name its input as a file")
         with strip_inputs(command) as stripped:
             return _from_engine(opened, command, stripped)
     except PassThrough as way:
-        outcome = Outcome(reason=way.reason, stage=way.stage or name, key="", detail=way.detail)
+        outcome = Outcome(reason=way.reason, stage=name, key="", detail=way.detail)
         return Explanation(outcome, fix=_way_in(way.reason))
 
 

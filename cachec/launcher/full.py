@@ -13,28 +13,26 @@ from cachec.base.hashing import Known
 from cachec.errors import CachecError, CacheMissError, StoreFault, UnstorableResult
 from cachec.key.tools.executables import which
 from cachec.launcher import options
-from cachec.launcher.arguments import names_stdin
+from cachec.launcher.arguments import describe_here
 from cachec.launcher.command import Command, PassThrough
 from cachec.launcher.depth import is_too_deep, too_deep_message
-from cachec.launcher.describing import describe_here
-from cachec.launcher.ending import Ending, perform, say
-from cachec.launcher.output_places import outputs_of
-from cachec.launcher.outputs import outputs_held
+from cachec.launcher.ending import Ending, mistake_words, perform, say
+from cachec.launcher.outputs import outputs_held, outputs_of
 from cachec.launcher.places import NoFolder
 from cachec.launcher.restore import (
+    is_kept,
     mode_for,
     mode_of,
     restore_bytes,
     restore_file,
     restore_folder,
     restore_link,
-    restore_tree,
 )
-from cachec.launcher.stage import CommandFailed, CommandStage, Opened
+from cachec.launcher.stage import CommandFailed, CommandStage, Opened, not_found
 from cachec.launcher.stripping import StrippedInput, strip_inputs, stripped_command_line, weights_beside
 from cachec.model import Fault, Mode, Outcome, Reason
 from cachec.opened import OpenedCache
-from cachec.programs.artifact import Dir, File
+from cachec.programs.artifact import File
 from cachec.stage.engine import Answer
 
 if TYPE_CHECKING:
@@ -81,36 +79,39 @@ def _execute(
     given, argv = options.parse(args)
     program = which(argv[0], os.environ)
     if program is None:
-        say(f"error: {argv[0]!r} is not an executable in PATH; install it, or give its path")
+        folders = [""] if "/" in argv[0] else os.environ.get("PATH", os.defpath).split(":")
+        if any(os.path.exists(os.path.join(folder, argv[0])) for folder in folders):
+            say(f"error: {argv[0]!r} is there, but can't be executed; make it executable")
+            return Ending(_NOT_STARTED)
+        say(f"error: {not_found(argv)}")
         return Ending(_NOT_FOUND)
     if is_too_deep(os.environ):
         say(f"error: {too_deep_message(argv[0], program)}")
         return Ending(_WRONG_USE)
+    name = f"exec:{os.path.basename(argv[0])}"
     try:
         opened = Opened(overrides, dict(os.environ), served_with)
     except NoFolder as error:
-        _bypass(OpenedCache(config.load(overrides)), PassThrough(Reason.KEY_UNREADABLE, str(error), told=True), argv)
+        _bypass(OpenedCache(config.load(overrides)), PassThrough(Reason.KEY_UNREADABLE, str(error), told=True), name)
         return Ending(None, become=(program, argv))
     no_store: PassThrough | None = None
     if opened.settings.store_folder is None and opened.settings.mode is not Mode.OFF:
         no_store = PassThrough(Reason.NO_STORE_FOLDER, opened.settings.no_store, told=True)
         if opened.settings.mode is not Mode.REQUIRE:
-            _count(opened, no_store, argv)
+            _count(opened, no_store, name)
             return Ending(None, become=(program, argv))
     if served_with is not None and opened.settings.server == "off":
         return None
     stdin: int | None = None
-    command: Command | None = None
     way: PassThrough
     is_refused = False
     try:
         if opened.settings.mode is Mode.OFF:
             raise PassThrough(Reason.MODE_OFF, "")
         command = describe_here(opened, given, argv, program)
+        name = command.stage
         if no_store is not None:  # in mode ``require``, and no command that is always let pass
-            no_store.stage = command.stage
-            _bypass(opened, no_store, argv)
-        command.stdin = command.stdin or names_stdin(command)
+            _bypass(opened, no_store, name)
         if command.stdin:
             if served_with is not None:
                 return None  # what was read of it here would be gone for the other
@@ -123,36 +124,32 @@ def _execute(
     except OSError as error:  # something can't be read: the command says it better
         way = PassThrough(Reason.NOT_UNDERSTOOD, str(error), told=True)
         is_refused = True
-    if command is not None:
-        way.stage = command.stage
+    except Exception as error:
+        if isinstance(error, (CachecError, CommandFailed)):
+            raise
+        way = PassThrough(Reason.NOT_UNDERSTOOD, mistake_words(error), told=True)
     if is_refused:
-        _bypass(opened, way, argv)
+        _bypass(opened, way, name)
     else:
-        _count(opened, way, argv)
+        _count(opened, way, name)
     return Ending(None, become=(program, argv), stdin=stdin)
 
 
-def _bypass(opened: OpenedCache, way: PassThrough, argv: Sequence[str]) -> None:
+def _bypass(opened: OpenedCache, way: PassThrough, name: str) -> None:
     """Count, and tell, that the system refuses a key or a store to a command that may have one.
 
     Raises CacheMissError in mode ``require``.
     """
     if opened.settings.mode is not Mode.REQUIRE:
-        _count(opened, way, argv)
+        _count(opened, way, name)
         return
-    name = _stage_of(way, argv)
     why = f"{way.reason.value}: {way.detail}"
     opened.events.emit(Outcome(reason=Reason.REQUIRED, stage=name, key="", detail=why, time=time.time()))
     raise CacheMissError(f"{name} would run in mode 'require' ({why}); make that readable, or run it in mode 'on'")
 
 
-def _stage_of(way: PassThrough, argv: Sequence[str]) -> str:
-    return way.stage or f"exec:{os.path.basename(argv[0])}"
-
-
-def _count(opened: OpenedCache, way: PassThrough, argv: Sequence[str]) -> None:
+def _count(opened: OpenedCache, way: PassThrough, name: str) -> None:
     """Count, and tell, why the command is run as if cachec were not there."""
-    name = _stage_of(way, argv)
     opened.events.emit(Outcome(reason=way.reason, stage=name, key="", detail=way.detail, time=time.time()))
     if way.told and not opened.events.tells(way.reason) and opened.settings.log != "off":
         say(f"{way.reason.value} {name}: {way.detail}")
@@ -173,7 +170,7 @@ def _through_engine(
 
         line = stripped_command_line(command, stripped)
         source = f"/proc/self/fd/{stripped[0].fd}" if stripped else stdin
-        made.append(run_command(opened.environment, command, line, source, descriptors))
+        made.append(run_command(opened, command, line, source, descriptors))
         return made[-1]
 
     def told() -> LineCalled:
@@ -187,6 +184,7 @@ def _through_engine(
     engine = opened.engine_for(command)
     draft = begin(opened, command)
     answer: Answer | None = None
+    is_stripping = command.options.strip  # then the weights have to be beside the result
     try:
         with (
             strip_inputs(command) as stripped,
@@ -218,8 +216,12 @@ def _through_engine(
         if draft is not None and answer is not None:
             draft.write(args, engine.tools.looker, answer)
         stdout, stderr = opened.places.filled(value["stdout"]), opened.places.filled(value["stderr"])
-    except OSError as error:
-        if error.filename != command.program:
+    except Exception as error:
+        if made and not is_stripping:  # the command has run, whatever went wrong after it
+            say(f"not stored: {mistake_words(error)}")
+            stdout, stderr = (opened.places.filled(made[-1][name]) for name in ("stdout", "stderr"))
+            return Ending(0, stdout, stderr, itself, stdin)
+        if not isinstance(error, OSError) or error.filename != command.program:
             raise
         say(f"error: {command.argv[0]!r} can't be started: {error.strerror}")
         return Ending(_NOT_STARTED)
@@ -240,30 +242,22 @@ def _hand_out(opened: Opened, command: Command, value: Any) -> None:
         raise PassThrough(Reason.UNDESCRIBED, words, told=True) from error
     if value.get("taken"):
         os.lseek(0, value["taken"], os.SEEK_CUR)  # as the command would have left it
-    for output, stored, word in zip(outputs, value["outputs"], value["modes"], strict=True):
-        hardlink, restat = command.options.hardlink, command.options.restat
+    hardlink, restat = command.options.hardlink, command.options.restat
+    for path, stored, word in zip(outputs, value["outputs"], value["modes"], strict=True):
         try:
             if stored is None:
-                restore_folder(output.path, mode_of(word), is_new=output.kind == "new", restat=restat)
-                continue
-            if isinstance(stored, str):
-                restore_link(stored, output.path)
-                continue
-            mode = mode_for(word, output.path, keeps=command.keeps_file(output))
-            if isinstance(stored, bytes):
-                restore_bytes(opened.places.filled(stored), output.path, mode, restat=restat)
-            elif os.path.isdir(stored.path):
-                restore_tree(os.fspath(stored.path), output.path, hardlink=hardlink, restat=restat)
+                restore_folder(path, mode_of(word), is_new=not is_kept(word), restat=restat)
+            elif isinstance(stored, str):
+                restore_link(stored, path)
+            elif isinstance(stored, bytes):
+                restore_bytes(opened.places.filled(stored), path, mode_for(word, path), restat=restat)
             else:
-                restore_file(os.fspath(stored.path), output.path, mode, hardlink=hardlink, restat=restat)
+                restore_file(os.fspath(stored.path), path, mode_for(word, path), hardlink=hardlink, restat=restat)
         except OSError as error:
-            if isinstance(stored, File | Dir) and not os.path.exists(stored.path):
+            if isinstance(stored, File) and not os.path.exists(stored.path):
                 raise StoreFault(Fault.ARTIFACT_MISSING, f"{stored.path} went while it was handed out") from error
-            raise PassThrough(
-                Reason.UNDESCRIBED,
-                f"output {output.path!r} ({output.where}) can't be written: {error.strerror}",
-                told=True,
-            ) from error
+            words = f"output {path!r} can't be written: {error.strerror}"
+            raise PassThrough(Reason.UNDESCRIBED, words, told=True) from error
 
 
 def _spool() -> int:

@@ -27,8 +27,7 @@ from cachec.key.tools.executables import which
 from cachec.key.tools.variables import Rule, overlap
 from cachec.launcher import adapters, direct
 from cachec.launcher.command import Command
-from cachec.launcher.output_places import outputs_of
-from cachec.launcher.outputs import lock_of
+from cachec.launcher.outputs import lock_of, outputs_of
 from cachec.launcher.request import environment, files_in_key, variable_rule, variables_of_run
 from cachec.launcher.stage import Opened
 from cachec.launcher.stripping import wants_strip
@@ -84,7 +83,7 @@ class Draft:
         self._lookups: dict[tuple[str, bytes], bytes] = {}
         self._variables: list[str] = []
         self._installed: set[str] = set()
-        self._mask = b"-"
+        self._stdin = self._is_terminal = b"-"
         self._out: list[bytes] = []
         self._collect()
         self._before = {path: direct.identity(path) for path in (*self._files, *self._folders)}
@@ -146,15 +145,13 @@ class Draft:
 
     def _collect(self) -> None:
         command = self._command
-        for each in command.inputs:
-            if os.path.isdir(each.path):
+        for path in (*command.models.values(), *command.inputs):
+            if os.path.isdir(path):
                 raise _Unfit  # all of a folder: the whole road looks into it
-            self._files[each.path] = self._digests.of_path(each.path)
+            self._files[path] = self._digests.of_path(path)
         for path, key in command.weights.items():
             if key == "content":
                 self._files[path] = self._digests.of_path(path)
-        for path in (os.path.join(command.cwd, text) for text in command.responses):
-            self._files[path] = self._digests.of_path(path)
         self._settings()
         self._program()
 
@@ -187,10 +184,12 @@ class Draft:
             elif read.kind == "same":
                 for each in map(self._opened.places.present, read.name.split("\0")):
                     self._numbers[each] = direct.file_number(each)
-            elif read.kind == "search":
-                continue  # PATH is the same, and what was looked up in its folders
-            elif read.kind == "umask":
-                self._mask = b"%o" % umask()
+            elif read.kind in {"search", "umask"}:
+                continue  # PATH is the same, and what was looked up in its folders; the mask is in each memo
+            elif read.kind == "stdin" and read.name:
+                self._is_terminal = _flag(os.isatty(0))
+            elif read.kind == "stdin" and stdin_kind() != "file":
+                self._stdin = stdin_kind().encode()
             elif read.kind == "env":
                 self._variables.append(read.where)
             elif read.kind != "folder":
@@ -329,28 +328,24 @@ class Draft:
         artifacts: list[list[bytes]] = []
         outputs: list[list[bytes]] = []
         found = outputs_of(self._command, self._opened.variables, places, value)
-        for output, stored, mode in zip(found, value["outputs"], value["modes"], strict=True):
+        for where, stored, word in zip(found, value["outputs"], value["modes"], strict=True):
             if stored is None or isinstance(stored, str):
                 raise _Unfit
             if isinstance(stored, bytes):
                 blobs.append(places.filled(stored))
                 number = b"-"
-            elif os.path.isdir(stored.path):
-                raise _Unfit
             else:
                 number = b"%d" % len(artifacts)
                 path, digest = os.fspath(stored.path), stored.path.name
                 identity = direct.identity(path)
                 size = b"%d" % os.stat(path).st_size
                 artifacts.append([digest.encode(), size, identity, _flag(self._is_certain(path, identity, digest))])
-            lock = lock_of(self._opened.store, output).path
-            word = ("=" if self._command.keeps_file(output) else "") + mode
-            outputs.append([os.fsencode(output.path), word.encode(), number, os.fsencode(lock)])
+            lock = lock_of(self._opened.store, where).path
+            outputs.append([os.fsencode(where), word.encode(), number, os.fsencode(lock)])
         if sum(map(len, blobs)) > _MAX_BLOBS:
             raise _Unfit
         self._list(artifacts)
-        kind = stdin_kind().encode() if self._command.is_plain else b"-"
-        self._put(_flag(self._command.options.restat), kind, self._mask)
+        self._put(_flag(self._command.options.restat), self._stdin, self._is_terminal, b"%o" % umask())
         self._list(outputs)
         self._put(*_listed(b"%d" % len(blob) for blob in blobs))
         return blobs

@@ -1,27 +1,101 @@
-"""What a command writes: held by one launcher at a time, and looked at before the command runs and after."""
+"""What a command writes: where it may, held by one launcher at a time, and looked at before it runs and after."""
 
 from __future__ import annotations
 
+import fnmatch
+import glob
 import os
+import re
 import stat
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
 
-from cachec.base import fsio
-from cachec.base.fsio import Identity, identity_if_there
+from cachec.base import fsio, xdg
 from cachec.base.hashing import FileDigests, digest_bytes
 from cachec.errors import StoreFault
-from cachec.launcher.command import Output
+from cachec.launcher.command import Command, Output
+from cachec.launcher.direct import default_folder
+from cachec.launcher.places import Places
+from cachec.launcher.restore import check_place, is_kept
 from cachec.model import Reason
+from cachec.programs.artifact import File
 from cachec.recording import Recorder
 from cachec.store.locks import KeyLock, is_ancestor
 from cachec.store.store import Store
 
+#: What separates words in an argument that may hold paths: of a shell's ``-c``, of ``--out=PATH``, of lists.
+_WORDS = re.compile(r"[\s=,;:|&<>(){}\"']+")
 
-def lock_of(store: Store, output: Output) -> KeyLock:
+#: Longer arguments are no paths (PATH_MAX).
+_MAX_NAME = 4096
+
+
+class OutputPlaces:
+    """Where a command may write: below the current folder, where an argument points, and where somebody says."""
+
+    def __init__(self, command: Command, environ: Mapping[str, str]) -> None:
+        self._cwd = os.path.realpath(command.cwd)
+        here = glob.escape(self._cwd)
+        self._patterns = [os.path.normpath(os.path.join(here, each)) for each in command.options.patterns]
+        self._named = {os.path.realpath(output.path) for output in command.outputs}
+        self._pointed = {*self._named, *self._pointed_at(command.argv[1:])}
+        caches = xdg.home_caches(environ)
+        store = default_folder(dict(environ), command.cwd)  # of a cachec inside of the command
+        caches += [store] if store else []
+        caches += [each for each in command.options.cache_folders if "/" in each]
+        self._cache_names = {*xdg.CACHE_NAMES, *command.options.cache_folders}
+        self._caches = [path for path in map(os.path.realpath, caches) if not _is_below(self._cwd, [path])]
+
+    def _pointed_at(self, arguments: Sequence[str]) -> Iterator[str]:
+        for arg in arguments:
+            if len(arg) > _MAX_NAME:
+                continue
+            for word in {arg, arg[arg.find("/") :] if "/" in arg else "", arg[2:], *_WORDS.split(arg)}:
+                path = os.path.realpath(os.path.join(self._cwd, word)) if word and "\0" not in word else "/"
+                if path != "/" and not f"{self._cwd}/".startswith(f"{path}/"):
+                    yield path
+
+    def is_cache(self, path: str) -> bool:
+        """Whether a path is below a folder in which programs keep what they can make again."""
+        if _is_below(path, self._pointed) or self.is_named(path):
+            return False
+        names = path.removeprefix(f"{self._cwd}/").split("/")
+        return not self._cache_names.isdisjoint(names) or _is_below(path, self._caches)
+
+    def is_named(self, path: str) -> bool:
+        """Whether somebody said that a real path is an output."""
+        matches = (fnmatch.fnmatchcase(path, each) or fnmatch.fnmatchcase(path, f"{each}/*") for each in self._patterns)
+        return _is_below(path, self._named) or any(matches)
+
+    def allows(self, path: str) -> bool:
+        """Whether a real path is a place for outputs."""
+        return _is_below(path, [self._cwd]) or _is_below(path, self._pointed) or self.is_named(path)
+
+
+def _is_below(path: str, folders: Iterable[str]) -> bool:
+    return any(path == each or path.startswith(f"{each}/") for each in folders)
+
+
+def outputs_of(command: Command, environ: Mapping[str, str], places: Places, value: Mapping[str, Any]) -> list[str]:
+    """The paths of a stored result's outputs here. Raises OSError for one that is in no place for outputs."""
+    allowed = OutputPlaces(command, environ)
+    found = []
+    for where, stored, word in zip(value["paths"], value["outputs"], value["modes"], strict=True):
+        path = places.present(where)
+        folder, name = os.path.split(path)
+        real = os.path.join(os.path.realpath(folder), name)
+        if name in {"", ".", ".."} or not allowed.allows(real) or allowed.is_cache(real):
+            raise PermissionError(1, "the stored result has an output there, where the command may write none", path)
+        if isinstance(stored, File | bytes):
+            check_place(path, replaces=command.options.hardlink, keeps=is_kept(word))
+        found.append(path)
+    return found
+
+
+def lock_of(store: Store, path: str) -> KeyLock:
     """The lock of an output, not yet taken. The direct road looks whether its file is there."""
-    return store.lock(digest_bytes(b"output\0" + os.fsencode(os.path.realpath(output.path))))
+    return store.lock(digest_bytes(b"output\0" + os.fsencode(os.path.realpath(path))))
 
 
 @contextmanager
@@ -37,7 +111,7 @@ def outputs_held(
     wrote as the result of the other. Locks are taken in one order, and before that of the key.
     """
     with ExitStack() as stack:
-        locks = {lock.key: lock for lock in (lock_of(store, output) for output in outputs)}
+        locks = {lock.key: lock for lock in (lock_of(store, output.path) for output in outputs)}
         without: tuple[Reason, str] | None = None
         try:
             for _, lock in sorted(locks.items()):
@@ -50,9 +124,9 @@ def outputs_held(
         yield without
 
 
-def check_stored(recorder: Recorder, outputs: Sequence[Output]) -> None:
-    """Have the result kept out where an output changes between now and when it is in the store."""
-    after = {path: state for output in outputs for path, state in _states(output.path)}
+def check_stored(recorder: Recorder, files: Sequence[str]) -> None:
+    """Have the result kept out where a file of it changes between now and when it is in the store."""
+    after = {path: fsio.identity_if_there(path) for path in files}
 
     def check() -> None:
         for path, before in after.items():
@@ -62,31 +136,22 @@ def check_stored(recorder: Recorder, outputs: Sequence[Output]) -> None:
     recorder.check_before_storing(check)
 
 
-class _Before(NamedTuple):
-    status: os.stat_result
-    digest: str
-
-
 class Untouched:
-    """The output files of a command as they are before it runs."""
+    """The output files of a command as they are before it runs, with ``restat``: one that it writes again with the same
+    content keeps its time stamp, as on a hit. A build that looks at time stamps again stops there."""
 
-    def __init__(self, outputs: Sequence[Output], digests: FileDigests, *, restat: bool) -> None:
-        """restat: a file that the run writes again with the same content keeps its time stamp, as on a hit: where a
-        comment in the model changed, a build that looks at time stamps again stops there."""
+    def __init__(self, outputs: Sequence[Output], digests: FileDigests) -> None:
         self._digests = digests
-        self._restat = restat
-        self._before: dict[str, _Before] = {}
+        self._before: dict[str, tuple[os.stat_result, str]] = {}
         for output in outputs:
-            try:
+            with suppress(OSError):  # it is not there, or not to be read: then there is nothing to keep
                 status = os.stat(output.path)
                 if stat.S_ISREG(status.st_mode):
-                    self._before[output.path] = _Before(status, digests.of_path(output.path) if restat else "")
-            except OSError:
-                continue  # it is not there, or not to be read: then there is nothing to keep
+                    self._before[output.path] = status, digests.of_path(output.path)
 
     def put_back(self) -> None:
-        """Set the time stamp again of each file that has the content that it had, with ``restat``. Raises OSError."""
-        for path, (before, digest) in self._before.items() if self._restat else ():
+        """Set the time stamp again of each file that has the content that it had. Raises OSError."""
+        for path, (before, digest) in self._before.items():
             try:
                 status = os.stat(path)
             except FileNotFoundError:
@@ -94,27 +159,3 @@ class Untouched:
             is_new = stat.S_ISREG(status.st_mode) and status.st_mtime_ns != before.st_mtime_ns
             if is_new and status.st_size == before.st_size and self._digests.of_path(path) == digest:
                 os.utime(path, ns=(status.st_atime_ns, before.st_mtime_ns))
-
-    def has_old_mode(self, path: str, status: os.stat_result) -> bool:
-        """Whether an output is the file that was there before, written again, with the mode that this had: one that
-        somebody else may have chosen."""
-        before = self._before.get(path)
-        return before is not None and _place(before.status) == _place(status)
-
-
-def _place(status: os.stat_result) -> tuple[int, int, int]:
-    """Which file it is, and its mode."""
-    return status.st_dev, status.st_ino, status.st_mode
-
-
-def _states(path: str) -> Iterator[tuple[str, Identity | None]]:
-    """Of the file, or of every file below the folder; nothing where neither is there."""
-    if not os.path.isdir(path):
-        now = identity_if_there(path)
-        if now is not None:
-            yield path, now
-        return
-    for where, _, names in os.walk(path):
-        for name in names:
-            place = os.path.join(where, name)
-            yield place, identity_if_there(place)

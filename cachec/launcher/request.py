@@ -5,18 +5,16 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, ItemsView, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from cachec.base.distributions import Distributions
 from cachec.base.hashing import FileDigests, Hasher, digest_bytes, frame
-from cachec.base.lookups import stdin_kind
-from cachec.errors import UsageError
+from cachec.base.lookups import umask
 from cachec.key.folders import path_digest
 from cachec.key.inventory import Inventory
 from cachec.key.tools.environment import LOCALE, environment_parts
-from cachec.key.tools.executables import which
 from cachec.key.tools.platform import CPUINFO, cpu_features
 from cachec.key.tools.tools import ToolKeys
 from cachec.key.tools.variables import Rule, matches
@@ -29,14 +27,18 @@ from cachec.model import Part, PartKind, Reason
 
 if TYPE_CHECKING:
     from cachec.key.compare import PartDifference
+    from cachec.launcher.stripping import StrippedInput
     from cachec.programs.program import Program
 
 #: Bump it when the meaning of a command's key changes: every older entry is then a miss.
-KEY_VERSION = "5"
+KEY_VERSION = "7"
 
 _DOMAIN = frame("domain", b"command")
 
 _FOLDERS = re.compile(r"/\S*/")
+
+#: The label of a command's first argument that is no flag, and how much of that is shown.
+_SCRIPT, _SHOWN_WORDS = "argument 1", 60
 
 #: Always keyed: the loader and the C library obey them in every program.
 _ALWAYS = ("LD_LIBRARY_PATH", "LD_*", "GLIBC_TUNABLES", "GCONV_PATH", "LOCPATH", "NLSPATH", "TZ", "TZDIR")
@@ -80,7 +82,7 @@ class CommandRequest:
         if part.kind is PartKind.PLATFORM:
             return "where the result does not depend on the processor, say --portable"
         if part.kind is PartKind.ENVIRONMENT:
-            return f"set {part.name} as it was, or leave it out of the environment"
+            return f"set {part.name} as it was, or say --ignore-env {part.name}"
         if part.kind is not PartKind.ARGUMENT or not (old and new and _differ_in_folder(old.value, new.value)):
             return ""
         if self._has_base:
@@ -115,17 +117,18 @@ class CommandRequests:
     def _request(self, stage: Any, arguments: Mapping[str, Any], *, fresh: bool) -> CommandRequest:
         command: Command = arguments["command"]
         del stage  # what it is called follows from the command
-        programs = {each.path: each.program for each in arguments["stripped"]}
+        stripped: Sequence[StrippedInput] = arguments["stripped"]
         parts = (
             self._stage_part(command),
             *self._tool_parts(command, fresh=fresh),
             *self._environment_parts(command),
             *([] if command.options.portable else [host_part()]),
-            *self._argument_parts(command, programs),
-            *self._content_parts(command, programs, arguments["stdin"], fresh=fresh),
+            *self._argument_parts(command, {each.number for each in stripped}),
+            *self._content_parts(command, stripped, arguments["stdin"]),
         )
-        paths = {_name(self._places.keyed(each.text)): each.path for each in command.inputs}
+        paths = {_name(self._places.keyed(text)): path for path, text in _inputs(command)}
         files = {part.digest: paths[part.name] for part in parts if part.kind is PartKind.FILE and part.name in paths}
+        programs = {each.path: each.program for each in stripped}
         flags = {} if command.adapter is None else command.adapter.normalises
         keeps_out = ", ".join(f"{flag} keeps out {what}" for flag, what in flags.items())
         return CommandRequest(parts, programs, files, keeps_out, has_base=self._places.base is not None)
@@ -147,14 +150,14 @@ class CommandRequests:
     def tool_keys(self, command: Command) -> ToolKeys:
         """What keys the compiler: with the distributions of its own environment, where it is in another one."""
         if self._tools is None:
-            self._tools = ToolKeys(self._digests, self.distributions(command))
+            self._tools = ToolKeys(self._digests, self.distributions(command.program))
         return self._tools
 
-    def distributions(self, command: Command) -> Distributions:
+    def distributions(self, program: str) -> Distributions:
         """The installed distributions, those of the compiler's environment first. There is one command to a launcher,
         and looking for the owner of a file reads all of them."""
         if self._distributions is None:
-            self._distributions = distributions_of(command.program)
+            self._distributions = distributions_of(program)
         return self._distributions
 
     def _stage_part(self, command: Command) -> Part:
@@ -172,33 +175,29 @@ class CommandRequests:
         return environment_parts(names, values, sealed=sealed_variables(command, names))
 
     def _tool_parts(self, command: Command, *, fresh: bool) -> Iterator[Part]:
-        if command.is_plain:  # the trace tells what is started
-            yield _argument("program", digest_bytes(os.fsencode(self._places.keyed(command.program))), command.program)
-            for name in command.options.tools:
-                yield self.tool_keys(command).executable(name, environment(self._environ), fresh=fresh)
-            return
-        keys = self.tool_keys(command)
-        environ = environment(self._environ)
-        yield keys.executable(command.program, environ, fresh=fresh)
-        adapter = command.adapter
+        """The program by its place, as the trace tells what is started; what else counts by name, by content."""
+        program = self._places.kept(command.program)
+        yield _argument("program", digest_bytes(os.fsencode(program)), command.program)
         for name in command.options.tools:
-            yield keys.executable(helper_path(name, command, environ), environ, fresh=fresh)
-        if adapter is None or not adapter.distribution:
-            return
-        yield keys.distribution(adapter.distribution, fresh=fresh)
+            yield self.tool_keys(command).executable(name, environment(self._environ), fresh=fresh)
+        if command.adapter is not None and command.adapter.distribution:
+            yield self.tool_keys(command).distribution(command.adapter.distribution, fresh=fresh)
 
-    def _argument_parts(self, command: Command, programs: Mapping[str, Program]) -> Iterator[Part]:
-        """One part a flag, over its values in order; then the order of the flags. For a stripped model counts the dash
+    def _argument_parts(self, command: Command, stripped: Container[int]) -> Iterator[Part]:
+        """One part a flag, over its words in order; then the order of the flags. For a stripped model counts the dash
         that the command gets in place of its name."""
         by_label: dict[str, list[str]] = {}
-        for piece in command.pieces:
-            text = "-" if command.is_input(piece, programs) else piece.text
-            by_label.setdefault(piece.label, []).append("\0" if text is None else self._places.keyed(text))
+        for number, piece in enumerate(command.pieces):
+            text = "-" if number in stripped else self._places.keyed(piece.text)
+            by_label.setdefault(piece.label, []).append(text)
         for label, texts in by_label.items():
             hasher = Hasher("argument")
             for text in texts:
                 hasher.part("text", os.fsencode(text))
-            yield _argument(label, hasher.digest(), _shown(texts))
+            # Commands without an adapter are compared with those of the same script: a file, or the text behind -c.
+            is_script = command.adapter is None and label == _SCRIPT
+            subject = _text(_name(texts[0]).strip().partition("\n")[0][:_SHOWN_WORDS]) if is_script else ""
+            yield _argument(label, hasher.digest(), _shown(texts), subject)
         for path, key in command.weights.items():
             text = self._places.kept(path)
             yield _argument(f"weights {text}", digest_bytes(key.encode()), key)
@@ -208,45 +207,36 @@ class CommandRequests:
         labels = _shown([piece.label for piece in command.pieces])
         outputs = " ".join(_name(self._places.keyed(_below(output.path, command.cwd))) for output in command.outputs)
         yield Part(PartKind.ORDER, "order of arguments", order.digest(), labels, subject=_text(outputs))
-        if command.sees_cwd:
-            folder = self._places.keyed(self._places.cwd)
-            yield _argument("current folder", digest_bytes(os.fsencode(folder)), _shown([folder]))
+        folder = self._places.keyed(self._places.cwd)
+        yield _argument("current folder", digest_bytes(os.fsencode(folder)), _shown([folder]))
         yield from map(self._option_part, _refinements(command.options))
-        kinds = " ".join(output.kind for output in command.outputs)
-        yield _argument("outputs", digest_bytes(kinds.encode()), kinds)
 
     def _option_part(self, text: str) -> Part:
         kept = self._places.keyed(text)
         return _argument(_text(_name(kept)), digest_bytes(os.fsencode(kept)), "(set)")
 
-    def _content_parts(
-        self, command: Command, programs: Mapping[str, Program], stdin: str | None, *, fresh: bool
-    ) -> Iterator[Part]:
-        for each in command.inputs:
-            name = _name(self._places.keyed(each.text))
-            program = programs.get(each.path) if each.main else None
-            if program is not None:
-                hasher = Hasher("program")
-                hasher.part("topology", program.topology.encode())
-                hasher.part("manifest", program.manifest.digest.encode())
-                yield Part(
-                    PartKind.PROGRAM,
-                    "input",  # its name is not told to the command
-                    hasher.digest(),
-                    program.format,
-                    refs=(program.ir_digest, program.manifest.digest),
-                    version=program.format,
-                    value=os.path.basename(name),
-                    subject=name,
-                )
-                continue
-            yield _file(name, name, path_digest(each.path, self._digests), name if each.main else "")
-        for path in command.responses:
-            # Tools differ in how they take quotes and backslashes: the text counts, not only what it seems to say.
-            with open(path, encoding="utf-8", errors="surrogateescape") as file:
-                text = self._places.keyed(file.read())
-            digest = digest_bytes(os.fsencode(text))
-            yield _file(f"@{self._places.kept(path)}", path, digest)
+    def _content_parts(self, command: Command, stripped: Sequence[StrippedInput], stdin: str | None) -> Iterator[Part]:
+        for each in stripped:
+            name, program = _name(self._places.keyed(command.argv[each.number + 1])), each.program
+            hasher = Hasher("program")
+            hasher.part("topology", program.topology.encode())
+            hasher.part("manifest", program.manifest.digest.encode())
+            yield Part(
+                PartKind.PROGRAM,
+                "input",  # its name is not told to the command
+                hasher.digest(),
+                program.format,
+                refs=(program.ir_digest, program.manifest.digest),
+                version=program.format,
+                value=os.path.basename(name),
+                subject=name,
+            )
+        given = {each.path for each in stripped}
+        for path, text in _inputs(command):
+            name = _name(self._places.keyed(text))
+            if path not in given:
+                subject = name if path in command.models.values() else ""
+                yield _file(name, name, path_digest(path, self._digests), subject)
         for path, key in command.weights.items():
             if key == "content":
                 digest = self._digests.of_path(path)
@@ -254,8 +244,8 @@ class CommandRequests:
         if stdin is not None:
             digest = self._digests.of_path(stdin)
             yield Part(PartKind.FILE, "standard input", digest, digest[:12])
-        elif command.is_plain:
-            yield _argument("standard input", digest_bytes(stdin_kind().encode()), stdin_kind())
+        mask = f"{umask():03o}"
+        yield _argument("umask", digest_bytes(mask.encode()), mask)
 
 
 def _refinements(options: Options) -> Iterator[str]:
@@ -270,9 +260,7 @@ def _refinements(options: Options) -> Iterator[str]:
 
 def _described_environment(command: Command) -> AdapterEnvironment:
     adapter = command.adapter
-    if adapter is None or (command.is_plain and not adapter.plain):  # such a line is none that an adapter speaks of
-        return AdapterEnvironment()
-    return adapter.environment
+    return AdapterEnvironment() if adapter is None or not command.is_known else adapter.environment
 
 
 def variable_rule(command: Command) -> Rule:
@@ -313,7 +301,7 @@ def environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 def files_in_key(command: Command) -> set[str]:
     """The files of a command's distribution, which its key holds by RECORD, and what an environment says of itself."""
-    if command.is_plain or command.adapter is None or not command.adapter.distribution:
+    if command.adapter is None or not command.adapter.distribution:
         return set()
     found = {command.program, os.path.join(os.path.dirname(os.path.dirname(command.program)), "pyvenv.cfg")}
     distribution = distributions_of(command.program).find(command.adapter.distribution)
@@ -348,26 +336,19 @@ def host_part() -> Part:
     return Part(PartKind.PLATFORM, "", hasher.digest(), shown)
 
 
-def helper_path(name: str, command: Command, environ: Mapping[str, str]) -> str:
-    """The executable that a helper's name stands for: beside the compiler, else in PATH. Raises UsageError."""
-    if "/" not in name:
-        beside = os.path.join(os.path.dirname(os.path.realpath(command.program)), name)
-        if os.access(beside, os.X_OK):
-            return beside
-    executable = which(name, environ, command.cwd)
-    if executable is None:
-        raise UsageError(f"tool {name!r} is not an executable in PATH; install it, or give its path (--tool)")
-    return executable
-
-
 def _differ_in_folder(old: str, new: str) -> bool:
     """Whether two texts with paths are equal once the folders of these are left out."""
     shortened = [_FOLDERS.sub("/", text) for text in (old, new)]
     return "/" in old and shortened[0] == shortened[1]
 
 
-def _argument(name: str, digest: str, shown: str) -> Part:
-    return Part(PartKind.ARGUMENT, name, digest, shown, value="" if shown.endswith("…") else shown)
+def _argument(name: str, digest: str, shown: str, subject: str = "") -> Part:
+    return Part(PartKind.ARGUMENT, name, digest, shown, value="" if shown.endswith("…") else shown, subject=subject)
+
+
+def _inputs(command: Command) -> ItemsView[str, str]:
+    """The files whose content is in the key: their paths, and what they are called."""
+    return {**{path: command.argv[number + 1] for number, path in command.models.items()}, **command.inputs}.items()
 
 
 def _file(name: str, path: str, digest: str, subject: str = "") -> Part:

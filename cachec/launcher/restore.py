@@ -9,7 +9,6 @@ import os
 import stat
 
 from cachec.base.foreign import open_read, read_regular
-from cachec.base.lookups import umask
 
 #: ioctl of linux/fs.h: the target gets the source's extents (XFS, btrfs, bcachefs).
 _FICLONE = 0x40049409
@@ -17,46 +16,37 @@ _FICLONE = 0x40049409
 _CHUNK = 1 << 22
 _FIRST = 1 << 16
 
-#: Modes that come from the umask alone.
-PLAIN, EXECUTABLE = "plain", "executable"
-
 #: Before a mode that a new file gets, where one that is there keeps its own.
-KEPT = "kept"
+KEPT = "kept "
+
+
+def is_kept(word: str) -> bool:
+    """Whether a command writes to the file that is there, which keeps its mode and its other names."""
+    return word.startswith(KEPT)
 
 
 def mode_of(word: str) -> int:
-    """The permission bits that a stored mode stands for here. Raises ValueError for what is no stored mode."""
-    word = word.rpartition(" ")[2]
-    if word not in (PLAIN, EXECUTABLE):
-        bits = int(word, 8)
-        if not 0 <= bits <= 0o7777:
-            raise ValueError(f"{word!r} is no mode")
-        return bits & 0o777
-    return (0o777 if word == EXECUTABLE else 0o666) & ~umask()
+    """The permission bits of a stored mode. Raises ValueError for what is no stored mode."""
+    bits = int(word.removeprefix(KEPT), 8)
+    if not 0 <= bits <= 0o7777:
+        raise ValueError(f"{word!r} is no mode")
+    return bits & 0o777
 
 
-def mode_for(word: str, target: str, *, keeps: bool) -> int:
-    """The permission bits of an output. keeps: the command writes to a file that is there, which keeps its mode.
+def mode_for(word: str, target: str) -> int:
+    """The permission bits of an output. Raises ValueError as ``mode_of``.
 
-    A file that nobody may write to may be one of ``--hardlink``: it becomes a file that can be written, and no more
-    readable. A stored mode that the command has chosen itself always holds. Raises ValueError as ``mode_of``.
+    A file with another name that nobody may write to may be one of ``--hardlink``: it is replaced by a new file.
     """
-    kept, _, rest = word.rpartition(" ")
-    if kept:
-        word = PLAIN if os.path.exists(target) else rest
     mode = mode_of(word)
-    if not keeps or word not in (PLAIN, EXECUTABLE):
+    if not is_kept(word):
         return mode
     try:
         status = os.stat(target)
     except OSError:
         return mode
-    if not stat.S_ISREG(status.st_mode):
-        return mode
     old = status.st_mode & 0o777
-    if not old & 0o222:
-        old = mode & (old | (old & 0o444) >> 1)
-    return old | (old & 0o444) >> 2 if word == EXECUTABLE else old
+    return old if old & 0o222 or status.st_nlink == 1 else mode
 
 
 def same_content(target: str, source: str, size: int) -> bool:
@@ -82,7 +72,7 @@ def check_place(target: str | bytes, *, replaces: bool = False, keeps: bool = Fa
     """Raise OSError where a command would not simply make a file, or write to one that is there: some of them write
     through a link, others replace it; a device or a pipe is no place for a file; what may not be written is refused.
 
-    replaces: it was linked to the store, where nothing may be written. keeps: as of ``mode_for``; what else leads to
+    replaces: it was linked to the store, where nothing may be written. keeps: see ``is_kept``; what else leads to
     that file changes with it, and so it must have no other name. One of the store can't be written.
     """
     try:
@@ -205,38 +195,16 @@ def _write_all(fd: int, data: bytes) -> None:
         view = view[os.write(fd, view) :]
 
 
-def restore_tree(source: str, target: str, *, hardlink: bool = False, restat: bool = False) -> None:
-    """Make ``target`` a folder with everything that ``source`` holds; what else is there stays. Raises OSError.
-
-    restat: as of ``restore_file``; without it the folder itself gets the time of now too.
-    """
-    if not os.path.isdir(target):
-        os.makedirs(target)
-    with os.scandir(source) as entries:
-        for entry in sorted(entries, key=lambda each: each.name):
-            place = os.path.join(target, entry.name)
-            if entry.is_symlink():
-                restore_link(os.readlink(entry.path), place)
-            elif entry.is_dir():
-                restore_tree(entry.path, place, hardlink=hardlink, restat=restat)
-            else:
-                is_executable = bool(entry.stat().st_mode & stat.S_IXUSR)
-                mode = mode_for(EXECUTABLE if is_executable else PLAIN, place, keeps=True)
-                restore_file(entry.path, place, mode, hardlink=hardlink, restat=restat)
-    if not restat:
-        os.utime(target)
-
-
 def restore_folder(target: str, mode: int, *, is_new: bool, restat: bool = False) -> None:
     """Make a folder, where there is none yet; what is in one that is there stays. Raises OSError.
 
-    is_new: whether the command makes a new one in its place, with a mode of its own. restat: as of ``restore_tree``.
+    is_new: whether the command makes a new one in its place, with a mode of its own. restat: it keeps its time.
     """
     is_there = os.path.isdir(target)
     if not is_there:
         os.mkdir(target, 0o700)
     if is_new or not is_there:
-        os.chmod(target, mode)
+        os.chmod(target, mode | os.stat(target).st_mode & stat.S_ISGID)  # which it has from the folder above
     if not restat:
         os.utime(target)
 

@@ -2,38 +2,40 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from cachec import recording
-from cachec.base.lookups import stdin_kind, umask
+from cachec.base.lookups import stdin_kind
+from cachec.base.texts import is_text
 from cachec.commands.process import run_process
-from cachec.commands.traced import Changed, Reads, Traced, run_traced, unstorable
-from cachec.key.dependencies import stdin_digest
+from cachec.commands.traced import CLOSED, Changed, Reads, Traced, run_traced, unstorable
+from cachec.key.dependencies import stdin_digest, terminal_digest
 from cachec.key.tools.environment import LOCALE_NAME, variable_digest
 from cachec.launcher import texts
-from cachec.launcher.command import Command, Output
+from cachec.launcher.command import Command
 from cachec.launcher.direct import default_folder
-from cachec.launcher.helpers import BY_TIME
-from cachec.launcher.output_places import OutputPlaces
-from cachec.launcher.outputs import Untouched, check_stored
-from cachec.launcher.places import Places, leaked
+from cachec.launcher.ending import mistake_words
+from cachec.launcher.helpers import BY_TIME, advice
+from cachec.launcher.outputs import OutputPlaces, Untouched, check_stored
+from cachec.launcher.places import leaked
 from cachec.launcher.request import environment, files_in_key
-from cachec.launcher.restore import EXECUTABLE, KEPT, PLAIN
-from cachec.launcher.searches import Searches
-from cachec.launcher.stage import CommandFailed, RunEnvironment
+from cachec.launcher.restore import KEPT
+from cachec.launcher.searches import searched
+from cachec.launcher.stage import CommandFailed, Opened
 from cachec.model import Read, Reason
-from cachec.programs.artifact import Dir, File
+from cachec.programs.artifact import File
 from cachec.recording import Recorder
-from cachec.tracing.accesses import Change, Effect
+from cachec.tracing.accesses import Accesses, Change, Effect
 
 
 def run_command(
-    where: RunEnvironment, command: Command, argv: Sequence[str], stdin: str | None, descriptors: Sequence[int] = ()
+    opened: Opened, command: Command, argv: Sequence[str], stdin: str | None, descriptors: Sequence[int] = ()
 ) -> dict[str, Any]:
     """Run it on its real paths and say what it wrote. To be called in the context of a stage's run.
 
@@ -43,10 +45,13 @@ def run_command(
     """
     recorder = recording.current()
     assert recorder is not None
-    environ = environment(where.variables)
-    source = stdin if stdin is not None or not command.is_plain or stdin_kind() == "closed" else 0
-    before, begin = (stdin_digest(where.digests), _offset()) if source == 0 else ("", 0)
-    untouched = Untouched(command.outputs, where.digests, restat=command.options.restat)
+    environ = environment(opened.variables)
+    source: str | int = stdin if stdin is not None else 0
+    if stdin is None and stdin_kind() == "closed":
+        source = CLOSED
+        recorder.keep_out(Reason.UNDESCRIBED, "its standard input is closed")
+    before, begin = stdin_digest(opened.store.digests) if stdin is None else "", _offset()
+    untouched = Untouched(command.outputs if command.options.restat else (), opened.store.digests)
     flags = texts.time_flags(command)
     run = run_traced(
         [argv[0], *flags, *argv[1:]], environ=environ, cwd=command.cwd, stdin=source, descriptors=descriptors
@@ -57,49 +62,72 @@ def run_command(
             recorder.keep_out(Reason.VOLATILE_INPUT, "the time or the date is in its result")
         # For what it says without the flags.
         run = run_traced(argv, environ=environ, cwd=command.cwd, stdin=source, descriptors=descriptors)
-    elif run.ended.returncode and run.accesses.may_be_interrupted and not run.accesses.changes and source != 0:
+    elif _was_interrupted(run):
         recorder.keep_out(Reason.UNTRACED, "a signal interrupted one of its look-ups, which a tracer makes possible")
         bare = run_process(argv, command.program, environ=environ, cwd=command.cwd, stdin=stdin, in_session=True)
         run = run._replace(ended=bare)
     if run.ended.returncode:
         raise CommandFailed(run.ended)
-    if descriptors and run.accesses.uses_descriptor:
-        recorder.keep_out(Reason.UNDESCRIBED, "it used an open file that it was given beside its streams")
-    if source == 0 and run.accesses.uses_stdin:
-        _note_stdin(before, recorder)
-    untouched.put_back()
-    allowed = OutputPlaces(command, where.variables)
+    try:
+        if descriptors and run.accesses.uses_descriptor:
+            recorder.keep_out(Reason.UNDESCRIBED, "it used an open file that it was given beside its streams")
+        if stdin is None:
+            _note_stdin(run.accesses, before, recorder)
+        untouched.put_back()
+        taken = _offset() - begin if stdin is None and run.accesses.uses_stdin else 0
+        return {**_observed(opened, command, run, recorder, sees_time=sees_time), "taken": taken}
+    except OSError as error:  # of a file that it made, and that can't be read, say
+        recorder.keep_out(Reason.NOT_UNDERSTOOD, str(error))
+    except Exception as error:  # noqa: BLE001  # the command has run: what it said is the user's, whatever is wrong here
+        recorder.keep_out(Reason.NOT_UNDERSTOOD, mistake_words(error))
+    return _unstored(run)
+
+
+def _was_interrupted(run: Traced) -> bool:
+    """Whether a command failed since a signal interrupted one of its look-ups, and may run once more."""
+    ended, accesses = run.ended, run.accesses
+    if not (ended.returncode and accesses.may_be_interrupted) or accesses.changes or accesses.problems:
+        return False
+    return not accesses.uses_stdin and os.strerror(errno.EINTR).encode() in ended.stderr + ended.stdout
+
+
+def _observed(opened: Opened, command: Command, run: Traced, recorder: Recorder, *, sees_time: bool) -> dict[str, Any]:
+    """Put what a run looked up into the trace, and return what it wrote."""
+    allowed = OutputPlaces(command, opened.variables)
     changes = [change for change in run.accesses.changes if not allowed.is_cache(change.path)]
     for reason, detail in run.problems(network=command.options.network == "trust"):
         recorder.keep_out(reason, detail)
-    why = unstorable(changes, allowed.allows if command.is_plain else allowed.is_named, allowed.is_named)
+    why = unstorable(changes, allowed.allows)
     if why:
         written = {change.path for change in changes if change.effect & Effect.WRITTEN}
         for path in sorted(written & run.opened()):
-            if not allowed.is_named(path):
-                recorder.keep_out(Reason.INPUT_CHANGED, f"the command read {path} and then changed it")
-        recorder.keep_out(Reason.UNDESCRIBED, f"{why}; --outputs names outputs")
+            recorder.keep_out(Reason.INPUT_CHANGED, f"the command read {path} and then changed it")
+        recorder.keep_out(Reason.UNDESCRIBED, why)
     if run.accesses.changes and not changes and not run.ended.stdout:
         recorder.keep_out(Reason.UNDESCRIBED, "all that it wrote is in caches of programs, which are no outputs")
     if recorder.kept_out() is None:
         named = {change.path for change in changes if allowed.is_named(change.path)}
-        _Record(where, command, run, recorder, sees_time=sees_time).record(named, allowed.is_cache)
+        _Record(opened, command, run, recorder, sees_time=sees_time).record(named, allowed.is_cache)
     _check_written(command, changes, recorder)
-    if not command.is_plain:
-        return _described_result(where.places, command, run, recorder, untouched)
     if recorder.kept_out() is not None:  # what it wrote may be what no store holds
-        nothing: dict[str, Any] = {"outputs": [], "modes": [], "paths": [], "kept": []}
-        return {"stdout": run.ended.stdout, "stderr": run.ended.stderr, **nothing}
-    taken = _offset() - begin if source == 0 else 0
-    return {**_plain_result(where, run, changes, recorder), "taken": taken}
+        return _unstored(run)
+    return _result(opened, command, run, changes, recorder)
 
 
-def _note_stdin(before: str, recorder: Recorder) -> None:
-    """The command read its standard input. before: the digest of what a file had for it."""
+def _unstored(run: Traced) -> dict[str, Any]:
+    return {"stdout": run.ended.stdout, "stderr": run.ended.stderr, "outputs": [], "modes": [], "paths": []}
+
+
+def _note_stdin(accesses: Accesses, before: str, recorder: Recorder) -> None:
+    """What the command saw of its standard input. before: the digest of what that had for it."""
+    if accesses.asks_for_terminal:
+        recorder.traced(Read("stdin", "", "terminal", terminal_digest()))
+    if not accesses.uses_stdin:
+        return
     kind = stdin_kind()
-    if kind == "file":
+    if kind in {"file", "nothing", "closed"}:
         recorder.traced(Read("stdin", "", "", before))
-    elif kind != "nothing":
+    else:
         what = "a pipe, of which it took what was there" if kind == "pipe" else "a terminal or another device"
         recorder.keep_out(Reason.UNDESCRIBED, f"it read its standard input, {what}; with --stdin all of that counts")
 
@@ -112,20 +140,18 @@ def _offset() -> int:
 class _Record:
     """Puts what a run looked up into the trace."""
 
-    def __init__(
-        self, where: RunEnvironment, command: Command, run: Traced, recorder: Recorder, *, sees_time: bool
-    ) -> None:
+    def __init__(self, opened: Opened, command: Command, run: Traced, recorder: Recorder, *, sees_time: bool) -> None:
         """sees_time: whether the run used the time that a variable says."""
         self._sees_time = sees_time
-        self._where = where
+        self._opened = opened
         self._command = command
         self._run = run
         self._recorder = recorder
 
     def record(self, named: set[str], is_cache: Callable[[str], bool]) -> None:
         """named: real paths that are outputs. is_cache: of others, whether they are a program's to save time."""
-        places, command = self._where.places, self._command
-        store = os.path.realpath(default_folder(dict(self._where.variables), command.cwd) or "/nonexistent")
+        places, command = self._opened.places, self._command
+        store = os.path.realpath(default_folder(dict(self._opened.variables), command.cwd) or "/nonexistent")
         withheld = {os.path.realpath(path) for path, key in command.weights.items() if key == "name"}
         named = named | withheld
         by_content = {os.path.realpath(path) for path, key in command.weights.items() if key == "opened"}
@@ -133,7 +159,7 @@ class _Record:
         keyed = files_in_key(command)
         reads = Reads(
             self._run,
-            self._where.digests,
+            self._opened.store.digests,
             command.cwd,
             keyed=places.folder,
             named=named,
@@ -142,7 +168,7 @@ class _Record:
         )
         opened = self._run.opened()
         for name in sorted(BY_TIME & set(map(os.path.basename, reads.started()))):
-            self._recorder.keep_out(Reason.UNDESCRIBED, f"it starts {name}, which goes by the times of files")
+            self._recorder.keep_out(Reason.UNDESCRIBED, f"it starts {name}: {advice(name)}")
         for path in sorted(withheld & opened):
             self._recorder.keep_out(Reason.UNDESCRIBED, f"weight {path}, which counts by its name, was read")
         if any(path.startswith(f"{store}/") for path in opened):
@@ -166,7 +192,7 @@ class _Record:
 
     def _of_texts(self, files: Mapping[str, str], started: Iterable[str]) -> None:
         """What the texts of a program say of what else its result may hold."""
-        command, places = self._command, self._where.places
+        command, places = self._command, self._opened.places
         is_source = command.adapter is not None and bool(command.adapter.time)
         is_compiled = is_source or any(texts.is_compiler(path) for path in started)
         if is_compiled:
@@ -181,12 +207,12 @@ class _Record:
             self._recorder.seen(Read("same", f"{len(group)} paths", kept, places.sameness(kept)))
         if places.base is None:
             return
-        may_hold = texts.may_hold_folder(command, files, places.base) if is_source else command.is_plain
+        may_hold = texts.may_hold_folder(command, files, places.base) if is_source else not command.is_known
         if may_hold and not command.options.relocatable:
             self._recorder.seen(Read("folder", "base_dir", "", places.digest("base_dir")))
 
     def _of_time(self, files: Mapping[str, str]) -> None:
-        environ = self._where.variables
+        environ = self._opened.variables
         why = "it used the time" if self._sees_time else texts.why_volatile(self._command, files)
         if why and texts.EPOCH in environ and texts.heeds_epoch(self._command, environ):  # but not for a file's time
             self._recorder.environment(texts.EPOCH, variable_digest(texts.EPOCH, environ))
@@ -197,15 +223,21 @@ class _Record:
             self._recorder.environment(LOCALE_NAME, variable_digest(LOCALE_NAME, environ))
 
 
-def _plain_result(where: RunEnvironment, run: Traced, changes: Sequence[Change], recorder: Recorder) -> dict[str, Any]:
-    """What a run wrote, with the paths from an anchor. kept: whether a file that is there would keep its mode."""
-    places = where.places
-    templates = [places.template(run.ended.stdout), places.template(run.ended.stderr)]
+def _result(
+    opened: Opened, command: Command, run: Traced, changes: Sequence[Change], recorder: Recorder
+) -> dict[str, Any]:
+    """What a run wrote, with the paths from an anchor, and depfiles and streams without the base folder."""
+    places = opened.places
+    streams = [run.ended.stdout, run.ended.stderr]
     outputs: list[Any] = []
     modes: list[str] = []
     paths: list[str] = []
-    kept: list[bool] = []
     files: list[str] = []
+    whole: list[str] = []
+    linked: list[bytes] = []
+    depfiles = {os.path.realpath(output.path) for output in command.outputs if output.kind == "depfile"}
+    replaces = command.adapter is not None and command.adapter.replaces
+    is_source = command.adapter is not None and bool(command.adapter.time)
     here = os.path.realpath(places.cwd)
     for change in sorted(changes, key=lambda each: each.path):
         path, after, before = change.path, change.after, change.before
@@ -214,106 +246,55 @@ def _plain_result(where: RunEnvironment, run: Traced, changes: Sequence[Change],
         is_same_file = before is not None and before.ino == after.ino and not change.effect & Effect.REMOVED
         if stat.S_ISDIR(after.mode) and is_same_file:
             continue  # what is in it tells
-        paths.append(os.path.relpath(path, here) if path.startswith(f"{here}/") else places.kept(path))
         # One that was not there, and was not looked for, was opened in a way that takes a file that is there.
-        kept.append((before is None or is_same_file) and not change.effect & Effect.ATTRIBUTES)
-        modes.append(mode_word(after.mode))
+        is_depfile = path in depfiles or (is_source and path.endswith(".d"))  # of -MD, without -MF
+        would_take = before is None and (not replaces or is_depfile)
+        kept = KEPT if (would_take or is_same_file) and not change.effect & Effect.ATTRIBUTES else ""
         if stat.S_ISLNK(after.mode):
             outputs.append(os.readlink(path))
-            modes[-1] = PLAIN
+            linked.append(os.fsencode(outputs[-1]))
         elif stat.S_ISDIR(after.mode):
             outputs.append(None)
         else:
-            if modes[-1] not in {PLAIN, EXECUTABLE} and is_same_file and kept[-1]:
-                why = f"output {path} had the mode {modes[-1]} before, which the command may not have chosen"
-                recorder.keep_out(Reason.UNDESCRIBED, why)
-            modes[-1] = f"{KEPT} {modes[-1]}" if kept[-1] else modes[-1]
-            outputs.append(File(path, name=f"output-{len(outputs)}"))
+            if texts.holds_times(path, command.argv):
+                why = f"clang puts the times of headers into {path}, unless it gets -Xclang -fno-pch-timestamp"
+                recorder.keep_out(Reason.VOLATILE_INPUT, why)
+            text = _content(path) if is_depfile else b""
+            template = places.template(text)
+            outputs.append(File(path, name=f"output-{len(outputs)}") if template == text else template)
+            whole += [path] if template == text else []
             files.append(path)
-    check_stored(recorder, [Output(path, "file", "") for path in files])
-    linked = [os.fsencode(each) for each in outputs if isinstance(each, str)]
-    _note_folders(places, {"cwd"}, files, [*templates, *linked], recorder)
-    written = [run.ended.stdout, run.ended.stderr, *linked, *map(_content, files)]
-    for read in Searches(run.accesses.inputs, places, where.variables).reads(written):
+        for name in (path, outputs[-1]):
+            if isinstance(name, str) and not is_text(name):
+                recorder.keep_out(Reason.NOT_UNDERSTOOD, f"{name!a} is not UTF-8")
+        paths.append(os.path.relpath(path, here) if path.startswith(f"{here}/") else places.kept(path))
+        bits = after.mode & 0o7777
+        if kept and is_same_file and change.mode is not None:  # it kept the mode of the file that was there
+            bits = change.mode
+        modes.append(f"{kept}{bits:o}")
+    check_stored(recorder, files)
+    templates = [*map(places.template, streams), *(each for each in outputs if isinstance(each, bytes)), *linked]
+    bases = {} if places.base is None else {"base_dir": places.base}
+    for name, file in leaked(bases, whole, templates).items():  # the result counts for this folder alone
+        shown = os.path.relpath(file, here) if file.startswith(f"{here}/") else file
+        recorder.seen(Read("folder", name, shown, places.digest(name)))
+    written = [*streams, *linked, *map(_content, files)]
+    for read in searched(run.accesses.inputs, places, opened.variables, written):
         recorder.seen(read)
-    streams = {"stdout": templates[0], "stderr": templates[1]}
-    return {**streams, "outputs": outputs, "modes": modes, "paths": paths, "kept": kept}
+    return {"stdout": templates[0], "stderr": templates[1], "outputs": outputs, "modes": modes, "paths": paths}
 
 
 def _check_written(command: Command, changes: Sequence[Change], recorder: Recorder) -> None:
     """Keep the result out where an output was not written: the command may have found it up to date."""
     made = {change.path for change in changes}
     for output in command.outputs:
-        if command.is_plain and output.kind != "any":  # the trace tells what an argument's output rests on
-            continue
         real = os.path.realpath(output.path)
-        if real not in made and not any(path.startswith(f"{real}/") for path in made):
-            recorder.keep_out(Reason.UNDESCRIBED, f"{output.path} ({output.where}) was not written")
-
-
-def _described_result(
-    places: Places, command: Command, run: Traced, recorder: Recorder, untouched: Untouched
-) -> dict[str, Any]:
-    """What the stage returns: streams and depfiles as templates, the other outputs as files and folders."""
-    outputs: list[Any] = []
-    modes: list[str] = []
-    files: list[str] = []
-    ended = run.ended
-    check_stored(recorder, command.outputs)
-    made = {change.path for change in run.accesses.changes}
-    templates = [places.template(ended.stdout), places.template(ended.stderr)]
-    for output in command.outputs:
-        if not os.path.exists(output.path):
+        if output.kind == "default":
             continue
-        status = os.stat(output.path)
-        modes.append(mode_word(status.st_mode))
-        has_old_mode = untouched.has_old_mode(output.path, status)
-        if has_old_mode and command.adapter is not None and command.adapter.is_shipped:
-            modes[-1] = PLAIN  # as each of these compilers makes a new file
-        elif modes[-1] not in {PLAIN, EXECUTABLE} and has_old_mode:
-            why = f"output {output.path} had the mode {modes[-1]} before, which the command may not have chosen"
-            recorder.keep_out(Reason.UNDESCRIBED, why)
-        name = f"output-{len(outputs)}"  # a command that is asked for it elsewhere, under another name, gives the same
-        if os.path.isdir(output.path):
-            outputs.append(Dir(output.path, name=name))
-            files += _files_below(output.path)
-            if any(os.path.realpath(path) not in made for path in _files_below(output.path)):
-                recorder.keep_out(Reason.UNDESCRIBED, f"{output.path} holds files that were there before")
-        elif output.kind == "depfile":
-            with open(output.path, "rb") as file:
-                templates.append(places.template(file.read()))
-            outputs.append(templates[-1])
-        else:
-            outputs.append(File(output.path, name=name))
-            files.append(output.path)
-    cwd = {} if command.sees_cwd else {"cwd": places.cwd}
-    for name in leaked(cwd, [], [ended.stdout, ended.stderr]):
-        recorder.seen(Read("folder", name, "", places.digest(name)))
-    _note_folders(places, {"cwd"} if command.sees_cwd else set(), files, templates, recorder)
-    return {"stdout": templates[0], "stderr": templates[1], "outputs": outputs, "modes": modes}
-
-
-def _note_folders(
-    places: Places, but: set[str], files: Sequence[str], texts: Sequence[bytes], recorder: Recorder
-) -> None:
-    """Have the result count for this folder alone, where its path is in what was written."""
-    folders = {name: path for name, path in places.folders().items() if name not in but}
-    for name in leaked(folders, files, texts):
-        recorder.seen(Read("folder", name, "", places.digest(name)))
-
-
-def _files_below(folder: str) -> Iterator[str]:
-    for where, _, names in os.walk(folder):
-        yield from (path for name in names if os.path.isfile(path := os.path.join(where, name)))
+        if real not in made and not any(path.startswith(f"{real}/") for path in made):
+            recorder.keep_out(Reason.UNDESCRIBED, f"{output.path} was not written")
 
 
 def _content(path: str) -> bytes:
     with open(path, "rb") as file:
         return file.read()
-
-
-def mode_word(mode: int) -> str:
-    """The mode of an output: plain or executable by the umask of now, else in octal digits."""
-    mask = umask()
-    bits = mode & 0o7777
-    return PLAIN if bits == 0o666 & ~mask else EXECUTABLE if bits == 0o777 & ~mask else f"{bits:o}"

@@ -18,48 +18,43 @@ _FOLDERS = (
 )
 
 
-class Searches:
-    """What the look-ups of a run, and the texts that it wrote, say of these variables."""
+def searched(
+    inputs: Sequence[Input], places: Places, environ: Mapping[str, str], texts: Sequence[bytes]
+) -> Iterator[Read]:
+    """What the look-ups of a run say of these variables, as reads. texts: what the run wrote."""
+    path = environ.get("PATH", os.defpath)
+    folders = {folder.rstrip("/") for folder in path.split(":")}
+    names: set[str] = set()
+    is_listed = any(not folder.startswith("/") for folder in folders) or any(
+        os.fsencode(path) in text for text in texts
+    )
+    for each in inputs:
+        folder, name = os.path.split(os.path.join(each.folder, each.path))
+        if folder in folders:
+            names.add(name)
+        is_listed |= bool(each.kinds & Kind.LISTING) and os.path.join(folder, name) in folders
+    if is_listed:
+        yield Read("env", "PATH", "", variable_digest("PATH", environ))
+    for name in sorted(names):
+        yield Read("search", name, "", searched_digest(name, environ, places.kept))
+    if _is_home_used(inputs, places, environ) or any(_holds_home(text, places, environ) for text in texts):
+        for name in _FOLDERS:
+            yield Read("env", name, "", variable_digest(name, environ))
 
-    def __init__(self, inputs: Sequence[Input], places: Places, environ: Mapping[str, str]) -> None:
-        self._inputs = inputs
-        self._places = places
-        self._environ = environ
 
-    def reads(self, texts: Sequence[bytes]) -> Iterator[Read]:
-        """The reads that stand for the variables. texts: what the run wrote."""
-        path = self._environ.get("PATH", os.defpath)
-        folders = {folder.rstrip("/") for folder in path.split(":")}
-        names: set[str] = set()
-        is_listed = any(not folder.startswith("/") for folder in folders) or any(
-            path.encode() in text for text in texts
-        )
-        for each in self._inputs:
-            folder, name = os.path.split(os.path.join(each.folder, each.path))
-            if folder in folders:
-                names.add(name)
-            is_listed |= bool(each.kinds & Kind.LISTING) and os.path.join(folder, name) in folders
-        if is_listed:
-            yield Read("env", "PATH", "", variable_digest("PATH", self._environ))
-        for name in sorted(names):
-            yield Read("search", name, "", searched_digest(name, self._environ, self._places.kept))
-        if self._is_home_used() or any(self._holds_home(text) for text in texts):
-            for name in _FOLDERS:
-                yield Read("env", name, "", variable_digest(name, self._environ))
+def _is_home_used(inputs: Sequence[Input], places: Places, environ: Mapping[str, str]) -> bool:
+    """Whether something was looked up below one of the user's own folders, but for those that are worked in."""
+    values = [value for name in _FOLDERS for value in environ.get(name, "").split(":")]
+    own = tuple(f"{value.rstrip('/')}/" for value in values if value.startswith("/"))
+    cwd = os.path.realpath(places.cwd)
+    worked = tuple(f"{each}/" for each in (places.cwd, cwd, places.base) if each)
+    paths = (f"{os.path.join(each.folder, each.path)}/" for each in inputs)
+    return any(path.startswith(own) and not path.startswith(worked) for path in paths) if own else False
 
-    def _is_home_used(self) -> bool:
-        """Whether something was looked up below one of the user's own folders, but for those that are worked in."""
-        values = [value for name in _FOLDERS for value in self._environ.get(name, "").split(":")]
-        own = tuple(f"{value.rstrip('/')}/" for value in values if value.startswith("/"))
-        cwd = os.path.realpath(self._places.cwd)
-        worked = tuple(f"{each}/" for each in (self._places.cwd, cwd, self._places.base) if each)
-        paths = (f"{os.path.join(each.folder, each.path)}/" for each in self._inputs)
-        return any(path.startswith(own) and not path.startswith(worked) for path in paths) if own else False
 
-    def _holds_home(self, text: bytes) -> bool:
-        """Whether the path of the home folder is in a text, and not only as a part of where the command runs."""
-        home = os.fsencode(self._environ.get("HOME", "").rstrip("/"))
-        places = {os.fsencode(each) for each in (self._places.cwd, self._places.base) if each}
-        inside = [each for each in places if each.startswith(home)]
-        shortest = min(inside, key=len, default=b"")
-        return bool(home) and text.count(home) > (text.count(shortest) if shortest else 0)
+def _holds_home(text: bytes, places: Places, environ: Mapping[str, str]) -> bool:
+    """Whether the path of the home folder is in a text, and not only as a part of where the command runs."""
+    home = os.fsencode(environ.get("HOME", "").rstrip("/"))
+    inside = [each for each in map(os.fsencode, filter(None, (places.cwd, places.base))) if each.startswith(home)]
+    shortest = min(inside, key=len, default=b"")
+    return bool(home) and text.count(home) > (text.count(shortest) if shortest else 0)

@@ -2,15 +2,13 @@
 
 Started by the first miss, as a fork of it, before that has done anything: what it has from its parent is what
 ``client.surroundings`` names. It keeps nothing of a request, which a child answers that was forked for it, or one that
-has answered others and has run nothing yet (``serving``). What a child had to read of a compiler and its libraries the
-server reads by itself for the next ones, which take it as long as these files have the identity that they had
-(``loader.read_settled``). A server that has modules of which any file, or any folder of the search for modules, was
-changed since is not asked again: the child that sees it leaves the request alone, and the server ends.
+has answered others and has run nothing yet (``serving``). A server that has modules of which any file, or any folder of
+the search for modules, was changed since is not asked again: the child that sees it leaves the request alone, and the
+server ends.
 """
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import gc
 import os
@@ -26,8 +24,6 @@ from cachec.base import fsio
 from cachec.base.distributions import Distributions
 from cachec.base.fsio import Identity
 from cachec.commands.process import ask_session_to_end
-from cachec.errors import UsageError
-from cachec.key.tools.executables import Finder
 from cachec.key.tools.process import process_start
 from cachec.launcher import client
 from cachec.launcher.serving import STALE, identities, serve
@@ -38,9 +34,6 @@ LOOK_SECONDS = 20.0
 
 #: How much older than the process that imported it, in seconds, a module has to be.
 SETTLE_SECONDS = fsio.SETTLE_SECONDS
-
-#: Seconds between two looks at what a program loads, where children had to look each by itself.
-PRACTICE_SECONDS = 60.0
 
 #: Signals that a child hands to the command before it ends by them.
 _FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
@@ -98,8 +91,6 @@ class _Server:
         self._channels: dict[int, socket.socket] = {}  # by which each child that lives is given its next request
         self._waiting: list[int] = []  # those of children that wait for one, the last to have answered last
         self._is_stale = False
-        self._told, self._tells = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._practised: dict[bytes, float] = {}
 
     def run(self, began: float) -> None:
         """Answer until nobody asks any more. began: when the process did that imported the first modules."""
@@ -150,14 +141,11 @@ class _Server:
     def _answer(self, listener: socket.socket, sources: dict[str, Identity | None]) -> None:
         ready = select.poll()
         ready.register(listener, select.POLLIN)
-        ready.register(self._told, select.POLLIN)
         last = time.monotonic()
         while not self._is_stale:
             is_busy = len(self._waiting) < len(self._channels)
             woken = {fd for fd, _ in ready.poll(1000 if is_busy else 1000 * LOOK_SECONDS)}
             self._reap()
-            if self._told in woken:
-                self._learn(os.read(self._told, 1 << 16))
             for fd in woken & self._channels.keys():
                 self._hear(fd, ready)
             if listener.fileno() in woken and not self._is_stale:
@@ -195,8 +183,7 @@ class _Server:
         for each in (listener, ours, *self._channels.values()):  # a child whose channel another holds waits for ever
             each.close()
         os.close(self._folder)
-        os.close(self._told)
-        serve(connection, theirs, sources, self._tells)
+        serve(connection, theirs, sources)
 
     def _hear(self, fd: int, ready: select.poll) -> None:
         """A child waits for another request, or has ended."""
@@ -213,13 +200,6 @@ class _Server:
         del self._channels[fd]
         if fd in self._waiting:
             self._waiting.remove(fd)
-
-    def _learn(self, told: bytes) -> None:
-        """Read what programs load that a child had to read, each at most once a minute."""
-        for program in {*told.split(b"\0")} - {b""}:
-            if time.monotonic() - self._practised.get(program, -PRACTICE_SECONDS) >= PRACTICE_SECONDS:
-                self._practised[program] = time.monotonic()
-                _practise(os.fsdecode(program))
 
     def _reap(self) -> None:
         while self._children and (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)):
@@ -275,7 +255,6 @@ def _import_all() -> None:
     for kind in (model.Entry, model.KeyDescription, cachec.store.recent.Recent, usage.Usage):
         msgspec.json.Decoder(kind)  # msgspec looks at the annotations of a type once a process
     Distributions().owner(sys.executable)
-    _practise(sys.executable)
     gc.collect()
     gc.freeze()
 
@@ -291,9 +270,3 @@ def _are_older(sources: dict[str, Identity | None], began: float) -> bool:
     """Whether none can have changed since it was imported."""
     settled = 1e9 * (began - SETTLE_SECONDS)
     return not any(each is not None and each.changed > settled for each in sources.values())
-
-
-def _practise(program: str) -> None:
-    """Read what starting a program loads: what is read of these files is kept."""
-    with contextlib.suppress(OSError, UsageError):  # it went meanwhile; or whoever starts it says what is wrong
-        Finder(Distributions()).program(program, os.environ)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import select
 import signal
 import socket
 import sys
@@ -24,9 +23,7 @@ from typing import NoReturn
 
 from cachec.base.fsio import Identity, identity_if_there, is_identity
 from cachec.base.hashing import Known
-from cachec.key.tools.executables import which
-from cachec.key.tools.loader import read_settled
-from cachec.launcher import client, options
+from cachec.launcher import client
 from cachec.launcher.ending import pack, unpack
 from cachec.store.locks import SERVES
 
@@ -40,9 +37,6 @@ _DESCRIPTORS, _MAX_REQUEST = 4, 1 << 28
 
 #: Requests that a child answers at most: what a library keeps of each is bounded by that.
 _MOST = 500
-
-#: Bytes that a pipe takes as one.
-_MAX_TOLD = select.PIPE_BUF
 
 
 def identities(paths: Iterable[str]) -> dict[str, Identity | None]:
@@ -64,12 +58,9 @@ def are_as_they_were(sources: dict[str, Identity | None]) -> bool:
     return True
 
 
-def serve(
-    connection: socket.socket, channel: socket.socket, sources: dict[str, Identity | None], tells: int
-) -> NoReturn:
+def serve(connection: socket.socket, channel: socket.socket, sources: dict[str, Identity | None]) -> NoReturn:
     """Answer a request, and those that come by the channel. What goes wrong here the one that asked does again by
-    itself. sources: what this process was imported from. tells: where the server is told of programs that it does not
-    know."""
+    itself. sources: what this process was imported from."""
     try:
         os.setsid()  # what the command leaves behind, if this is killed, is found by it
         modules = len(sys.modules)
@@ -80,7 +71,7 @@ def serve(
             if not are_as_they_were(sources):
                 os._exit(STALE)
             with connection:
-                is_as_before = _answered(connection, tells, known)
+                is_as_before = _answered(connection, known)
             if not (left and is_as_before) or len(sys.modules) != modules or threading.active_count() > 1:
                 os._exit(0)
             channel.sendall(b"\1")
@@ -92,7 +83,7 @@ def serve(
         os._exit(1)
 
 
-def _answered(connection: socket.socket, tells: int, known: Known) -> bool:
+def _answered(connection: socket.socket, known: Known) -> bool:
     """Answer one request; whether this process is as it was before. known: what it remembers of files."""
     from cachec.launcher.full import conclude
 
@@ -105,10 +96,7 @@ def _answered(connection: socket.socket, tells: int, known: Known) -> bool:
     if connection.recv(1) != b"\1":
         return False
     _end_with(connection)
-    before = read_settled.cache_info().misses
     ending = conclude(line, {}, served_with=known)
-    if ending is not None and not ending.status and read_settled.cache_info().misses > before:
-        _tell(line, tells)
     # What the other reads and writes from here on is no news, and with it all is done.
     fcntl.fcntl(connection, fcntl.F_SETFL, fcntl.fcntl(connection, fcntl.F_GETFL) & ~os.O_ASYNC)
     is_as_before = ending is not None and ending.stored
@@ -143,14 +131,6 @@ def _taken(connection: socket.socket) -> list[str]:
         os.environb[name] = value
     time.tzset()
     return list(map(os.fsdecode, args))
-
-
-def _tell(line: list[str], tells: int) -> None:
-    """Tell the server which program a request was of."""
-    program = which(options.parse(line)[1][0], os.environ)
-    told = b"" if program is None else b"\0" + os.fsencode(os.path.abspath(program)) + b"\0"
-    if 0 < len(told) <= _MAX_TOLD:
-        os.write(tells, told)
 
 
 def _give_back() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -12,7 +13,7 @@ import msgspec
 
 from cachec import config
 from cachec.base.distributions import Distributions
-from cachec.base.hashing import FileDigests, Known
+from cachec.base.hashing import Known
 from cachec.errors import UsageError
 from cachec.key.dependencies import Dependencies, lookup_digest, searched_digest
 from cachec.key.options import StageOptions
@@ -43,18 +44,21 @@ class CommandFailed(Exception):
         self.ended = ended
 
 
+#: Words that a shell knows (POSIX.1-2024, Shell Command Language, 2.4 and 2.15; bash), and no program is called.
+_SHELL_WORDS = frozenset(
+    {
+        *(".", ":", "!", "{", "(", "case", "do", "for", "function", "if", "select", "until", "while"),
+        *("alias", "bg", "break", "builtin", "cd", "command", "continue", "declare", "eval", "exec", "exit", "export"),
+        *("fg", "hash", "jobs", "let", "local", "popd", "pushd", "read", "readonly", "return", "set", "shift", "shopt"),
+        *("source", "times", "trap", "type", "ulimit", "umask", "unalias", "unset", "wait"),
+    }
+)
+
+#: Words of a command line that is spelled out.
+_MOST_WORDS = 8
+
 #: Bytes of a first line that names an interpreter (the kernel reads 256).
 _MAX_LINE = 4096
-
-
-class RunEnvironment(msgspec.Struct, frozen=True):
-    """Where a command runs. places: folders that leave the key. variables: what the launcher itself was given.
-    is_served: in a child of a server, which ends what is left of the command where the child is killed."""
-
-    places: Places
-    variables: Mapping[str, str]
-    digests: FileDigests
-    is_served: bool = False
 
 
 class _Binding:
@@ -109,6 +113,9 @@ class PlacedDependencies(Dependencies):
             return lookup_digest(place, read.name, partial(self._places.folder, read.where))
         return super().present(msgspec.structs.replace(read, where=self._places.present(read.where)))
 
+    def change(self, read: Read) -> str:
+        return super().change(msgspec.structs.replace(read, where=self._places.present(read.where)))
+
 
 class Opened(OpenedCache):
     """The cache, opened for one command line in the current folder."""
@@ -123,18 +130,16 @@ class Opened(OpenedCache):
         base = self.settings.base_dir
         self.places = Places(None if base is None else os.fspath(base).rstrip("/") or None, cwd)
         self.requests = CommandRequests(self.store.digests, self.places, self.variables)
-        self.environment = RunEnvironment(self.places, self.variables, self.store.digests, known is not None)
 
     def anchor(self, command: Command) -> None:
         """Have paths in the environment of an installed tool count from there."""
-        if command.is_plain or command.adapter is None or not command.adapter.distribution:
+        if command.adapter is None or not command.adapter.distribution:
             return
         with open(command.program, "rb") as file:
             interpreter = interpreter_name(file.readline(_MAX_LINE)) or command.program
         found = which(interpreter, self.variables) or command.program
         tools = (os.path.dirname(os.path.dirname(each)) for each in (command.program, os.path.realpath(found)))
         self.places = msgspec.structs.replace(self.places, tools=tuple(tools))
-        self.environment = msgspec.structs.replace(self.environment, places=self.places)
 
     def engine_for(self, command: Command) -> Engine:
         plugins = Plugins(Distributions())  # those of this Python, wherever the compiler is from
@@ -152,6 +157,14 @@ class LookedAt(NamedTuple):
     program: str
 
 
+def not_found(argv: Sequence[str]) -> str:
+    """What is said of a command line whose first word leads to no executable."""
+    if argv[0] in _SHELL_WORDS:
+        line = shlex.join(argv) if len(argv) < _MOST_WORDS else f"{argv[0]} ..."
+        return f"{argv[0]!r} is a word of the shell, and no program; write sh -c {shlex.quote(line)}"
+    return f"{argv[0]!r} is not an executable in PATH; install it, or give its path"
+
+
 @contextmanager
 def opened_command(
     args: Sequence[str], overrides: Mapping[str, object] | None, *, needs_store: bool = True
@@ -165,7 +178,7 @@ def opened_command(
     try:
         program = which(argv[0], opened.variables)
         if program is None:
-            raise UsageError(f"{argv[0]!r} is not an executable in PATH; install it, or give its path")
+            raise UsageError(not_found(argv))
         yield LookedAt(opened, given, argv, program)
     finally:
         opened.store.close()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from cachec.base import fsio
 from cachec.errors import CachecError, UsageError
-from cachec.launcher.command import Command, Input
+from cachec.launcher.command import Command
 from cachec.launcher.restore import same_content
 
 if TYPE_CHECKING:
@@ -31,8 +31,10 @@ SUFFIX = ".irpa"
 
 
 class StrippedInput(NamedTuple):
-    """One input as the compiler gets it. path: of the model. fd: an unnamed file with the stripped IR."""
+    """One input as the compiler gets it. number: of the argument that names the model. path: of that. fd: an unnamed
+    file with the stripped IR."""
 
+    number: int
     path: str
     program: Program
     weights: WeightSet
@@ -58,39 +60,37 @@ def strip_inputs(command: Command) -> Iterator[tuple[StrippedInput, ...]]:
     from cachec.programs.registry import Plugins
     from cachec.weights.manifest import Manifest
 
-    model = _model(command)
+    number = _model(command)
     adapter = command.adapter
     assert adapter is not None
-    stripped_file = Plugins(Distributions()).named(adapter.format).strip_file(Path(model.path), adapter.strip_as)
+    plugin = Plugins(Distributions()).named(adapter.format)
+    stripped_file = plugin.strip_file(Path(command.models[number]), adapter.strip_as)
     manifest = Manifest.of({name: weight.spec for name, weight in stripped_file.weights.items()})
     program = Program(stripped_file.ir, format=f"{adapter.format}:{adapter.strip_as}", manifest=manifest)
     with fsio.closing(os.memfd_create("cachec-stripped")) as fd:
         with open(fd, "wb", closefd=False) as file:
             file.write(stripped_file.ir)
-        yield (StrippedInput(model.path, program, stripped_file.weights, fd),)
+        yield (StrippedInput(number, command.models[number], program, stripped_file.weights, fd),)
 
 
-def _model(command: Command) -> Input:
+def _model(command: Command) -> int:
+    """The number of the argument that names the model."""
     adapter = command.adapter
-    models = [each for each in command.inputs if each.main]
-    if adapter is None or not adapter.format or not adapter.strip_as or not adapter.stdin:
+    if adapter is None or not adapter.format or not adapter.strip_as:
         raise UsageError(f"--strip: no adapter says how {command.argv[0]!r} takes a model without weights")
-    named = [piece for piece in command.pieces if command.is_input(piece, {each.path for each in models})]
-    if len(models) != 1 or len(named) != 1 or command.stdin:
+    if len(command.models) != 1 or command.stdin:
         raise UsageError("--strip: the model has to be one file on the command line")
-    if not any(output.kind == "file" for output in command.outputs):
+    if not any(output.kind == "result" for output in command.outputs):
         raise UsageError("--strip: the weights go beside the output, so name one with -o")
-    return models[0]
+    return next(iter(command.models))
 
 
 def stripped_command_line(command: Command, stripped: Sequence[StrippedInput]) -> list[str]:
     """The command line with ``-`` for the model, which comes on standard input: under its own name a module would keep
     the path of a temporary file."""
     argv = list(command.argv)
-    places = {each.path for each in stripped}
-    for piece in command.pieces:
-        if command.is_input(piece, places):
-            argv[piece.begin + 1] = "-"
+    for each in stripped:
+        argv[each.number + 1] = "-"
     return argv
 
 
@@ -101,7 +101,7 @@ def weights_beside(command: Command, stripped: Sequence[StrippedInput]) -> Itera
     A file that has these weights already is not written again. That raises CachecError where there can be no such file,
     CheckpointError (a digit that is none), WeightsChanged.
     """
-    output = next((output.path for output in command.outputs if output.kind == "file"), "")
+    output = next((output.path for output in command.outputs if output.kind == "result"), "")
     target = os.path.realpath(output + SUFFIX)
     writing = [_Writing(each.weights, target) for each in stripped if each.weights]
 

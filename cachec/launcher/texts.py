@@ -44,6 +44,9 @@ _HIDING = ("-gz", "-gcodeview", "-flto", "--compress-debug-sections", "-Wa,--com
 #: Files with more bytes are no sources.
 _MAX_BYTES = 1 << 25
 
+#: How a syntax tree of clang begins (clang/lib/Serialization/ASTWriter.cpp), and flags that put it into an object file.
+_AST, _WRAPPING = b"CPCH", ("-gmodules", "-fmodule-format=obj")
+
 _SYSTEM = ("/usr/", "/lib/", "/opt/")
 
 
@@ -139,6 +142,17 @@ def is_compiler(program: str) -> bool:
     """Whether a started program is one that compiles C, or another that takes the same macros for the time."""
     name = os.path.basename(program)
     return re.match(r"(?:cc1|cc1plus|clang|gcc|g\+\+|[\w-]+-(?:gcc|g\+\+|clang))(?![a-z])", name) is not None
+
+
+def holds_times(path: str, argv: Sequence[str]) -> bool:
+    """Whether a file is a precompiled header or a module of clang, with the times of what it was made of."""
+    if any("-fno-pch-timestamp" in arg for arg in argv):
+        return False
+    with open(path, "rb") as file:
+        head = file.read(4)
+        return head == _AST or (
+            head == b"\x7fELF" and any(flag in arg for arg in argv for flag in _WRAPPING) and _AST in file.read()
+        )
 
 
 def compares_times(group: Sequence[str]) -> bool:

@@ -12,6 +12,7 @@ import msgspec
 
 from cachec.base.hashing import EMPTY, FileDigests
 from cachec.base.paths import absolute
+from cachec.base.texts import is_text
 from cachec.model import Read, Reason
 from cachec.recording import whose
 
@@ -160,6 +161,7 @@ class Recorder:
 
     def keep_out(self, reason: Reason, detail: str) -> None:
         """What this run made must not be stored, nor what a stage around it makes of that; the first reason counts."""
+        detail = detail.encode("utf-8", "backslashreplace").decode()  # it may name any file
         with self._lock:
             self._kept_out = self._kept_out or (reason, detail)
         if self.parent is not None:
@@ -260,6 +262,10 @@ class Recorder:
             self.parent._pass_on(read)
 
     def _add(self, read: Read) -> None:
+        for text in (read.where, read.name):
+            if not is_text(text):
+                self.keep_out(Reason.NOT_UNDERSTOOD, f"{text!a} is not UTF-8")
+                return
         place = (read.kind, read.where, read.name)
         with self._lock:
             first = self._reads.setdefault(place, read)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -74,8 +75,13 @@ class IsolatedRun(Run):
             main=main,
             values={} if main is None else self._needed(main),
         )
+        run = partial(self._tools.starters.run, setup, self._call, timeout=timeout)
         try:
-            ran = self._tools.starters.run(setup, self._call, self._values, timeout=timeout)
+            ran = run(self._values)
+            if ran.done is not None and ran.done.moved and ran.done.new_packages:
+                # Importing a package may draw random numbers: seen once it is imported before.
+                self._values = Values(self._tools.plugins)
+                ran = run(self._values, packages=ran.done.new_packages)
         except caller.TimedOut as error:
             raise StageTimedOut(self._stage.options.name, timeout or 0.0) from error
         if ran.failed:

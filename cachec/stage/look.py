@@ -117,7 +117,7 @@ class Looker:
             from cachec.key.sources import explain  # on a miss only
 
             return Look(reason, detail=explain(self.resolved(changed, request), self._store.digests))
-        return Look(reason, detail=describe_change(changed, request.keeps_out))
+        return Look(reason, detail=describe_change(changed, request.keeps_out, self._dependencies.change(changed)))
 
     def decode(self, request: Request, trace: Trace) -> Any:
         """The result of a run, as this call gets it. Raises StoreFault, OSError."""
@@ -230,7 +230,7 @@ class Looker:
             return Reason.FIRST_RUN, f"no earlier entry can be read ({fault.detail})"
         if found.unknown:
             look.near = None if other is None else other[0]
-            return Reason.NEW_INPUT, _new_in_words(found.unknown, other)
+            return Reason.NEW_INPUT, _new_in_words(found.unknown, mine, other)
         if other is None and found.nearest:
             return Reason.ENTRY_GONE, "what it could be compared with was evicted"
         if other is None:
@@ -277,17 +277,21 @@ class Looker:
         return content_of(path, digest, MAX_BYTES)
 
 
-def _new_in_words(names: Sequence[str], other: tuple[Digest, tuple[Part, ...]] | None) -> str:
+def _new_in_words(names: Sequence[str], mine: Sequence[Part], other: tuple[Digest, tuple[Part, ...]] | None) -> str:
     shown = ", ".join(map(clean, names))
+    kinds = {part.kind for part in mine if part.subject in names}
+    verb = "was never written" if kinds == {PartKind.ORDER} else "was never compiled"
+    if kinds == {PartKind.ARGUMENT}:  # of a command that nothing more is known of
+        return f"there was no run with {shown} yet"
     named = [] if other is None else [part for part in other[1] if part.subject and part.subject not in names]
     named.sort(key=lambda part: part.kind not in {PartKind.FILE, PartKind.PROGRAM})
     nearest = f"; the nearest is of {clean(named[0].subject)}" if named else ""
-    return f"{shown} was never compiled{nearest}"
+    return f"{shown} {verb}{nearest}"
 
 
-def describe_change(read: Read, keeps_out: str = "") -> str:
+def describe_change(read: Read, keeps_out: str = "", change: str = "") -> str:
     """Return in words how something differs from what a run read. keeps_out: what would keep a folder out of what a
-    command writes; empty where that is not known."""
+    command writes. change: as of ``Dependencies.change``. Each is empty where that is not known."""
     if read.kind == "weight":
         return f"weight {read.name!r} of {read.where} has other bytes"
     if read.kind == "code":
@@ -300,6 +304,11 @@ def describe_change(read: Read, keeps_out: str = "") -> str:
         return f"module {read.where} is there now"
     if read.kind == "distribution":
         return f"distribution {read.where} changed (its code ran)"
+    if read.kind == "stdin":
+        changed = "is a terminal, or was one" if read.name else "is not what the command read from it"
+        return f"standard input {changed}"
+    if read.kind == "umask":
+        return "the mask of new files (umask) is another one"
     verb = {
         "source": "has other code in what ran",
         "modules": "has another module of a name that was looked for",
@@ -309,11 +318,9 @@ def describe_change(read: Read, keeps_out: str = "") -> str:
         "process": "is in another state",
         "effects": "was made by other cells",
         "file": "has other content",
-        "content": "has other content, or another mode",
+        "content": change or "has other content, or another mode",
         "lookup": "is not what the command found there",
         "names": "holds other names",
-        "stdin": "brings something else",
-        "umask": "is another one",
         "search": "is found elsewhere by PATH",
         "attributes": "has other extended attributes",
         "absent": "is there now",
@@ -328,12 +335,20 @@ def describe_change(read: Read, keeps_out: str = "") -> str:
         "env": "has another value",
         "processor": "has another processor",
         "same": "are one where they were several, or several where they were one",
-        "folder": "is another one, and its path is in the result"
-        if is_anchored(read.where)
-        else "is another one, and its path is, or may be, in what the command wrote: "
-        + (keeps_out or "--relocatable says that it is not"),
+        "folder": f"is another one, and its path {_place_of_path(read, keeps_out)}",
     }[read.kind]
     return f"{read.kind} {read.where} {verb}"
+
+
+def _place_of_path(read: Read, keeps_out: str) -> str:
+    """Where the path of a folder is, and what keeps it out of there."""
+    if is_anchored(read.where):
+        return "is in the result"
+    if read.name:
+        return f"is in {clean(read.name)}" + (f"; {keeps_out}" if keeps_out else "")
+    return (
+        "may be in what the command wrote; " + (f"{keeps_out}, or " if keeps_out else "") + "say --relocatable if not"
+    )
 
 
 class Tools(msgspec.Struct, frozen=True, dict=True):

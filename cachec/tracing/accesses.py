@@ -65,6 +65,7 @@ class Reason(enum.StrEnum):
     PRIVILEGE = "privilege"
     MOVED_FOLDER = "moved-folder"
     LEFT_BEHIND = "process-left-behind"
+    SIGNAL = "signal"
 
 
 class Problem(NamedTuple):
@@ -84,6 +85,8 @@ class State(NamedTuple):
     size: int
     mtime_ns: int
     ctime_ns: int
+    uid: int
+    gid: int
 
 
 class Input(NamedTuple):
@@ -109,10 +112,12 @@ class Input(NamedTuple):
     error: int
     #: Of a folder: its real path, so that links on the way need no record. Of a link that was not followed: its text.
     target: str | None
-    #: Of a listed folder: the names that were in it before the run, sorted.
+    #: Of a listed folder: the names that were in it before the run, with their types (``lookups.names_in``), sorted.
     names: tuple[str, ...] | None
     #: What the run itself did later to what it had looked up. Both CREATED and REMOVED: it is gone again.
     effect: Effect
+    #: Whether more was asked than a call does that makes a name.
+    is_asked: bool = True
 
 
 class Change(NamedTuple):
@@ -123,6 +128,8 @@ class Change(NamedTuple):
     effect: Effect
     before: State | None
     after: State | None
+    #: Of a file that was emptied: the mode that it would have got from open(2) if it were new.
+    mode: int | None
 
 
 class Accesses(NamedTuple):
@@ -145,6 +152,8 @@ class Accesses(NamedTuple):
     uses_descriptor: bool
     #: Whether a process asked for the mask of new files, which umask(2) tells by setting another.
     uses_umask: bool
+    #: Whether a process asked if standard input is a terminal, as isatty(3) does.
+    asks_for_terminal: bool
 
 
 def unseen(returncode: int, problem: Problem) -> Accesses:
@@ -159,6 +168,7 @@ def unseen(returncode: int, problem: Problem) -> Accesses:
         uses_stdin=True,
         uses_descriptor=True,
         uses_umask=True,
+        asks_for_terminal=True,
     )
 
 
@@ -172,4 +182,6 @@ def state_of(status: os.stat_result) -> State:
         status.st_size,
         status.st_mtime_ns,
         status.st_ctime_ns,
+        status.st_uid,
+        status.st_gid,
     )

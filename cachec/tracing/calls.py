@@ -13,7 +13,16 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from cachec.tracing.accesses import Kind, Reason
-from cachec.tracing.paths import AT_FDCWD, BadAddress, Memory, Unreadable, Unresolvable, descriptor_path, locate
+from cachec.tracing.paths import (
+    AT_FDCWD,
+    BadAddress,
+    Memory,
+    Unreadable,
+    Unresolvable,
+    descriptor_path,
+    locate,
+    umask_of,
+)
 from cachec.tracing.recorder import Commit, Recorder
 from cachec.tracing.syscalls import READS_DESCRIPTOR, WRITES_DESCRIPTOR
 
@@ -24,6 +33,7 @@ _NOFOLLOW, _REMOVE_FOLDER, _FOLLOW, _EMPTY_PATH = 0x100, 0x200, 0x400, 0x1000  #
 _RENAME_EXCHANGE = 2
 _RESOLVE_IN_ROOT = 0x10
 _SA_RESTART = 0x10000000
+_CREAT = os.O_CREAT | os.O_WRONLY | os.O_TRUNC  # of creat(2)
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _NO_CONTENT = os.O_PATH | os.O_DIRECTORY  # O_TMPFILE has the latter
 _STATUS, _CONTENT = Kind.STATUS.value, Kind.CONTENT.value
@@ -89,6 +99,15 @@ _MAKES = {
 
 _NAMESPACE_CALLS = ["chroot", "unshare", "setns", "mount", "umount2", "pivot_root", "move_mount", "open_tree", "clone"]
 
+#: A request of ioctl(2), from ``include/uapi/asm-generic/ioctls.h``.
+_FIONREAD = 0x541B
+
+#: ``include/uapi/linux/seccomp.h`` and ``bpf_common.h``.
+_BPF_RETURN, _ACTION, _TRACE = 0x06, 0xFFFF0000, 0x7FF00000
+
+#: Bytes of another process's memory that are read at once.
+_PIECE = 4096
+
 #: Descriptors at which shells keep what they redirect (POSIX.1-2024, Shell Command Language, 2.7).
 _SAVED_FROM = 10
 
@@ -110,13 +129,13 @@ class Calls:
         given; None where it is not known what one is."""
         self._recorder = recorder
         self._given = given
-        self._locate = partial(locate, supervisor)
+        self._supervisor = supervisor
         self._memory = memory
         self._abstract_sockets: set[bytes] = set()
         named: dict[str, Handler] = {
-            "open": lambda pid, a: self._open(pid, AT_FDCWD, a[0], a[1]),
-            "creat": lambda pid, a: self._open(pid, AT_FDCWD, a[0], os.O_CREAT | os.O_WRONLY | os.O_TRUNC),
-            "openat": lambda pid, a: self._open(pid, a[0], a[1], a[2]),
+            "open": lambda pid, a: self._open(pid, AT_FDCWD, a[0], a[1], a[2]),
+            "creat": lambda pid, a: self._open(pid, AT_FDCWD, a[0], _CREAT, a[1]),
+            "openat": lambda pid, a: self._open(pid, a[0], a[1], a[2], a[3]),
             "openat2": self._openat2,
             "execve": lambda pid, a: self._execute(pid, AT_FDCWD, a[0], 0),
             "execveat": lambda pid, a: self._execute(pid, a[0], a[1], a[4]),
@@ -149,6 +168,8 @@ class Calls:
             positions = {table[name] for table in (READS_DESCRIPTOR, WRITES_DESCRIPTOR) if name in table}
             named[name] = partial(self._use_descriptor, tuple(positions))
         named["fcntl"] = self._duplicate
+        named["ioctl"] = self._control
+        named["seccomp"] = named["prctl"] = self._set_filter
         for name in _NAMESPACE_CALLS:
             named[name] = partial(self._refuse, Reason.NAMESPACE, name)
         for name in _UNSUPPORTED_CALLS:
@@ -194,14 +215,25 @@ class Calls:
 
         return handle
 
+    def _locate(self, pid: int, descriptor: int, path: bytes) -> tuple[bytes, bytes]:
+        """See ``paths.locate``."""
+        folder, located = locate(self._supervisor, pid, descriptor, path)
+        if located != path and path.startswith((b"/proc/", b"/dev/")):
+            self._recorder.use_real_path(located)
+        return folder, located
+
     def _path(self, pid: int, descriptor: int, address: int, flags: int = 0) -> tuple[bytes, bytes]:
         """The folder and the path; with AT_EMPTY_PATH in ``flags``, those of the open file where the path is empty."""
         path = self._memory.string(pid, address)
         if path:
             return self._locate(pid, descriptor & 0xFFFFFFFF, path)
-        return b"", descriptor_path(pid, descriptor & 0xFFFFFFFF) if flags & _EMPTY_PATH else b""
+        if not flags & _EMPTY_PATH:
+            return b"", b""
+        real = descriptor_path(pid, descriptor & 0xFFFFFFFF)
+        self._recorder.use_real_path(real)
+        return b"", real
 
-    def _open(self, pid: int, descriptor: int, address: int, flags: int) -> Commit | None:
+    def _open(self, pid: int, descriptor: int, address: int, flags: int, mode: int) -> Commit | None:
         text = self._memory.string(pid, address)
         folder, path = self._locate(pid, descriptor & 0xFFFFFFFF, text) if text else (b"", b"")
         if not path:
@@ -211,14 +243,14 @@ class Calls:
         if flags & _NO_CONTENT:
             return self._recorder.look_up(folder, path, not flags & os.O_NOFOLLOW, _STATUS)
         if flags & _WRITES:
-            return self._recorder.open_to_write(folder, path, flags)
+            return self._recorder.open_to_write(folder, path, flags, mode & 0o7777 & ~umask_of(pid))
         return self._recorder.look_up(folder, path, not flags & os.O_NOFOLLOW, _CONTENT)
 
     def _openat2(self, pid: int, arguments: tuple[int, ...]) -> Commit | None:
-        flags, _mode, resolve = struct.unpack("<QQQ", self._memory.read(pid, arguments[2], 24))
+        flags, mode, resolve = struct.unpack("<QQQ", self._memory.read(pid, arguments[2], 24))
         if resolve & _RESOLVE_IN_ROOT:
             return self._recorder.problem(Reason.UNSUPPORTED_CALL, "openat2 with RESOLVE_IN_ROOT")
-        return self._open(pid, arguments[0], arguments[1], flags)
+        return self._open(pid, arguments[0], arguments[1], flags, mode)
 
     def _execute(self, pid: int, descriptor: int, address: int, flags: int) -> Commit | None:
         folder, path = self._path(pid, descriptor, address, flags)
@@ -327,6 +359,29 @@ class Calls:
         """A shell that redirects its standard input keeps the old one at 10 or above, and does not read it there."""
         is_kept = arguments[0] & 0xFFFFFFFF == 0 and arguments[2] >= _SAVED_FROM
         return None if is_kept else self._use_descriptor((0,), pid, arguments)
+
+    def _control(self, pid: int, arguments: tuple[int, ...]) -> Commit | None:
+        """ioctl(2): only a terminal answers most, such as what isatty(3) asks. FIONREAD tells what any file holds."""
+        if arguments[1] & 0xFFFFFFFF == _FIONREAD:
+            return self._use_descriptor((0,), pid, arguments)
+        is_stdin = not arguments[0] & 0xFFFFFFFF and 0 in self._given and self._is_given(pid, 0)
+        return partial(setattr, self._recorder, "asks_for_terminal", True) if is_stdin else None
+
+    def _set_filter(self, pid: int, arguments: tuple[int, ...]) -> Commit | None:
+        """A filter is ``struct sock_fprog``, of ``struct sock_filter``. Calls that are reported here reach no tracer of
+        the run: the kernel takes SECCOMP_RET_USER_NOTIF before SECCOMP_RET_TRACE.
+        """
+        count, address = struct.unpack("<H6xQ", self._memory.read(pid, arguments[2], 16))
+        ends = [min(at + _PIECE, 8 * count) for at in range(0, 8 * count, _PIECE)]
+        code = b"".join(
+            self._memory.read(pid, address + at, end - at) for at, end in zip([0, *ends], ends, strict=False)
+        )
+        filters = struct.iter_unpack("<HBBI", code)
+        if any(code == _BPF_RETURN and action & _ACTION == _TRACE for code, _, _, action in filters):
+            return self._recorder.problem(
+                Reason.UNSUPPORTED_CALL, "seccomp with SECCOMP_RET_TRACE, as strace --seccomp-bpf"
+            )
+        return None
 
     def _refuse(self, reason: Reason, name: str, _pid: int, _arguments: tuple[int, ...]) -> Commit | None:
         return self._recorder.problem(reason, name)

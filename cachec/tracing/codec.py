@@ -1,22 +1,19 @@
-"""The record of a run as bytes, for another process: JSON of the tuples in ``accesses``.
+"""The record of a run as bytes, for another process of cachec: JSON of the tuples in ``accesses``.
 
-Paths are text with surrogate escapes, as ``os.fsdecode`` gives it; JSON carries them as ``\\udcXX``.
+Paths are text with surrogate escapes, as ``os.fsdecode`` gives it; JSON carries them as ``\\udcXX``. The bytes come
+from a process that this one has started, or that traces it: they may be cut, or of another version.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import sys
-from enum import IntFlag, StrEnum
-from functools import cache
-from types import NoneType, UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any
 
-from cachec.tracing.accesses import Accesses
+from cachec.tracing.accesses import Accesses, Change, Effect, Input, Kind, Problem, Reason, State
 
 #: Another form of the records, or another meaning, gets another number.
-_FORM = "record 4"
+_FORM = "record 6"
 
 
 class DamagedRecord(ValueError):
@@ -32,48 +29,29 @@ def decode(data: bytes) -> Accesses:
     """Return the record. Raises DamagedRecord, also where the writer has paths in another encoding."""
     try:
         form, encoding, value = json.loads(data)
+        if (form, encoding) != (_FORM, sys.getfilesystemencoding()):
+            raise DamagedRecord(f"form {form!r} with paths in {encoding!r}")
+        returncode, inputs, changes, problems, *flags = value
+        return Accesses(
+            returncode,
+            tuple(_input(*each) for each in inputs),
+            tuple(_change(*each) for each in changes),
+            tuple(Problem(Reason(reason), detail) for reason, detail in problems),
+            *flags,
+        )
     except (ValueError, TypeError, RecursionError) as error:
-        raise DamagedRecord(f"{len(data)} bytes are no record") from error
-    if (form, encoding) != (_FORM, sys.getfilesystemencoding()):
-        raise DamagedRecord(f"form {form!r} with paths in {encoding!r}")
-    accesses: Accesses = _read(value, Accesses)
-    return accesses
+        raise DamagedRecord(f"{len(data)} bytes are no record: {error}") from error
 
 
-def _read(value: Any, hint: Any) -> Any:
-    """Return ``value``, which JSON gave, as the type that ``hint`` names."""
-    origin = get_origin(hint)
-    if origin is UnionType:  # None or one other type
-        (other,) = set(get_args(hint)) - {NoneType}
-        return None if value is None else _read(value, other)
-    if origin is tuple and type(value) is list:
-        return tuple(_read(each, get_args(hint)[0]) for each in value)
-    if isinstance(hint, type):
-        if fields := _fields(hint):
-            if type(value) is list and len(value) == len(fields):
-                return hint(*map(_read, value, fields))
-        elif issubclass(hint, IntFlag):
-            if type(value) is int and 0 <= value <= max(hint) * 2 - 1:
-                return hint(value)
-        elif issubclass(hint, StrEnum):
-            if value in list(hint):
-                return hint(value)
-        elif type(value) is hint and not (isinstance(value, str) and not _is_path(value)):
-            return value
-    raise DamagedRecord(f"{value!r:.100} is not of type {hint}")
+def _input(*fields: Any) -> Input:
+    each = Input(*fields)
+    names = None if each.names is None else tuple(each.names)
+    return each._replace(kinds=Kind(each.kinds), state=_state(fields[4]), names=names, effect=Effect(each.effect))
 
 
-@cache
-def _fields(type_: type) -> tuple[Any, ...]:
-    """Types of the fields of a NamedTuple; empty for another type."""
-    names = getattr(type_, "_fields", ())
-    hints = get_type_hints(type_) if names else {}
-    return tuple(hints[name] for name in names)
+def _change(path: str, effect: int, before: list[int] | None, after: list[int] | None, mode: int | None) -> Change:
+    return Change(path, Effect(effect), _state(before), _state(after), mode)
 
 
-def _is_path(text: str) -> bool:
-    """Whether the kernel takes ``text`` as a path."""
-    try:
-        return b"\0" not in os.fsencode(text)
-    except UnicodeEncodeError:
-        return False
+def _state(fields: list[int] | None) -> State | None:
+    return None if fields is None else State(*fields)

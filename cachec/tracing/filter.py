@@ -23,8 +23,11 @@ _NEW_TIME_NAMESPACE = 0x80  # of unshare(2) only: of clone(2) these bits are the
 _FREQUENT_SIGNALS = (signal.SIGCHLD, signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF, signal.SIGIO)
 
 _ALLOW, _NOTIFY, _ERROR = 0x7FFF0000, 0x7FC00000, 0x00050000  # SECCOMP_RET_*
-_SET_MODE_FILTER, _SPEC_ALLOW, _NEW_LISTENER, _WAIT_KILLABLE = 1, 1 << 2, 1 << 3, 1 << 5
+_SPEC_ALLOW, _NEW_LISTENER, _WAIT_KILLABLE = 1 << 2, 1 << 3, 1 << 5
 _PR_SET_NO_NEW_PRIVS = 38
+
+#: By seccomp(2), and by prctl(2) before that, a process has a filter too.
+SET_MODE_FILTER, PR_SET_SECCOMP = 1, 22
 
 _LOAD, _RETURN = 0x20, 0x06
 _EQUAL, _AT_LEAST, _ANY_BIT = 0x15, 0x35, 0x45
@@ -51,6 +54,8 @@ def assemble(machine: Architecture, token: int, descriptors: Sequence[int] = ())
         "clone": _allow_without(0, NEW_NAMESPACE),
         "unshare": _allow_without(0, NEW_NAMESPACE | _NEW_TIME_NAMESPACE),
         "rt_sigaction": _for_signals() + _allow_null(1),
+        "seccomp": [*_notify_if_in(0, (SET_MODE_FILTER,)), _return(_ALLOW)],
+        "prctl": [*_notify_if_in(0, (PR_SET_SECCOMP,)), _return(_ALLOW)],
         **_on_descriptors((0, *descriptors), descriptors),
         "fcntl": _notify_if_duplicating((0, *descriptors)),
     }
@@ -74,7 +79,7 @@ def install(machine: Architecture, program: bytes) -> tuple[int, bool]:
     flags = _NEW_LISTENER | _SPEC_ALLOW | _WAIT_KILLABLE
     has_no_new_privileges = False
     while True:
-        listener = libc.syscall(machine.seccomp, _SET_MODE_FILTER, flags, ctypes.byref(header))
+        listener = libc.syscall(machine.seccomp, SET_MODE_FILTER, flags, ctypes.byref(header))
         if listener >= 0:
             return listener, has_no_new_privileges
         number = ctypes.get_errno()

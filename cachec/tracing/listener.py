@@ -8,6 +8,7 @@ answered, and all later ones: a call without a listener fails with ENOSYS.
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import gc
 import mmap
@@ -18,8 +19,6 @@ import struct
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-
-from cachec.tracing.spawn import is_large, spawn
 
 _RECEIVE, _SEND, _SET_FLAGS = 0xC0502100, 0xC0182101, 0x40082104  # SECCOMP_IOCTL_NOTIF_*
 _SYNC_WAKE_UP = 1  # SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP, Linux 6.6
@@ -40,15 +39,10 @@ _ZEROS = bytes(_REPORT.size)
 class Listener:
     """One listener, in the supervisor or in its keeper."""
 
-    def __init__(self, fd: int, memory: int | None = None) -> None:
-        """memory: the descriptor of that which another process shares; None: new memory."""
+    def __init__(self, fd: int) -> None:
         self.fd = fd
-        self.memory = os.memfd_create("cachec-tracing") if memory is None else memory
-        if memory is None:
-            os.ftruncate(self.memory, mmap.PAGESIZE)
-        self._shared = mmap.mmap(self.memory, mmap.PAGESIZE)
-        if memory is None:
-            _ANSWER.pack_into(self._shared, _ANSWER_AT, 0, 0, 0, _CONTINUE)
+        self._shared = mmap.mmap(-1, mmap.PAGESIZE)
+        _ANSWER.pack_into(self._shared, _ANSWER_AT, 0, 0, 0, _CONTINUE)
         start = ctypes.addressof(ctypes.c_char.from_buffer(self._shared))
         self._report, self._answer = start, start + _ANSWER_AT
         self._ioctl = ctypes.CDLL(None, use_errno=True).ioctl
@@ -59,7 +53,6 @@ class Listener:
     def close(self) -> None:
         """Close it in this process."""
         os.close(self.fd)
-        os.close(self.memory)
 
     def receive(self) -> tuple[int, int, int, int, int, int, int, int, int, int, int, int] | None:
         """Return a report: id, thread, flags, number, architecture, address and six arguments.
@@ -74,7 +67,10 @@ class Listener:
     def answer(self, report: int) -> bool:
         """Let the call go on. False where its thread does not wait any more: nothing that was read counts then."""
         self._shared[_ANSWER_AT : _ANSWER_AT + 8] = report.to_bytes(8, "little")
-        return not self._ioctl(self.fd, _SEND, self._answer)
+        while self._ioctl(self.fd, _SEND, self._answer):
+            if ctypes.get_errno() != errno.EINTR:  # by a signal to this process; the thread waits still
+                return False
+        return True
 
     def answer_with(self, report: int, fd: int) -> None:
         """Let the call return a copy of ``fd``, in place of what the kernel would do (Linux 5.14)."""
@@ -101,16 +97,12 @@ class Keeper:
 
     def __init__(self, listener: Listener) -> None:
         reader, self._writer = os.pipe()
-        self.pid = 0
-        if is_large():
-            self.pid = spawn(__name__, keep_spawned.__name__, (), (reader, listener.fd, listener.memory), setsid=True)
-        if not self.pid:
-            self.pid = os.fork()
-            if self.pid == 0:
-                try:
-                    _keep(listener, reader)
-                finally:
-                    os._exit(1)
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                _keep(listener, reader)
+            finally:
+                os._exit(1)
         os.close(reader)
 
     def dismiss(self) -> None:
@@ -128,14 +120,6 @@ class Keeper:
 
         os.close(self._writer)
         threading.Thread(target=wait, daemon=True).start()
-
-
-def keep_spawned(_: tuple[()], reader: int, fd: int, memory: int) -> None:
-    """The keeper, in an interpreter of its own."""
-    try:
-        _keep(Listener(fd, memory), reader)
-    finally:
-        os._exit(1)
 
 
 def _keep(listener: Listener, reader: int) -> None:

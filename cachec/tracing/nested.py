@@ -91,6 +91,7 @@ class NestedRuns:
                 run.recorder.uses_stdin,
                 run.recorder.uses_descriptor,
                 run.recorder.uses_umask,
+                run.recorder.asks_for_terminal,
             )
             accesses = Accesses(0, inputs, changes, problems, *flags)
             with os.fdopen(run.file, "wb") as result:

@@ -181,6 +181,16 @@ def parent_of(pid: int) -> tuple[int, int]:
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
+def umask_of(pid: int) -> int:
+    """Return the mask of new files of a process. Raises BadAddress where it has ended."""
+    try:
+        with open(b"/proc/%d/status" % pid, "rb") as file:
+            found = re.search(rb"^Umask:\s*([0-7]+)$", file.read(), re.MULTILINE)
+    except OSError as error:
+        raise BadAddress from error
+    return int(found[1], 8) if found else 0
+
+
 def _is_of_run(supervisor: int, pid: int, name: bytes) -> bool:
     """Whether a name in /proc is that of a process of the run, seen by its process ``pid``.
 

@@ -1,7 +1,7 @@
 """Starts the command in a child that waits until it may go on, with the filter or without.
 
 Between fork(2) and execve(2) the child imports nothing. It has the terminal, the session, the limits and the umask of
-the parent. Where a fork takes long, as this process is large, the child is a fresh interpreter: see ``spawn``.
+the parent.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from cachec.tracing.filter import install
-from cachec.tracing.spawn import is_large, spawn
-from cachec.tracing.syscalls import Architecture, architecture
+from cachec.tracing.syscalls import Architecture
 
 #: The terminal sends these to the command too; it decides.
 _TERMINAL_SIGNALS = (signal.SIGINT, signal.SIGQUIT)
@@ -48,7 +47,7 @@ class Command(NamedTuple):
     programs: list[bytes]
     environ: dict[bytes, bytes]
     folder: str | None
-    #: Descriptors for standard input, output and error; None: as they are.
+    #: Descriptors for standard input, output and error; None: as they are; below 0: closed.
     streams: tuple[int | None, int | None, int | None]
     #: What the child calls in place of a program.
     function: Callable[[], None] | None = None
@@ -82,16 +81,12 @@ class Command(NamedTuple):
         if any(not name or b"=" in name for name in variables):
             raise ValueError(f"a variable for {arguments[0]} has no name, or one with '=' in it")
         for fd in streams:
-            if fd is not None:
+            if fd is not None and fd >= 0:
                 os.fstat(fd)
         path = variables.get(b"PATH", os.fsencode(os.defpath))
         search = [os.path.join(each or b".", name) for each in path.split(b":")]
         programs = [name] if b"/" in name or not name else search
         return cls(words, os.fsdecode(name), programs, variables, folder, streams)
-
-
-#: The filter, its token, whether each signal is ignored, and whether the child ends with us.
-_Arguments = tuple[bytes, int, Mapping[int, bool], bool]
 
 
 class NoListener(Exception):
@@ -120,47 +115,21 @@ class Child:
         self._command = command
         self._signals = signals
         self._returncode: int | None = None
-        #: Where the child has ``program`` in its memory.
-        self.program_address = 0
-        arguments = program, token, signals.in_child(), signals.ends_with_us
-        self.pid = 0
-        if (
-            program and command.function is None and is_large()
-        ):  # without a filter an outer tracer would record what an interpreter looks up
-            self._spawn(arguments)
-        if not self.pid:
-            self._fork(machine, arguments)
-        _running.add(self.pid)
-        signals.send_to(self.pid)
-
-    def _fork(self, machine: Architecture | None, arguments: _Arguments) -> None:
         self._socket, theirs = socket.socketpair()
-        self._program = ctypes.create_string_buffer(arguments[0], len(arguments[0]))
+        self._program = ctypes.create_string_buffer(program, len(program))
+        #: Where the child has ``program`` in its memory.
         self.program_address = ctypes.addressof(self._program)
+        arguments = program, token, signals.in_child(), signals.ends_with_us
         self.pid = os.fork()
         if self.pid == 0:
             try:
                 self._socket.close()
-                _run_child(self._command, machine, *arguments, theirs)
+                _run_child(command, machine, *arguments, theirs)
             finally:
                 os._exit(_NOT_FOUND)
         theirs.close()
-
-    def _spawn(self, arguments: _Arguments) -> None:
-        self._socket, theirs = socket.socketpair()
-        streams = [fd for fd in self._command.streams if fd is not None]
-        closed = [fd for fd in streams if not os.get_inheritable(fd)]
-        task = tuple(self._command), closed, *arguments
-        pid = spawn(__name__, run_spawned.__name__, task, (theirs.fileno(), *dict.fromkeys(streams)))
-        theirs.close()
-        message = self._socket.recv(8) if pid else b""
-        if len(message) == 8:
-            self.pid, self.program_address = pid, int.from_bytes(message, "little")
-            return
-        self._socket.close()
-        if pid:  # an interpreter that does not start: it is no reason not to run the command
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
+        _running.add(self.pid)
+        signals.send_to(self.pid)
 
     def go_bare(self) -> None:
         self._order(_BARE)
@@ -227,7 +196,8 @@ class Signals:
         self._saved: dict[signal.Signals, Any] = {}
         self._pid = 0
         self._pending: list[int] = []
-        self._caught = 0
+        #: The last signal that came, whoever took it; 0 for none.
+        self.caught = 0
 
     @contextlib.contextmanager
     def set(self) -> Iterator[Signals]:
@@ -243,7 +213,7 @@ class Signals:
     def _set(self, number: signal.Signals, before: Any) -> None:
         if number in _TERMINAL_SIGNALS and before not in {None, signal.SIG_IGN}:
             is_for_us = self.ends_with_us and not _is_in_foreground()
-            self._saved[number] = signal.signal(number, self._forward if is_for_us else signal.SIG_IGN)
+            self._saved[number] = signal.signal(number, self._forward if is_for_us else self._note)
         elif number in _FORWARDED_SIGNALS and before == signal.SIG_DFL:
             self._saved[number] = signal.signal(number, self._forward)
         elif number == signal.SIGCHLD and before == signal.SIG_IGN:  # then there would be no exit status
@@ -260,18 +230,21 @@ class Signals:
         while pid and self._pending:
             self._forward(self._pending.pop(), None)
 
-    def _forward(self, number: int, _frame: FrameType | None) -> None:
-        self._caught = number
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        self.caught = number
+
+    def _forward(self, number: int, frame: FrameType | None) -> None:
+        self._note(number, frame)
         if not self._pid:
             self._pending.append(number)
             return
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._pid, number)
 
-    def end_with(self, returncode: int) -> None:
-        """End by a signal that came, unless the command ended well. To be called when they are as before."""
-        if self.ends_with_us and self._caught and (returncode or self._pending):
-            os.kill(os.getpid(), self._caught)
+    def end_if_pending(self) -> None:
+        """End by a signal that came when there was no command to take it. To be called when they are as before."""
+        if self.ends_with_us and self._pending:
+            os.kill(os.getpid(), self._pending[0])
 
 
 def _is_in_foreground() -> bool:
@@ -384,20 +357,6 @@ def _run_child(
     parent.send(_NO_PROGRAM + b"%d" % _execute(command))
 
 
-def run_spawned(task: tuple[Any, ...], parent: int, *_: int) -> None:
-    """The child, in an interpreter of its own."""
-    try:
-        command, closed, program, token, signals, ends_with_parent = task
-        for fd in (parent, *closed):
-            os.set_inheritable(fd, False)
-        held = ctypes.create_string_buffer(program, len(program))
-        ours = socket.socket(fileno=parent)
-        ours.send(ctypes.addressof(held).to_bytes(8, "little"))
-        _run_child(Command(*command), architecture(), program, token, signals, ends_with_parent, ours)
-    finally:
-        os._exit(_NOT_FOUND)
-
-
 def _execute(command: Command) -> int:
     """Become the program. Return the errno of why that is not possible, as execvp(3) chooses it."""
     refused = 0
@@ -415,10 +374,13 @@ def _execute(command: Command) -> int:
 
 def _set_streams(streams: Sequence[int | None]) -> None:
     """Make descriptors 0, 1 and 2 of those that are given, in whatever order these are."""
-    copies = [None if fd is None else fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3) for fd in streams]
+    copies = [None if fd is None or fd < 0 else fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3) for fd in streams]
     for number, fd in enumerate(copies):
         if fd is not None:
             os.dup2(fd, number)
+        elif streams[number] is not None:
+            with contextlib.suppress(OSError):  # it is closed already
+                os.close(number)
 
 
 def _send_listener(machine: Architecture, to: int, listener: int, kind: bytes, token: int) -> None:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 
+from cachec.base.lookups import mark_of, names_in
 from cachec.tracing.accesses import Change, Effect, Input, Kind, Problem, Reason, State, state_of
 
 Commit = Callable[[], object]
@@ -36,6 +37,9 @@ _ACCELERATORS = (b"/dev/nvidia", b"/dev/dri/", b"/dev/kfd", b"/dev/accel")
 #: allows for the clock of another machine.
 _RECENT_SECONDS = 3600
 
+#: Links that a path leads through at most: MAXSYMLINKS of the kernel.
+_MOST_LINKS = 40
+
 #: ``#!`` interpreters of interpreters: exec_binprm() of fs/exec.c follows five.
 _MOST_INTERPRETERS = 5
 
@@ -43,28 +47,39 @@ _MOST_INTERPRETERS = 5
 class _Lookup:
     """One path that was looked up: an ``Input`` in the making."""
 
-    __slots__ = ("error", "kinds", "names", "status", "target")
+    __slots__ = ("error", "is_asked", "kinds", "names", "status", "target")
 
-    def __init__(self, kinds: int, status: os.stat_result | None, error: int, target: bytes | None) -> None:
+    def __init__(
+        self,
+        kinds: int,
+        status: os.stat_result | None,
+        error: int,
+        target: bytes | None,
+        is_asked: bool = True,
+    ) -> None:
         self.kinds = kinds
         self.status = status
         self.error = error
         self.target = target
-        self.names: tuple[bytes, ...] | None = None
+        self.is_asked = is_asked
+        self.names: tuple[str, ...] | None = None
 
-    def add(self, kind: int) -> None:
+    def add(self, kind: int, is_asked: bool) -> None:
         self.kinds |= kind
+        self.is_asked |= is_asked
 
 
 class _Claim:
-    """One path that the run changed. before: at its first change; replaced: at its first one that makes a new file."""
+    """One path that the run changed. before: at its first change; replaced: at its first one that makes a new file;
+    mode: of open(2), which a file that was emptied would have if it were new."""
 
-    __slots__ = ("before", "effect", "is_moved_here", "replaced")
+    __slots__ = ("before", "effect", "is_moved_here", "mode", "replaced")
 
     def __init__(self, before: os.stat_result | None) -> None:
         self.effect = Effect(0)
         self.before = self.replaced = before
         self.is_moved_here = False
+        self.mode: int | None = None
 
     def add(self, effect: Effect) -> None:
         self.effect |= effect
@@ -80,6 +95,8 @@ class Recorder:
         self.uses_stdin = False
         #: The same of another descriptor that the run inherited.
         self.uses_descriptor = False
+        #: Whether a process asked if standard input is a terminal.
+        self.asks_for_terminal = False
         #: Whether the mask of new files was asked for.
         self.uses_umask = False
         #: Whether programs run without the privileges of their owner and group (PR_SET_NO_NEW_PRIVS).
@@ -87,15 +104,16 @@ class Recorder:
         self._lookups: dict[tuple[bytes, bytes, bool], _Lookup] = {}
         self._claims: dict[bytes, _Claim] = {}
         self._claimed_names: set[bytes] = set()
+        self._real_paths: set[bytes] = set()
         self._recent = time.time() - _RECENT_SECONDS
 
     # --- what a call is about to do
 
-    def look_up(self, folder: bytes, path: bytes, follow: bool, kind: int) -> Commit | None:
-        """The run uses ``path`` in the way of ``kind``."""
+    def look_up(self, folder: bytes, path: bytes, follow: bool, kind: int, is_asked: bool = True) -> Commit | None:
+        """The run uses ``path`` in the way of ``kind``. is_asked: see ``Input``."""
         key = (folder, path, follow)
         known = self._lookups.get(key)
-        if known is not None and known.kinds & kind == kind:
+        if known is not None and known.kinds & kind == kind and known.is_asked >= is_asked:
             return None
         full = folder + b"/" + path if folder else path
         status: os.stat_result | None = None
@@ -115,12 +133,12 @@ class Recorder:
             if follow and status is not None and self._is_below_own(full):
                 return self.look_up(b"", _real_path(full, follow=True), True, kind)  # a link of the run leads there
         if known is not None:
-            return partial(known.add, kind)
+            return partial(known.add, kind, is_asked)
         if status is not None and mode == stat.S_IFDIR:
             target = _real_path(full, follow=True)
         elif status is not None and mode == stat.S_IFLNK:
             target = _text_of_link(full)
-        return partial(self._lookups.setdefault, key, _Lookup(kind, status, number, target))
+        return partial(self._lookups.setdefault, key, _Lookup(kind, status, number, target, is_asked))
 
     def list_folder(self, folder: bytes) -> Commit | None:
         """The run reads the names in an open folder, given by its real path."""
@@ -129,7 +147,7 @@ class Recorder:
             return None
         try:
             status = os.stat(folder)
-            names = set(os.listdir(folder))
+            names = {each.partition("/")[0]: each for each in names_in(os.fsdecode(folder))}
         except OSError:
             return None  # it is gone, or not ours to read: its lookup is recorded
         if self._claims:
@@ -137,11 +155,14 @@ class Recorder:
                 return None
             for path, claim in self._claims.items():
                 if os.path.dirname(path) == folder:
-                    (names.discard if claim.before is None else names.add)(os.path.basename(path))
-        return partial(self._add_listing, folder, status, tuple(sorted(names)))
+                    name = os.fsdecode(os.path.basename(path))
+                    names.pop(name, None)
+                    if claim.before is not None:
+                        names[name] = name + mark_of(claim.before.st_mode)
+        return partial(self._add_listing, folder, status, tuple(sorted(names.values())))
 
-    def open_to_write(self, folder: bytes, path: bytes, flags: int) -> Commit | None:
-        """The run opens a file to write to it, or to make it."""
+    def open_to_write(self, folder: bytes, path: bytes, flags: int, mode: int) -> Commit | None:
+        """The run opens a file to write to it, or to make it. mode: that a new one gets."""
         follow = not flags & os.O_NOFOLLOW and flags & (os.O_CREAT | os.O_EXCL) != os.O_CREAT | os.O_EXCL
         full, status = _status(folder, path, follow)
         if status is None:
@@ -150,13 +171,15 @@ class Recorder:
             claim = self._claim(full, follow, Effect.CREATED, None)
             if flags & os.O_TRUNC and not flags & os.O_EXCL:
                 return claim  # it makes no difference whether it was there
-            return _both(self.look_up(folder, path, follow, _STATUS), claim)
+            # One that appends depends on all that a file there holds.
+            return _both(self.look_up(folder, path, follow, _STATUS if flags & os.O_EXCL else _CONTENT), claim)
         if not stat.S_ISREG(status.st_mode):
             return self.look_up(folder, path, follow, _CONTENT)
         if flags & os.O_CREAT and flags & os.O_EXCL:
             return self.look_up(folder, path, follow, _STATUS)
         if flags & os.O_TRUNC:
-            return self._claim(full, follow, Effect.CREATED, status)
+            claim = self._claim(full, follow, Effect.CREATED, status, mode=mode)
+            return claim if flags & os.O_CREAT else _both(self.look_up(folder, path, follow, _STATUS), claim)
         return self.write_in_place(folder, path, follow)
 
     def write_in_place(self, folder: bytes, path: bytes, follow: bool = True) -> Commit | None:
@@ -170,7 +193,7 @@ class Recorder:
     def make_name(self, folder: bytes, path: bytes) -> Commit | None:
         """The run makes a folder, a link, a node or a socket; that fails where something is there."""
         full, status = _status(folder, path, False)
-        look = self.look_up(folder, path, False, _STATUS)
+        look = self.look_up(folder, path, False, _STATUS, is_asked=False)
         return look if status is not None else _both(look, self._claim(full, False, Effect.CREATED, None))
 
     def remove(self, folder: bytes, path: bytes, *, is_folder: bool) -> Commit | None:
@@ -250,6 +273,10 @@ class Recorder:
             return self.look_up(folder, path, True, _STATUS)
         return None if self._is_own(full, True, status) else self.problem(Reason.DAEMON, full)
 
+    def use_real_path(self, path: bytes) -> None:
+        """The run learned the real path of an open file (a link of /proc, AT_EMPTY_PATH): how it got there counts."""
+        self._real_paths.add(path)
+
     def problem(self, reason: Reason, detail: bytes | str) -> Commit:
         """The result of the run must not be stored."""
         return partial(self.problems.setdefault, Problem(reason, os.fsdecode(detail)))
@@ -300,7 +327,13 @@ class Recorder:
         return False
 
     def _claim(
-        self, full: bytes, follow: bool, effect: Effect, status: os.stat_result | None, is_moved: bool = False
+        self,
+        full: bytes,
+        follow: bool,
+        effect: Effect,
+        status: os.stat_result | None,
+        is_moved: bool = False,
+        mode: int | None = None,
     ) -> Commit | None:
         path = _real_path(full, follow)
         if not path:  # there is no such folder, and so the call fails
@@ -310,30 +343,55 @@ class Recorder:
         way = self.look_up(b"", os.path.dirname(full), True, Kind.STATUS)
         if follow and os.path.islink(full):
             way = _both(way, self.look_up(b"", full, False, Kind.STATUS))
-        return _both(way, partial(self._add_claim, path, effect, status, is_own, is_moved))
+        return _both(way, partial(self._add_claim, path, effect, status, is_own, is_moved, mode))
 
     def _add_claim(
-        self, path: bytes, effect: Effect, status: os.stat_result | None, is_own: bool, is_moved: bool
+        self,
+        path: bytes,
+        effect: Effect,
+        status: os.stat_result | None,
+        is_own: bool,
+        is_moved: bool,
+        mode: int | None,
     ) -> None:
         claim = self._claims.get(path)
-        if claim is None:
-            claim = self._claims[path] = _Claim(status)
+        if claim is None:  # what is in a folder that the run has made was not there before
+            claim = self._claims[path] = _Claim(None if is_own else status)
             self._claimed_names.add(os.path.basename(path))
         elif not is_own:
             claim.effect &= ~(Effect.CREATED | Effect.REMOVED)  # that has failed: the file is still the one of before
             claim.replaced = status
         claim.effect |= effect
+        claim.mode = mode if claim.mode is None else claim.mode
         claim.is_moved_here |= is_moved and bool(effect & Effect.CREATED)
 
-    def _add_listing(self, folder: bytes, status: os.stat_result, names: tuple[bytes, ...]) -> None:
+    def _add_listing(self, folder: bytes, status: os.stat_result, names: tuple[str, ...]) -> None:
         look = self._lookups.setdefault((b"", folder, True), _Lookup(_LISTING, status, 0, folder))
         look.kinds |= _LISTING
         look.names = names
+
+    def _look_up_ways(self) -> None:
+        """Add the links on the way to each file of which the run learned the real path."""
+        files = {(status.st_dev, status.st_ino) for path in self._real_paths if (status := _status(b"", path, True)[1])}
+        for (folder, path, follow), look in list(self._lookups.items()):
+            if look.status is None or not follow or (look.status.st_dev, look.status.st_ino) not in files:
+                continue
+            full = _join(folder, path)
+            for _ in range(_MOST_LINKS):
+                parent = os.path.dirname(full)
+                for commit in (self.look_up(b"", parent, True, _STATUS), self.look_up(b"", full, False, _STATUS)):
+                    if commit is not None:
+                        commit()
+                text = _text_of_link(full)
+                if text is None:
+                    break
+                full = os.path.join(parent, text)
 
     # --- at the end
 
     def finish(self) -> tuple[tuple[Input, ...], tuple[Change, ...]]:
         """Return the inputs, and what is different from before the run."""
+        self._look_up_ways()
         changes: dict[bytes, Change] = {}
         for path, claim in self._claims.items():
             after = _status(b"", path, False)[1]
@@ -342,7 +400,7 @@ class Recorder:
                 if after is None:  # made and removed: where it is there before, that is gone
                     self._lookups.setdefault((b"", path, False), _Lookup(Kind.STATUS, None, errno.ENOENT, None))
                 continue
-            changes[path] = _change(path, claim.effect, claim.before, after)
+            changes[path] = _change(path, claim.effect, claim.before, after, claim.mode)
             is_moved_here = claim.is_moved_here and _identity(claim.replaced) != _identity(after)
             if is_moved_here and after is not None and stat.S_ISDIR(after.st_mode):
                 for inner in _below(path):
@@ -474,8 +532,14 @@ def _below(folder: bytes) -> Iterator[bytes]:
             yield os.path.join(parent, name)
 
 
-def _change(path: bytes, effect: Effect, before: os.stat_result | None, after: os.stat_result | None) -> Change:
-    return Change(os.fsdecode(path), effect, _state(before), _state(after))
+def _change(
+    path: bytes,
+    effect: Effect,
+    before: os.stat_result | None,
+    after: os.stat_result | None,
+    mode: int | None = None,
+) -> Change:
+    return Change(os.fsdecode(path), effect, _state(before), _state(after), mode)
 
 
 def _state(status: os.stat_result | None) -> State | None:
@@ -494,6 +558,7 @@ def _input(folder: bytes, path: bytes, follow: bool, look: _Lookup, effect: Effe
         state=_state(look.status),
         error=look.error,
         target=None if look.target is None else os.fsdecode(look.target),
-        names=None if look.names is None else tuple(map(os.fsdecode, look.names)),
+        names=look.names,
         effect=effect,
+        is_asked=look.is_asked,
     )

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from cachec.tracing.accesses import Accesses
 from cachec.tracing.codec import decode, encode
 
-#: The package itself is not imported: see ``spawn``.
+#: The package itself is not imported: what it needs is not to be found without site packages.
 _MAIN = """
 import sys, types
 package = sys.modules["cachec"] = types.ModuleType("cachec")

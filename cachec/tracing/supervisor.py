@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import select
+import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -53,7 +54,7 @@ def trace(
     of ``subprocess``; None: the first word of the command. stdin, stdout, stderr: descriptors; None: those of this
     process. descriptors: others that the command inherits, of which is told whether it uses one. readers: what takes
     data from descriptors while the command runs. ends_with_us: the command gets SIGTERM where this process is killed;
-    and a signal that is passed on to it ends this process too, unless the command ends well. Only the main thread can
+    and a signal that comes when it can't be passed on ends this process. Only the main thread can
     pass signals on, and ignore those of the terminal. Raises OSError where the program, the folder or a descriptor
     can't be used, and ValueError for words that the kernel does not take.
     """
@@ -67,8 +68,11 @@ def trace(
             accesses = _Run(command_, readers or {}, signals).run_bare(problem)
         else:
             accesses = _TracedRun(command_, readers or {}, signals, machine, descriptors).run()
-    signals.end_with(accesses.returncode)
-    return accesses
+    signals.end_if_pending()
+    if not signals.caught:
+        return accesses
+    problem = Problem(Reason.SIGNAL, signal.Signals(signals.caught).name)
+    return accesses._replace(problems=(*accesses.problems, problem))
 
 
 def trace_call(function: Callable[[], None], readers: Mapping[int, Reader]) -> Accesses:
@@ -190,6 +194,7 @@ class _TracedRun(_Run):
             self._recorder.uses_stdin,
             self._recorder.uses_descriptor,
             self._recorder.uses_umask,
+            self._recorder.asks_for_terminal,
         )
 
     def _run_nested(self, others: set[int]) -> Accesses:

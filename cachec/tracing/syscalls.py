@@ -90,6 +90,8 @@ open_tree 428 428
 clone 56 220
 rt_sigaction 13 134
 io_uring_setup 425 425
+seccomp 317 277
+prctl 157 167
 umask 95 166
 read 0 63
 readv 19 65
@@ -102,6 +104,7 @@ dup 32 23
 dup2 33 -
 dup3 292 24
 fcntl 72 25
+ioctl 16 29
 sendfile 40 71
 splice 275 76
 tee 276 77
@@ -119,7 +122,7 @@ mmap 9 222
 #: where that is standard input. sendfile(2), mmap(2) and the others have it where their manual pages say.
 READS_DESCRIPTOR = {
     **dict.fromkeys(("read", "readv", "pread64", "preadv", "preadv2", "recvfrom", "recvmsg"), 0),
-    **dict.fromkeys(("dup", "dup2", "dup3", "fcntl", "splice", "tee", "copy_file_range"), 0),
+    **dict.fromkeys(("dup", "dup2", "dup3", "fcntl", "ioctl", "splice", "tee", "copy_file_range"), 0),
     "sendfile": 1,
     "mmap": 4,
 }

@@ -15,19 +15,16 @@ from typing import Any, NamedTuple
 
 from cachec.commands.process import Ended, run_process
 from cachec.errors import CachecError
-from cachec.launcher.command import Command, Output, PassThrough
-from cachec.launcher.describing import describe_here
+from cachec.launcher.arguments import describe_here
+from cachec.launcher.command import Command, PassThrough
 from cachec.launcher.explain import explain
-from cachec.launcher.output_places import outputs_of
+from cachec.launcher.outputs import outputs_of
 from cachec.launcher.places import Places, leaked
 from cachec.launcher.request import environment, keyed_variables
 from cachec.launcher.stage import CommandStage, Opened, opened_command
 from cachec.launcher.stripping import wants_strip
-from cachec.programs.artifact import Dir, File
+from cachec.programs.artifact import File
 from cachec.reproduce.recipe import Recipe, RecordedLine
-
-#: What of a command line names an output.
-_OUTPUTS = frozenset({"output", "output-folder", "extra-output", "depfile"})
 
 #: Characters of what a command that failed wrote.
 _TAIL = 400
@@ -111,22 +108,20 @@ def _run(opened: Opened, command: Command, folder: Path) -> LineEnded:
         raise _NotAgain("a command with weights")
     stored = _stored(opened, command)
     outputs = outputs_of(command, opened.variables, opened.places, stored)
-    if not all(isinstance(each, File | Dir | bytes) for each in stored["outputs"]):
+    if not all(isinstance(each, File | bytes) for each in stored["outputs"]):
         raise _NotAgain("it makes folders or links of its own")
-    written = {output.path: os.fspath(folder / str(number)) for number, output in enumerate(outputs)}
+    written = {path: os.fspath(folder / str(number)) for number, path in enumerate(outputs)}
     for place in written.values():
         os.mkdir(place, 0o700)
     written = {path: os.path.join(place, os.path.basename(path)) for path, place in written.items()}
     line = _redirected(command, outputs, written)
-    ended = run_process(
-        line, command.program, environ=environment(opened.variables), cwd=command.cwd, ends_with_us=True
-    )
+    ended = run_process(line, command.program, environ=environment(opened.variables), cwd=command.cwd)
     if ended.returncode:
-        if command.is_plain:  # of which nobody knows whether it takes another place for its output
+        if not command.is_known:  # of which nobody knows whether it takes another place for its output
             raise _NotAgain(f"it ended with exit status {ended.returncode} where it was to write to another place")
         tail = ended.stderr[-_TAIL:].decode(errors="replace").strip()
         return LineEnded("failed", f"it ended with exit status {ended.returncode}: {tail}")
-    return _compared(opened.places, outputs, stored, written, ended, folder)
+    return _compared(command, opened.places, outputs, stored, written, ended, folder)
 
 
 def _stored(opened: Opened, command: Command) -> Mapping[str, Any]:
@@ -141,33 +136,23 @@ def _stored(opened: Opened, command: Command) -> Mapping[str, Any]:
     return value
 
 
-def _redirected(command: Command, outputs: Sequence[Output], written: Mapping[str, str]) -> list[str]:
+def _redirected(command: Command, outputs: Sequence[str], written: Mapping[str, str]) -> list[str]:
     """The command line with each output in its other place."""
     line = list(command.argv)
     places = {os.path.normpath(path): place for path, place in written.items()}
     named: dict[str, int] = {}
-    for number in _naming(command):
+    for number in range(1, len(line)):
         for before, text in _values(line[number]):
             path = os.path.normpath(os.path.join(command.cwd, text))
             if path in places:
                 line[number] = before + places[path]
                 named[path] = named.get(path, 0) + 1
                 break
-    for output in outputs:
-        # A depfile that is not named comes to lie beside the output; it is not compared.
-        if named.get(os.path.normpath(output.path), 0) != 1 and (output.kind != "depfile" or not named):
-            raise _NotAgain(f"its command line does not name {_name(output)} once, in an argument of its own")
+    for path in outputs:
+        if named.get(os.path.normpath(path), 0) != 1:
+            name = os.path.basename(path)
+            raise _NotAgain(f"its command line does not name {name} once, in an argument of its own")
     return line
-
-
-def _naming(command: Command) -> Iterator[int]:
-    """The numbers of the arguments that may name an output."""
-    if command.is_plain:
-        yield from range(1, len(command.argv))
-        return
-    for piece in command.pieces:
-        if piece.means in _OUTPUTS and piece.begin >= 0:
-            yield from range(piece.begin + 1, piece.end + 1)
 
 
 def _values(arg: str) -> Iterator[tuple[str, str]]:
@@ -182,46 +167,26 @@ def _values(arg: str) -> Iterator[tuple[str, str]]:
 
 
 def _compared(
+    command: Command,
     places: Places,
-    outputs: Sequence[Output],
+    outputs: Sequence[str],
     stored: Mapping[str, Any],
     written: Mapping[str, str],
     ended: Ended,
     folder: Path,
 ) -> LineEnded:
-    fresh = [written[output.path] for output in outputs if output.kind != "depfile"]
-    files = [file for path in fresh for file in _files(path)]
-    where = leaked({"folder": os.fspath(folder)}, files, [ended.stdout, ended.stderr])
-    if where:
+    depfiles = {output.path for output in command.outputs if output.kind == "depfile"}  # they name the output
+    compared = [(path, kept) for path, kept in zip(outputs, stored["outputs"], strict=True) if path not in depfiles]
+    files = [place for path, _ in compared if os.path.isfile(place := written[path])]
+    if leaked({"folder": os.fspath(folder)}, files, [ended.stdout, ended.stderr]):
         raise _NotAgain("its result holds the path that it is written to")
     for name, stream in (("stdout", ended.stdout), ("stderr", ended.stderr)):
         if places.template(stream) != stored[name]:
             return LineEnded("differs", f"it says something else on {name}")
-    for output, kept in zip(outputs, stored["outputs"], strict=True):
-        if output.kind == "depfile":
-            continue  # which names the output
-        if not os.path.lexists(written[output.path]):
-            return LineEnded("failed", f"it does not write {_name(output)}")
-        if not _is_same(written[output.path], os.fspath(kept.path)):
-            return LineEnded("differs", f"{_name(output)} has other bytes than the stored one")
+    for path, kept in compared:
+        name = os.path.basename(path)
+        if not os.path.isfile(written[path]):
+            return LineEnded("failed", f"it does not write {name}")
+        if not filecmp.cmp(written[path], os.fspath(kept.path), shallow=False):
+            return LineEnded("differs", f"{name} has other bytes than the stored one")
     return LineEnded("same")
-
-
-def _name(output: Output) -> str:
-    name = os.path.basename(output.path)
-    return name if output.where == output.path else f"{name} ({output.where})"
-
-
-def _files(path: str) -> Sequence[str]:
-    """The files at, or below, a path."""
-    if not os.path.isdir(path):
-        return [path] if os.path.isfile(path) else []
-    return sorted(os.path.join(where, name) for where, _, names in os.walk(path) for name in names)
-
-
-def _is_same(one: str, other: str) -> bool:
-    """Whether two files, or folders, hold the same."""
-    mine, theirs = _files(one), _files(other)
-    if [os.path.relpath(each, one) for each in mine] != [os.path.relpath(each, other) for each in theirs]:
-        return False
-    return all(filecmp.cmp(*pair, shallow=False) for pair in zip(mine, theirs, strict=True))

@@ -84,7 +84,7 @@ def place_of(read: Read) -> tuple[str, str]:
     if read.kind == "weight":
         return f"weights of {read.where}", read.name
     if read.kind in _GROUPS:
-        name = "umask" if read.kind == "umask" else read.name if read.kind in {"code", "same"} else read.where
+        name = "umask" if read.kind == "umask" else read.name if read.kind in {"code", "same", "stdin"} else read.where
         return _GROUPS[read.kind], name.replace("\0", ", ") or "."
     if read.kind in {"names", "listing"}:
         return read.where, "."

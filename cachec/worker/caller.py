@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from cachec.base import fsio
@@ -61,16 +61,18 @@ class Starters:
         make_call: Callable[[Prepared], Call],
         values: Values,
         *,
+        packages: Sequence[str] = (),
         timeout: float | None = None,
     ) -> Ran:
-        """Run a stage in a worker. make_call: what is to be run there, once it is known what the worker has.
+        """Run a stage in a worker. make_call: what is to be run there, once it is known what the worker has. packages:
+        installed ones that the starter is to import first.
 
         Raises OSError where no process can be started, and TimedOut. KeyboardInterrupt ends the worker first.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         one = self._take(setup.path)
         try:
-            ran = one.run(setup, make_call, values, deadline)
+            ran = one.run(setup, make_call, values, packages, deadline)
         except BaseException as error:
             one.stop(gently=isinstance(error, KeyboardInterrupt))
             raise
@@ -149,7 +151,14 @@ class _Starter:
         """Whether a worker of it would be as one that is started now."""
         return self.is_alive and self._state == state and self._process.poll() is None
 
-    def run(self, setup: Setup, make_call: Callable[[Prepared], Call], values: Values, deadline: float | None) -> Ran:
+    def run(
+        self,
+        setup: Setup,
+        make_call: Callable[[Prepared], Call],
+        values: Values,
+        packages: Sequence[str],
+        deadline: float | None,
+    ) -> Ran:
         """Have a worker made, and talk with it until it has ended."""
         self._tail = ""
         self._began = time.time()
@@ -161,7 +170,7 @@ class _Starter:
                 if not self._is_ready:
                     self._receive(self._control, deadline)
                     self._is_ready = True
-                self._control.send(None, fds=(theirs.fileno(), report))
+                self._control.send(tuple(packages), fds=(theirs.fileno(), report))
                 theirs.close()
                 done, failed = self._converse(channel, setup, make_call, values, deadline)
             finally:

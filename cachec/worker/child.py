@@ -147,15 +147,15 @@ class Worker:
             table=self._table(),
         )
 
-    def _packages(self) -> Iterator[str]:
-        """A file of each installed package that is imported."""
-        seen = set()
+    def _packages(self) -> dict[str, str]:
+        """The installed packages that are imported, each with a file of it."""
+        found: dict[str, str] = {}
         for name, module in list(sys.modules.items()):
             first = name.partition(".")[0]
             file = getattr(module, "__file__", None)
-            if first not in seen and first not in _OWN and isinstance(file, str) and self._installed.is_package(file):
-                seen.add(first)
-                yield file
+            if first not in found and first not in _OWN and isinstance(file, str) and self._installed.is_package(file):
+                found[first] = file
+        return found
 
     def _table(self) -> dict[str, dict[str, str]]:
         with unseen():  # where the project is
@@ -187,6 +187,7 @@ class Worker:
         self._now = self._forms.now(has_fills=False)
         before, known = self._snapshots(call), self._modules().keys()
         watchers = [Generators().moved, *(_watched(plugin) for plugin in self._plugins.all())]
+        packages = self._packages().keys()
         self._imports.begin_run()
         with self._streams(call.streams):
             started = time.perf_counter()
@@ -199,6 +200,7 @@ class Worker:
             except BaseException as error:  # noqa: BLE001 - the stage's own: the caller's process raises it again
                 return Failed(words_of(error), raised=True)
             seconds = time.perf_counter() - started
+        moved = [name for watch in watchers for name in watch(seconds)]
         scratch = recorder.scratch()
         recorder.drop_scratch()
         kept_out = recorder.kept_out()
@@ -209,10 +211,12 @@ class Worker:
             names=frozenset(self._imports.names()),
             temporary=tuple(self._variables.temporary),
             has_project_paths=self._has_project_paths(),
-            packages=tuple(self._packages()),
+            new_packages=tuple(self._packages().keys() - packages),
+            moved=tuple(moved),
+            packages=tuple(self._packages().values()),
             files=tuple(sorted(path for path in self._variables.opened if not self._installed.holds(path))),
             imported={name: names for name, names in self._table().items() if name not in known},
-            changed=self._changed(call, before, [name for watch in watchers for name in watch(seconds)]),
+            changed=self._changed(call, before, moved),
             kept_out=None if kept_out is None else (kept_out[0].value, kept_out[1]),
         )
 
@@ -224,7 +228,7 @@ class Worker:
     def _has_project_paths(self) -> bool:
         """Whether the code that ran may have taken a path of the project from a global."""
         names = self._imports.names()
-        if self._variables.asked_for_folder or "__file__" in names or "__path__" in names:
+        if any(self._variables.asked_for_folder.values()) or "__file__" in names or "__path__" in names:
             return True
         whole = self._forms.now()
         with unseen():

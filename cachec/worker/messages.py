@@ -117,6 +117,10 @@ class Done(NamedTuple):
     temporary: tuple[str, ...]
     #: Whether the run may have taken paths of the project from globals.
     has_project_paths: bool
+    #: The installed packages that were imported during the run.
+    new_packages: tuple[str, ...]
+    #: The random generators that it drew from and did not seed.
+    moved: tuple[str, ...]
     #: A file of each installed package that is imported.
     packages: tuple[str, ...]
     #: What was opened while the starter imported packages, outside of these.

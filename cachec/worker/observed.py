@@ -16,7 +16,9 @@ from cachec.key.tools.environment import OBEYED_NAME, variable_digest
 from cachec.model import Read
 
 #: Modules that hand on what others set.
-_PASSING_ON = frozenset({"os", "_collections_abc", "collections.abc", "unittest.mock", "contextlib"})
+_PASSING_ON = frozenset(
+    {"os", "posixpath", "pathlib", "_collections_abc", "collections.abc", "unittest.mock", "contextlib"}
+)
 
 #: Events of Python at which another program starts: https://docs.python.org/3/library/audit_events.html
 _STARTS = frozenset(
@@ -33,14 +35,16 @@ class Variables:
 
     def __init__(self, is_project: Callable[[str], bool]) -> None:
         self._is_project = is_project
+        #: The variables that the process began with: what is set since is its own.
+        self._given = dict(os.environ)
         self._read: dict[str, str] = {}
         #: The variables that were set, and whether the project has.
         self._set: dict[str, bool] = {}
         #: Whether packages are being imported for workers to come. What they open then, no tracer sees.
         self.is_loading = False
         self.opened: set[str] = set()
-        #: The current folders that code has asked for.
-        self.asked_for_folder: set[str] = set()
+        #: The current folders that code has asked for, and whether the project's has.
+        self.asked_for_folder: dict[str, bool] = {}
         #: Names in folders for temporary files that were made up.
         self.temporary: set[str] = set()
         #: Whether code has asked for the arguments of the program.
@@ -101,7 +105,8 @@ class Variables:
             """Return the current folder, which counts as a value."""
             folder = getcwd()
             if not is_unseen():
-                variables.asked_for_folder.add(folder)
+                asked = variables.asked_for_folder.get(folder, False) or variables._is_asked_by_project(2)
+                variables.asked_for_folder[folder] = asked
             return folder
 
         recorded_getcwd.__name__ = recorded_getcwd.__qualname__ = "getcwd"
@@ -146,14 +151,17 @@ class Variables:
 
     def _note_set(self, name: str) -> None:
         """A variable was set or deleted; by a library, it is the library's."""
-        frame = sys._getframe(2)
+        self._set.setdefault(name, self._is_asked_by_project(3))
+
+    def _is_asked_by_project(self, depth: int) -> bool:
+        """Whether the code that asks is the project's. depth: of its frame, but for modules that hand on."""
+        frame = sys._getframe(depth)
         while frame.f_back is not None and frame.f_globals.get("__name__") in _PASSING_ON:
             frame = frame.f_back
-        self._set.setdefault(name, self._is_project(frame.f_code.co_filename))
+        return self._is_project(frame.f_code.co_filename)
 
     def _note(self, name: object) -> None:
         if not isinstance(name, str) or name in self._read or name in self._set or is_unseen():
             return  # what the run has set itself is no input
         with self._lock:
-            environ = {os.fsdecode(key): os.fsdecode(value) for key, value in os.environb.items()}
-            self._read.setdefault(name, variable_digest(name, environ))
+            self._read.setdefault(name, variable_digest(name, self._given))

@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from functools import partial
 
 from cachec.tracing.codec import encode
@@ -49,16 +50,11 @@ def _serve(control: Channel) -> None:
     common = Common()
     start: Start = control.receive()[0]
     sys.path[:] = start.path
-    common.variables.is_loading = True
-    for name in start.packages:
-        with contextlib.suppress(Exception, SystemExit):  # a worker that needs it imports it again, and says so
-            importlib.import_module(name)
-    common.variables.is_loading = False
-    gc.collect()
-    gc.freeze()  # so that a worker's collections do not copy what it shares with this process
+    _load(start.packages, common)
     control.send(Started())
     while True:
-        _, (channel, report) = control.receive()
+        packages, (channel, report) = control.receive()
+        _load(packages, common)
         readers = {control.fileno(): _end_all}
         worker = Channel(channel)
         accesses = trace_call(partial(serve, worker, common), readers)
@@ -66,6 +62,18 @@ def _serve(control: Channel) -> None:
         with open(report, "wb") as file:
             file.write(encode(accesses))
         control.send(accesses.returncode)
+
+
+def _load(packages: Sequence[str], common: Common) -> None:
+    """Import packages for the workers to come."""
+    common.variables.is_loading = True
+    for name in packages:
+        with contextlib.suppress(Exception, SystemExit):  # a worker that needs it imports it again, and says so
+            importlib.import_module(name)
+    common.variables.is_loading = False
+    if packages:
+        gc.collect()
+        gc.freeze()  # so that a worker's collections do not copy what it shares with this process
 
 
 def _end_all() -> bool:

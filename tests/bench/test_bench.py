@@ -11,8 +11,9 @@ from bench.__main__ import BENCHMARKS
 from bench.harness import Row
 from tests.needs import MLIR_TOOLS, need
 
-#: These compile, and build, for long; recording lowers a transformer, in processes that import JAX.
-COSTLY = ("build", "jax", "minilm", "recording", "torch", "warm", "xla")
+#: These compile, and build, for long; recording lowers a transformer, in processes that import JAX; remote and launcher
+#: build with and without servers, which have tests of their own.
+COSTLY = ("build", "jax", "launcher", "minilm", "recording", "remote", "torch", "warm", "xla")
 
 
 @pytest.mark.sampled

@@ -280,3 +280,25 @@ def test_find_package_finds_an_installed_cachec_by_itself(build: Build) -> None:
     said = build.run("cmake", "-S", project, "-B", project / "build", "-G", "Ninja", cwd=project)
     assert "Build files have been written" in said
     assert f"{prefix}/bin/cachec" in (project / "build" / "CMakeCache.txt").read_text()
+
+
+@pytest.mark.parametrize("compiler", ["gcc", "clang-19"])
+def test_a_checkout_in_another_folder_hits_with_depfiles(build: Build, compiler: str) -> None:
+    need(compiler)
+    lines = ["cmake_minimum_required(VERSION 3.20)", "project(demo C)", "add_library(a STATIC src/a.c)"]
+    lines += ["target_include_directories(a PRIVATE include)"]
+    for name, answer in (("one", "miss"), ("second", "hit")):
+        project = build.folder / name
+        for file, text in {
+            "CMakeLists.txt": "\n".join(lines),
+            "cachec.toml": 'base_dir = "."\n',
+            "src/a.c": '#include "x.h"\nint f(void) { return X; }\n',
+            "include/x.h": "#define X 1\n",
+        }.items():
+            (project / file).parent.mkdir(parents=True, exist_ok=True)
+            (project / file).write_text(text)
+        options = (f"-DCMAKE_C_COMPILER={compiler}", "-DCMAKE_C_COMPILER_LAUNCHER=cachec;exec;--")
+        build.run("cmake", "-S", ".", "-B", "build", "-G", "Ninja", *options, cwd=project)
+        found = build.outcomes("cmake", "--build", "build", cwd=project)
+        assert found == Counter({f"{answer} {compiler.removesuffix('-19')}": 1})
+        assert f"{project}/include/x.h" in build.run("ninja", "-C", "build", "-t", "deps", cwd=project)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -83,3 +84,15 @@ def test_weights_and_options(build: Build) -> None:
     weights = "--weights w.bin --weights v.bin=name --weights u.bin=opened"
     wanted = f"cachec exec --restat --portable {weights} -- mycc a.mlir -o a.out -O2"
     assert wanted in said
+
+
+def test_the_rules_that_make_has_for_c(build: Build) -> None:
+    need("make", "gcc")
+    project = build.folder / "c"
+    project.mkdir()
+    (project / "a.c").write_text("int f;\n")
+    time.sleep(0.05)
+    line = ("make", "a.o", "CC=cachec exec -- gcc")
+    assert build.outcomes(*line, cwd=project) == Counter({"miss gcc": 1})
+    (project / "a.o").unlink()
+    assert build.outcomes(*line, cwd=project, OF_ANOTHER="1") == Counter({"hit gcc": 1})

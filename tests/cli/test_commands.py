@@ -459,3 +459,17 @@ def test_config(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert "1.0 GiB" in result.stdout
     assert "cachec.toml:2" in result.stdout
     assert "cachec: warning: CACHEC_LOGG is not a setting" in result.stderr
+
+
+def test_config_shows_what_commands_are_told(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "cachec.toml"
+    file.write_text('[exec]\noutputs = ["*.log"]\n\n[adapters.mycc]\nmatch = ["mycc"]\n')
+    monkeypatch.chdir(tmp_path)
+    found = shell.json("config")
+    assert found["exec"] == {"outputs": {"value": ["*.log"], "origin": f"{file}:2"}}
+    assert found["adapters"] == {"mycc": str(file)}
+    assert "exec.outputs" in (said := shell.run("config").stdout)
+    assert "adapters.mycc" in said
+    file.write_text("[adapters.mycc]\n")
+    (warning,) = shell.json("config")["warnings"]
+    assert "adapter 'mycc': Object missing required field `match`" in warning

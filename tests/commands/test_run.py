@@ -462,6 +462,25 @@ def test_an_output_that_was_there_and_is_not_written_keeps_the_result_out(record
     assert kept_out(recorder) == ("bypass:undescribed-effect", str(tmp_path / "out"))
 
 
+@pytest.mark.parametrize("script", ["sed -i s/v/w/ out", "echo tail >> out", "chmod 600 out", "touch out"])
+def test_an_output_that_was_used_before_it_was_written(recorder: Recorder, tmp_path: Path, script: str) -> None:
+    (tmp_path / "out").write_text("v2\n")
+    time.sleep(0.05)
+    sh(script, outputs=["out"], cwd=tmp_path)
+    found = recorder.kept_out()
+    assert found is not None
+    assert f"{tmp_path}/out" in found[1]
+
+
+def test_an_output_that_was_not_there_to_be_used(recorder: Recorder, tmp_path: Path) -> None:
+    sh("echo tail >> out", outputs=["out"], cwd=tmp_path)
+    assert recorder.kept_out() is None
+    (tmp_path / "out").unlink()
+    assert holds(recorder)
+    (tmp_path / "out").write_text("v3\n")
+    assert not holds(recorder)
+
+
 def test_an_output_of_the_stage_itself_may_be_there_before(recorder: Recorder) -> None:
     with scratch() as folder:
         (folder / "out").write_bytes(b"made by the stage")

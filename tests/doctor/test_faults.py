@@ -94,12 +94,19 @@ def _no_maps(patient: Patient) -> None:
         raise OSError(errno.ENODEV, "no maps")
 
     patient.patch.setattr(mmap, "mmap", refused)
-    patient.patch.setattr(machine, "trace", lambda *_, **__: SimpleNamespace(problems=()))
+    patient.patch.setattr(
+        machine, "run_traced_apart", lambda *_, **__: SimpleNamespace(accesses=SimpleNamespace(problems=()))
+    )
 
 
 def _whole_seconds(patient: Patient) -> None:
     real = os.utime
     patient.patch.setattr(os, "utime", lambda file, ns: real(file, ns=(ns[0] // 10**9 * 10**9, ns[1] // 10**9 * 10**9)))
+
+
+def _configured(patient: Patient, text: str) -> None:
+    (patient.outside / "cachec.toml").write_text(text)
+    patient.patch.chdir(patient.outside)
 
 
 def _disk_clock(patient: Patient) -> None:
@@ -175,7 +182,7 @@ def _inotify(patient: Patient) -> None:
 
 def _untraced(patient: Patient, reason: Reason) -> None:
     ran = SimpleNamespace(problems=(Problem(reason, "refused"),))
-    patient.patch.setattr(machine, "trace", lambda *_, **__: ran)
+    patient.patch.setattr(machine, "run_traced_apart", lambda *_, **__: SimpleNamespace(accesses=ran))
 
 
 def _clock(patient: Patient) -> None:
@@ -232,6 +239,8 @@ FAULTS: dict[str, tuple[str, Callable[[Patient], object]]] = {
     "reproducers in a file": ("repro-dir", lambda p: p.settings.update(repro_dir=Path(__file__))),
     "a clock that is behind": ("clock", _clock),
     "no more inotify": ("inotify", _inotify),
+    "a setting of commands that is none": ("exec", partial(_configured, text="[exec]\noutput = []\n")),
+    "an adapter without names": ("adapters", partial(_configured, text="[adapters.mycc]\nmatch = []\n")),
     **{f"a tracer that is refused: {each.value}": ("tracer", partial(_untraced, reason=each)) for each in sorted(BARE)},
     "a plugin that can't be imported": ("plugin", _broken_plugin),
     "an unknown compiler": ("compiler", lambda p: p.installed("jax-0.1.0")),

@@ -25,6 +25,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
@@ -73,6 +74,7 @@ _CONTINUE = 1
 _PLACE = struct.Struct("=Q16s")
 
 
+@cache
 def unavailable() -> str:
     """Why calls can't be watched here; empty where they can."""
     if platform.machine() != "x86_64":

@@ -51,7 +51,7 @@ match = ["fakecc"]
 
 flags = [
   { names = ["-o"], takes = ["next"], is = "output" },
-  { names = ["-l"], takes = ["next"], is = "input" },
+  { names = ["-l"], takes = ["next"], is = "value" },
   { names = ["--print"], is = "plain" },
   { names = ["--server"], is = "plain" },
 ]

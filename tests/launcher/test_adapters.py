@@ -64,9 +64,18 @@ def test_a_users_adapter_wins(launcher: Launcher, tmp_path: Path) -> None:
     ("text", "line", "words"),
     [
         ('match = ["x"]\n\nmatches = 1\n', 3, "unknown field `matches`"),
-        ('match = ["x"]\nrespone_files = true\n', 2, "did you mean 'response_files'?"),
-        ('match = ["x"]\nstdin = "yes"\n', 2, "Expected `bool`"),
+        ('match = ["x"]\nrelatve = true\n', 2, "did you mean 'relative'?"),
+        ('match = ["x"]\nstrip = "yes"\n', 2, "Expected `bool`"),
         ("match = []\n", 1, "match is empty"),
+        ('match = "x"\n', 1, "give a list, as in match = ['...']"),
+        ('match = ["x"]\n[environment]\nkeyed = "X"\n', 3, "give a list, as in keyed = ['...']"),
+        ("strip = true\n", 1, "adapter 'bad': Object missing required field `match`"),
+        ('match = ["x"]\ndashes = "both"\n', 2, "dashes is one of 'exact', 'either'"),
+        ('match = ["x"]\nflags = [\n  { names = ["-o"], is = "out" },\n]\n', 3, "is is one of 'value', 'out"),
+        (
+            'match = ["x"]\nflags = [\n  { names = ["-o"], takes = ["after"], is = "output" },\n]\n',
+            *(3, "takes is one of 'next', 'joined', 'equals'"),
+        ),
         ('name = "x"\nmatch = ["a/b"]\n', 2, "bad pattern 'a/b'"),
         ('match = ["clang-[0-9"]\n', 1, "bad pattern 'clang-[0-9'"),
         ('match = ["x"]\nflags = [\n  { names = ["-p"], is = "value" },\n  { names = ["-x"], is = 1 },\n]\n', 4, "str"),
@@ -80,7 +89,9 @@ def test_a_users_adapter_wins(launcher: Launcher, tmp_path: Path) -> None:
         ('match = ["x"]\n[environment]\nsearch = ["X"]\n', 3, "name these variables in 'keyed'"),
         ('match = ["x"]\nflags = [\n  { names = ["-v"], is = "side-effect" },\n]\n', 3, "so write 'plain'"),
         ('match = ["x"]\nflags = [\n  { names = ["-I"], is = "search" },\n]\n', 3, "so write 'value'"),
-        ('match = ["x"]\nflags = [\n  { names = ["-x*"], takes = ["joined"], is = "input" },\n]\n', 3, "leave out '*'"),
+        ('match = ["x"]\nflags = [\n  { names = ["-g"], is = "sees-cwd" },\n]\n', 3, "the current folder always"),
+        ('match = ["x"]\nplain = true\n', 2, "all arguments count"),
+        ('match = ["x"]\nflags = [\n  { names = ["-x*"], takes = ["joined"], is = "output" },\n]\n', 3, "out '*'"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_named_by_file_and_line(tmp_path: Path, text: str, line: int, words: str) -> None:
@@ -100,11 +111,8 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("means", "needs_value"),
     [
-        *(
-            (name, True)
-            for name in ("input", "output", "output-folder", "extra-output", "depfile", "weights", "path-only")
-        ),
-        *((name, False) for name in ("value", "sees-cwd", "plain")),
+        *((name, True) for name in ("output", "extra-output", "depfile", "weights")),
+        *((name, False) for name in ("value", "plain")),
     ],
 )
 def test_what_a_flag_means_says_whether_it_takes_a_value(tmp_path: Path, means: str, needs_value: bool) -> None:
@@ -122,7 +130,10 @@ def test_what_a_flag_means_says_whether_it_takes_a_value(tmp_path: Path, means: 
     [
         ("[adapters]\nfiles = 3\n", "cachec.toml:2: files = 3"),
         ("[adapters]\nmycc = 3\n", "cachec.toml:2: adapters.mycc is 3"),
-        ('[adapters.mycc]\nmatch = ["a"]\nflag = 3\n', "cachec.toml:3: Object contains unknown field `flag`"),
+        (
+            '[adapters.mycc]\nmatch = ["a"]\nflag = 3\n',
+            "cachec.toml:3: adapter 'mycc': Object contains unknown field `flag`",
+        ),
     ],
 )
 def test_a_bad_table_in_the_configuration(launcher: Launcher, tmp_path: Path, table: str, words: str) -> None:
@@ -137,5 +148,5 @@ def test_the_digest_is_of_what_the_adapter_says(tmp_path: Path) -> None:
     write(str(one), _GOOD)
     write(str(other), "# a comment\n" + _GOOD)
     assert adapters.read(one).digest() == adapters.read(other).digest()
-    write(str(other), _GOOD + "stdin = true\n")
+    write(str(other), _GOOD + "replaces = true\n")
     assert adapters.read(one).digest() != adapters.read(other).digest()

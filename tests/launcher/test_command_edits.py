@@ -53,21 +53,26 @@ JSON = json.dumps({"opt": {"level": 2, "passes": ["a", "b"]}}, indent=1)
 EDITS = {
     "a flag more": Edit("option-changed", "arg/-O2", "-O2 added", line=(*LINE, "-O2")),
     "a flag less": Edit("option-changed", "arg/-g", "-g removed", line=tuple(each for each in LINE if each != "-g")),
-    "another value": Edit("option-changed", "arg/-DX", "-DX: 1 -> 2", line=line(DX="-DX=2")),
+    "another value": Edit("option-changed", "arg/-DX", "-DX: -DX=1 -> -DX=2", line=line(DX="-DX=2")),
     "the order": Edit(
         "option-changed",
         "order/order of arguments",
         "order of arguments",
         line=(LINE[0], "-g", LINE[1], LINE[2], *LINE[4:]),
     ),
-    "another output": Edit("hit", line=line(a_out="b.out")),
+    "another output": Edit("option-changed", "arg/-o", "-o: -o a.out -> -o b.out", line=line(a_out="b.out")),
     "a line": Edit("file-changed", "file/a.txt", "line 2: 'two' -> '2'", change=text("a.txt", "one\n2\nthree\n")),
     "a line more": Edit(
         "file-changed", "file/a.txt", "line 3 added: 'and'", change=text("a.txt", "one\ntwo\nand\nthree\n")
     ),
     "a line less": Edit("file-changed", "file/a.txt", "line 2 removed: 'two'", change=text("a.txt", "one\nthree\n")),
-    "a beside file": Edit("file-changed", "file/lib.txt", "line 1: 'lib' -> 'bil'", change=text("lib.txt", "bil\n")),
-    "another beside file": Edit("option-changed", "arg/-l", "-l: lib.txt -> lib2.txt", line=line(lib_txt="lib2.txt")),
+    "a beside file": Edit("dependency-changed", "", "lib.txt has other content", change=text("lib.txt", "bil\n")),
+    "the mode of a beside file": Edit(
+        "dependency-changed", "", "lib.txt has the mode 600, and had 644", change=lambda _: os.chmod("lib.txt", 0o600)
+    ),
+    "another beside file": Edit(
+        "option-changed", "arg/-l", "-l: -l lib.txt -> -l lib2.txt", line=line(lib_txt="lib2.txt")
+    ),
     "a variable": Edit(
         "environment-changed", "env/FAKE_OPT", "FAKE_OPT: not set -> '3'", change=variable("FAKE_OPT", "3")
     ),
@@ -76,7 +81,10 @@ EDITS = {
         "environment-changed", "env/LD_LIBRARY_PATH", "LD_LIBRARY_PATH", change=variable("LD_LIBRARY_PATH", "/nowhere")
     ),
     "the compiler": Edit(
-        "tool-changed", "executable/fakecc", "tool fakecc", change=text("../bin/fakecc", FAKECC + "# another build\n")
+        "dependency-changed",
+        "",
+        "fakecc has other content",
+        change=text("../bin/fakecc", FAKECC + "# another build\n"),
     ),
     "the adapter": Edit("stage-changed", "stage/exec:fakecc", "adapter fakecc", change=adapter),
     "portable": Edit("platform-changed", "platform", "platform removed", options=("--portable",)),
@@ -123,6 +131,7 @@ def beside(store: Store, key: str, count: int) -> None:
 def test_each_edit_of_a_command(launcher: Launcher, monkeypatch: pytest.MonkeyPatch, others: int) -> None:
     for name in (*("sub/a.txt", "copy.txt", "a.txt"), "lib2.txt", "lib.txt", "new.txt"):
         write(name, {"lib.txt": "lib\n", "lib2.txt": "lib\n", "new.txt": "new\n"}.get(name, "one\ntwo\nthree\n"))
+    os.chmod("lib.txt", 0o644)
     launcher.run(*LINE)
     base = launcher.last().key
     store = Store(launcher.store)
@@ -138,6 +147,7 @@ def test_each_edit_of_a_command(launcher: Launcher, monkeypatch: pytest.MonkeyPa
             found = explain([*edit.options, "--", *edit.line])
         for path, content in kept.items():
             path.write_bytes(content)
+        os.chmod("lib.txt", 0o644)
         first = found.differences[0] if found.differences else None
         seen = [found.outcome.reason.value.removeprefix("miss:")]
         if edit.part:

@@ -77,9 +77,6 @@ def test_a_weight_by_name_that_is_opened_all_the_same(launcher: Launcher) -> Non
 
 
 def test_standard_input_may_be_the_weights(launcher: Launcher) -> None:
-    (launcher.folder.parent / "cachec.toml").write_text(
-        '[adapters.cat]\nmatch = ["cat"]\nstdin = true\nstdout = true\n'
-    )
     kept = os.dup(0)
     try:
         reasons = []
@@ -93,7 +90,7 @@ def test_standard_input_may_be_the_weights(launcher: Launcher) -> None:
     finally:
         os.dup2(kept, 0)
         os.close(kept)
-    assert reasons[:2] == ["miss:first-run", "hit"]
+    assert reasons[:2] == ["miss:new-input", "hit"]
     assert reasons[2] != "hit"
 
 

@@ -313,8 +313,9 @@ def test_a_check_after_a_change_is_left_to_the_whole_road(known: Launcher, chang
 
 
 def test_response_files_and_values_that_come_to_be_files(launcher: Launcher, tmp_path: Path) -> None:
-    adapter = tmp_path / "fakecc.toml"
-    adapter.write_text(adapter.read_text().replace("flags = [", "response_files = true\nflags = ["))
+    tool = tmp_path / "bin" / "fakecc"
+    read = '    @*) flags="$flags $(cat "${1#@}" inner.rsp)" ;;\n    generic) [ -e generic ] || : ;;\n    -*)'
+    tool.write_text(tool.read_text().replace("    -*)", read))
     write("a.txt", "x")
     write("outer.rsp", "-O2 @inner.rsp")
     write("inner.rsp", "-O3")

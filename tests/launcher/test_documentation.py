@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -40,18 +39,17 @@ FILES = {
     "names.txt": "b\na\n",
     "generate.py": "open('made.h', 'w').write('#define X 1')\n",
     "train.py": "import os\nos.makedirs('build', exist_ok=True)\nopen('build/x', 'w').write('x')\n"
-    "open('train.log', 'a').write('once more')\n",
+    "open('train.log', 'w').write('trained')\n",
 }
 
 
 def test_the_commands_work(launcher: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    need("clang-19")
+    need("gcc")
     commands = [line for line in COMMANDS if "--strip" not in line and line.startswith("cachec ")]
     assert len(commands) == 7
     iree = Path(sys.executable).with_name("iree-compile")
     if not iree.exists():
         pytest.skip("not installed: iree-compile")
-    (tmp_path / "bin" / "clang").symlink_to(shutil.which("clang-19") or "")
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{iree.parent}:{os.environ['PATH']}")
     for name, text in FILES.items():
         write(name, text)

@@ -32,14 +32,6 @@ def test_a_hit_hands_out_what_was_written_and_said(launcher: Launcher) -> None:
     assert launcher.compiled() == 1
 
 
-def test_another_output_path_is_a_hit(launcher: Launcher) -> None:
-    _once(launcher)
-    os.mkdir("sub")
-    launcher.run("fakecc", "a.txt", "-o", "sub/b.out")
-    assert launcher.last().hit
-    assert Path("sub/b.out").read_bytes() == Path("a.out").read_bytes()
-
-
 @pytest.mark.parametrize("answer", ["hit", "miss"])
 def test_an_identical_output_is_new_unless_restat_is_said(launcher: Launcher, answer: str) -> None:
     _once(launcher)
@@ -60,11 +52,11 @@ def test_an_identical_output_is_new_unless_restat_is_said(launcher: Launcher, an
 
 def test_an_output_that_is_a_hard_link_into_the_store_is_new(launcher: Launcher) -> None:
     _once(launcher)
-    for name in ("a.out", "b.out", "b.out"):
+    for _ in range(2):
         os.utime("a.txt")
-        launcher.run("fakecc", "a.txt", "-o", name, options=["--hardlink"])
+        launcher.run("fakecc", "a.txt", "-o", "a.out", options=["--hardlink"])
         assert launcher.last().hit
-        assert os.stat(name).st_mtime_ns >= os.stat("a.txt").st_mtime_ns
+        assert os.stat("a.out").st_mtime_ns >= os.stat("a.txt").st_mtime_ns
 
 
 def test_a_folder_of_outputs_is_new(launcher: Launcher) -> None:
@@ -85,7 +77,7 @@ def test_outputs_have_the_modes_that_the_compiler_would_give_them(launcher: Laun
             launcher.run("fakecc", "a.txt", "-o", "a.out")
         finally:
             os.umask(before)
-        assert launcher.last().hit
+        assert launcher.last().hit == (umask == 0o022)
         assert stat.S_IMODE(os.stat("a.out").st_mode) == 0o666 & ~umask
 
 
@@ -167,9 +159,6 @@ def test_binary_streams_of_any_size(launcher: Launcher) -> None:
 
 
 def test_standard_input_is_an_input(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
-    (launcher.folder.parent / "cachec.toml").write_text(
-        '[adapters.cat]\nmatch = ["cat"]\nstdin = true\nstdout = true\n'
-    )
     kept = os.dup(0)
     seen = []
     try:
@@ -182,7 +171,7 @@ def test_standard_input_is_an_input(launcher: Launcher, monkeypatch: pytest.Monk
     finally:
         os.dup2(kept, 0)
         os.close(kept)
-    assert seen == [("one", "miss:first-run"), ("two", "miss:file-changed"), ("one", "hit")]
+    assert seen == [("one", "miss:new-input"), ("two", "miss:file-changed"), ("one", "hit")]
 
 
 def test_a_command_gets_no_standard_input_that_is_not_described(launcher: Launcher) -> None:
@@ -241,13 +230,6 @@ def test_verify_finds_a_compiler_that_makes_something_else(launcher: Launcher, m
     assert not launcher.last().hit
 
 
-def test_verify_under_another_name_of_the_output(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
-    _once(launcher)
-    monkeypatch.setenv("CACHEC_MODE", "verify")
-    launcher.run("fakecc", "a.txt", "-o", "b.out")
-    assert launcher.last().reason.value == "miss:verified"
-
-
 def test_an_input_that_changes_during_the_compile_keeps_the_result_out(launcher: Launcher) -> None:
     write("in", "x")
     line = ["sh", "-c", "cp in out; echo more >> in"]
@@ -257,15 +239,14 @@ def test_an_input_that_changes_during_the_compile_keeps_the_result_out(launcher:
     assert Path("out").read_text() == "x"
 
 
-def test_a_flag_that_turns_out_to_be_an_output_keeps_the_result_out(launcher: Launcher) -> None:
+def test_a_flag_that_turns_out_to_name_an_output(launcher: Launcher) -> None:
     tool = launcher.folder.parent / "bin" / "fakecc"
     tool.write_text("#!/bin/sh\ncp a.txt a.out\necho report > report.txt\n")
     write("a.txt", "x")
-    for _ in range(2):
+    for kind in ("miss", "hit"):
         launcher.run("fakecc", "a.txt", "-o", "a.out", "--report=report.txt")
-        assert launcher.last().reason.value == "bypass:undescribed-effect"
-        assert "/work/report.txt, which is not known as an output; --outputs names" in launcher.last().detail
-        assert not launcher.last().stored
+        assert launcher.last().reason.kind == kind
+        assert Path("report.txt").read_text() == "report\n"
         os.unlink("report.txt")
 
 
@@ -279,7 +260,7 @@ def test_an_output_that_was_not_written_is_told_and_not_stored(
         write("out", "of an older build")
         assert launcher.run(*line, options=["--output=out"]) == (0, "fine\n", "")
         assert launcher.last().reason.value == "bypass:undescribed-effect"
-    assert "/work/out (--output out) was not written" in caplog.text
+    assert "/work/out was not written" in caplog.text
     os.unlink("out")
     for reason in ("miss", "hit"):
         launcher.run(*line, options=["--output=out"])

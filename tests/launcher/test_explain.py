@@ -57,7 +57,7 @@ def test_nothing_is_run_or_counted(launcher: Launcher) -> None:
     ("line", "outcome", "words"),
     [
         ((*_LINE, "-O2"), "miss:option-changed", "-O2 added"),
-        (("sh", "-c", "x"), "miss:first-run", "no entry of this stage yet"),
+        (("sh", "-c", "x"), "miss:new-input", "there was no run with x yet"),
     ],
 )
 def test_a_miss(line: tuple[str, ...], outcome: str, words: str) -> None:
@@ -82,7 +82,7 @@ def test_why_names_each_part_and_the_fix(monkeypatch: pytest.MonkeyPatch) -> Non
     assert found["outcome"] == "miss:environment-changed"
     assert [each["part"] for each in found["differences"]] == ["env/FAKE_OPT", "arg/-new", "file/a.txt"]
     assert found["other"]["chosen"] == "nearest"
-    assert found["fix"] == "set FAKE_OPT as it was, or leave it out of the environment"
+    assert found["fix"] == "set FAKE_OPT as it was, or say --ignore-env FAKE_OPT"
     text = _cli("why", "--", *_LINE, "-new=1").output
     assert "environment FAKE_OPT: not set -> '3'" in text
     assert "fix: set FAKE_OPT" in text
@@ -111,8 +111,8 @@ def test_a_rebuilt_tool_is_named(launcher: Launcher, tmp_path: Path) -> None:
     tool = tmp_path / "bin" / "fakecc"
     tool.write_text(tool.read_text() + "\n")
     found = _json("why", "--json", "--", *_LINE)
-    assert found["outcome"] == "miss:tool-changed"
-    assert "tool fakecc" in found["detail"]
+    assert found["outcome"] == "miss:dependency-changed"
+    assert "bin/fakecc has other content" in found["detail"]
 
 
 @pytest.mark.parametrize(

@@ -166,11 +166,52 @@ def test_a_folder_in_the_result_is_told_with_the_flag_that_keeps_it_out(
     adapter = 'normalises = { "--map=OLD=NEW" = "folders in names" }\n' + FAKECC_ADAPTER
     launcher.folder.parent.joinpath("fakecc.toml").write_text(adapter)
     for folder in ("one", "two"):
+        base = launcher.folder / folder
         write(f"{folder}/a.txt", f"{launcher.folder}/one")
-        monkeypatch.chdir(launcher.folder / folder)
+        monkeypatch.chdir(base)
+        monkeypatch.setenv("CACHEC_BASE_DIR", str(base))
         monkeypatch.delenv("PWD", raising=False)
         assert launcher.run("fakecc", "a.txt", "-o", "a.out").code == 0
         monkeypatch.chdir(launcher.folder)
     assert launcher.reasons() == ["miss:new-input", "miss:dependency-changed"]
-    words = "and its path is, or may be, in what the command wrote: --map=OLD=NEW keeps out folders in names"
-    assert launcher.last().detail == f"folder cwd is another one, {words}"
+    words = "and its path is in a.out; --map=OLD=NEW keeps out folders in names"
+    assert launcher.last().detail == f"folder base_dir is another one, {words}"
+
+
+#: Flags by which a compiler writes a depfile with absolute names, and that depfile: as CMake has it, and by default.
+DEPFILES = {"-MD -MT a.o -MF deps/a.o.d": "deps/a.o.d", "-MD": "a.d", "-MMD -MP -MFa.deps": "a.deps"}
+
+
+@pytest.mark.parametrize("compiler", ["gcc", CLANG])
+@pytest.mark.parametrize("flags", DEPFILES)
+def test_a_depfile_names_the_files_of_its_checkout(
+    launcher: Launcher, monkeypatch: pytest.MonkeyPatch, compiler: str, flags: str
+) -> None:
+    need(compiler)
+    for folder, expected in (("one", "miss"), ("second", "hit")):
+        base = launcher.folder / folder
+        write(f"{base}/a.c", _FOUND)
+        write(f"{base}/x.h", "#define X 1\n")
+        (base / "deps").mkdir()
+        monkeypatch.setenv("CACHEC_BASE_DIR", str(base))
+        monkeypatch.chdir(base)
+        assert launcher.run(compiler, *flags.split(), "-c", f"{base}/a.c", "-o", "a.o").code == 0
+        assert launcher.last().reason.kind == expected, launcher.last()
+        text = Path(DEPFILES[flags]).read_text()
+        assert f"{base}/a.c" in text
+        assert f"{base}/x.h" in text
+
+
+def test_a_miss_names_the_file_that_holds_the_folder(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    need("gcc")
+    for options in ([], ["--relocatable"]):
+        for folder in ("one", "two"):
+            base = launcher.folder / folder
+            write(f"{base}/a.c", "int f;\n")
+            monkeypatch.setenv("CACHEC_BASE_DIR", str(base))
+            monkeypatch.chdir(base)
+            assert launcher.run("gcc", "-g", "-c", "a.c", options=options).code == 0
+        assert launcher.last().detail == (
+            "folder base_dir is another one, and its path is in a.o; "
+            "-ffile-prefix-map=OLD=NEW keeps out folders in debug information and __FILE__"
+        )

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from cachec.launcher import describing, request
-from cachec.launcher.command import Options
+from cachec.key.tools.executables import which
+from cachec.launcher import arguments, request
 from cachec.launcher.options import parse
 from cachec.launcher.places import Places
 from cachec.launcher.stage import Opened
@@ -23,32 +23,15 @@ _LINE = ("fakecc", "a.txt", "-o", "a.out", "-O2")
 def _parts(*line: str) -> dict[str, str]:
     options, argv = parse(line if "--" in line else ["--", *line])
     opened = Opened({}, dict(os.environ))
-    program = request.which(argv[0], opened.variables)
+    program = which(argv[0], opened.variables)
     assert program is not None
-    command = describing.describe_here(opened, options, argv, program)
+    command = arguments.describe_here(opened, options, argv, program)
     found = opened.requests.request(None, {"command": command, "stripped": (), "stdin": None})
     return {part.label: part.digest for part in found.parts()}
 
 
 def _changed(before: dict[str, str], after: dict[str, str]) -> set[str]:
     return {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
-
-
-def test_an_input_that_a_response_file_names_stays_there(launcher: Launcher) -> None:
-    write("a.mlir", "x")
-    write("args.rsp", f"{launcher.folder}/a.mlir -o out")
-    (launcher.folder.parent / "cachec.toml").write_text(
-        '[adapters.fakecc]\nmatch = ["fakecc"]\nrelative = true\nresponse_files = true\n'
-        'flags = [{ names = ["-o"], takes = ["next"], is = "output" }]\n'
-    )
-    opened = Opened({"base_dir": str(launcher.folder)}, dict(os.environ))
-    program = request.which("fakecc", opened.variables)
-    assert program is not None
-    named = ["fakecc", f"{launcher.folder}/a.mlir", "-o", "out"]
-    for argv, called in ((["fakecc", "@args.rsp"],) * 2, (named, ["fakecc", "a.mlir", "-o", "out"])):
-        command = describing.describe_here(opened, Options(), argv, program)
-        assert list(command.argv) == called
-        assert [each.path for each in command.inputs] == [f"{launcher.folder}/a.mlir"]
 
 
 @pytest.fixture
@@ -63,7 +46,7 @@ def test_the_parts(before: dict[str, str]) -> None:
     of_the_loader = {f"env/{name}" for name in request._ALWAYS if not name.endswith("*")}
     assert set(before) - others - of_the_loader == {
         "stage/exec:fakecc",
-        "executable/fakecc",
+        "arg/program",
         "env/FAKE_EXIT",
         "env/FAKE_OPT",
         "platform",
@@ -71,7 +54,8 @@ def test_the_parts(before: dict[str, str]) -> None:
         "arg/-o",
         "arg/-O2",
         "order/order of arguments",
-        "arg/outputs",
+        "arg/current folder",
+        "arg/umask",
         "file/a.txt",
     }
 
@@ -79,7 +63,7 @@ def test_the_parts(before: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("line", "changed"),
     [
-        (("fakecc", "a.txt", "-o", "b.out", "-O2"), set()),
+        (("fakecc", "a.txt", "-o", "b.out", "-O2"), {"arg/-o"}),
         (("fakecc", "./a.txt", "-o", "a.out", "-O2"), {"arg/input", "file/a.txt", "file/./a.txt"}),
         (("fakecc", "a.txt", "-o", "a.out", "-O3"), {"arg/-O2", "arg/-O3", "order/order of arguments"}),
         (("fakecc", "a.txt", "-o", "a.out", "-O2", "-new"), {"arg/-new", "order/order of arguments"}),
@@ -121,15 +105,14 @@ def test_variables(before: dict[str, str], monkeypatch: pytest.MonkeyPatch, name
         assert _changed(before, _parts(*_LINE)) == changed
 
 
-def test_variables_of_an_adapter_by_which_all_arguments_count(
+def test_variables_of_an_adapter_that_names_all(
     launcher: Launcher, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     path = tmp_path / "fakecc.toml"
-    path.write_text(path.read_text().replace("flags = [", "plain = true\nflags = [") + "complete = true\n")
+    path.write_text(path.read_text() + "complete = true\n")
     write("a.txt", "x")
     for name, counts in (("FAKE_OPT", True), ("FAKE_HIDDEN", False)):
         before = _parts(*_LINE)
-        assert "arg/argument 1" in before
         monkeypatch.setenv(name, "1")
         assert _changed(before, _parts(*_LINE)) == ({f"env/{name}"} if counts else set())
 
@@ -158,9 +141,9 @@ def test_the_compiler(before: dict[str, str], tmp_path: Path) -> None:
     moved = tmp_path / "elsewhere" / "fakecc"
     moved.parent.mkdir()
     shutil.copy(tool, moved)
-    assert _changed(before, _parts(str(moved), *_LINE[1:])) == set()
+    assert _changed(before, _parts(str(moved), *_LINE[1:])) == {"arg/program"}
     tool.write_text(tool.read_text() + "\n")
-    assert _changed(before, _parts(*_LINE)) == {"executable/fakecc"}
+    assert not _changed(before, _parts(*_LINE))  # the trace has it
 
 
 @need("cc")
@@ -176,14 +159,16 @@ def test_a_rebuilt_library_of_the_compiler_is_named(launcher: Launcher, tmp_path
     build(1)
     subprocess.run(["cc", "tool.c", "-o", tool, f"-L{lib}", "-lcore", f"-Wl,-rpath,{lib}"], check=True)
     write("a.txt", "x")
-    before = _parts(*_LINE)
     executable = tool.read_bytes()
-    launcher.run(*_LINE)
-    assert not launcher.last().hit
+    line = ("fakecc", "a.txt")
+    launcher.run(*line)
+    assert launcher.direct(*line) is not None
     build(2)
     assert tool.read_bytes() == executable
-    assert _changed(before, _parts(*_LINE)) == {"executable/fakecc"}
-    assert launcher.direct(*_LINE) is None
+    assert launcher.direct(*line) is None
+    launcher.run(*line)
+    assert launcher.last().reason.value == "miss:dependency-changed"
+    assert "libcore.so has other content" in launcher.last().detail
 
 
 def test_helpers_and_tools(before: dict[str, str], tmp_path: Path) -> None:
@@ -201,7 +186,7 @@ def test_the_adapter(before: dict[str, str], tmp_path: Path) -> None:
     path = tmp_path / "fakecc.toml"
     path.write_text("# only a comment\n" + path.read_text())
     assert not _changed(before, _parts(*_LINE))
-    path.write_text(path.read_text().replace("flags = [", "stdin = true\nflags = ["))
+    path.write_text(path.read_text().replace("flags = [", "replaces = true\nflags = ["))
     assert _changed(before, _parts(*_LINE)) == {"stage/exec:fakecc"}
 
 

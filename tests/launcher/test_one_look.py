@@ -49,8 +49,8 @@ def calls(monkeypatch: pytest.MonkeyPatch, launcher: Launcher) -> list[str]:
 def test_a_miss_makes_its_key_and_looks_at_its_inputs_again(launcher: Launcher, calls: list[str]) -> None:
     launcher.run(*_LINE)
     assert [name for name in calls if name != "take"] == [
-        *("begin", "request", "program", "explain"),
-        *("request", "program", "decode"),
+        *("begin", "request", "explain"),
+        *("request", "decode"),
     ]
     assert launcher.direct(*_LINE) is not None
 
@@ -89,7 +89,7 @@ def test_a_hit_makes_one_key_and_decodes_once(launcher: Launcher, calls: list[st
     calls.clear()
     launcher.run(*_LINE)
     assert launcher.last().reason is Reason.HIT
-    assert [name for name in calls if name != "take"] == ["begin", "request", "program", "decode"]
+    assert [name for name in calls if name != "take"] == ["begin", "request", "decode"]
     assert launcher.direct(*_LINE) is not None, "its memo is written again"
     assert launcher.compiled() == 1
 
@@ -155,9 +155,9 @@ def test_a_question_makes_one_key_and_leaves_nothing(
 
     before = state()
     for line, reason, names in (
-        (_LINE, Reason.HIT, ["request", "program"]),
-        ((*_LINE, "-O2"), Reason.OPTION_CHANGED, ["request", "program", "explain"]),
-        (("fakecc", "b.txt", "-o", "b.out"), Reason.NEW_INPUT, ["request", "program", "explain"]),
+        (_LINE, Reason.HIT, ["request"]),
+        ((*_LINE, "-O2"), Reason.OPTION_CHANGED, ["request", "explain"]),
+        (("fakecc", "b.txt", "-o", "b.out"), Reason.NEW_INPUT, ["request", "explain"]),
     ):
         calls.clear()
         assert explain(["--", *line]).outcome.reason is reason

@@ -59,16 +59,59 @@ def test_outputs_elsewhere(launcher: Launcher, tmp_path: Path, way: str) -> None
         assert not launcher.last().hit
 
 
-def test_an_output_that_is_changed_in_place(launcher: Launcher, way: str) -> None:
-    write("log", "1\n")
+#: Commands whose result depends on what ``log`` held before, and whether each also runs without a file there.
+USES = {
+    "sed -i s/v/w/ log": False,
+    "echo tail >> log": True,
+    "echo x 1<> log": True,
+    "touch log": False,
+    "chmod 600 log": False,
+    "old=$(cat log 2>&1); echo $old > log": True,
+    "mv log old; cat old > log; rm old": False,
+    "{ cat log; echo x; } > new 2>&1; mv new log": True,
+}
+
+
+@pytest.mark.parametrize("script", USES)
+def test_an_output_that_was_used_before_it_was_written(launcher: Launcher, way: str, script: str) -> None:
+    given = refined(launcher, way, "--outputs=log", 'outputs = ["work/log"]')
+    line = ("sh", "-c", script)
+    for text in ("v2\n", "v3\n"):
+        write("log", text)
+        wait_for_clock()
+        subprocess.run(line, check=True)
+        made = Path("log").read_text()
+        write("log", text)
+        launcher.run(*line, options=given)
+        assert Path("log").read_text() == made
+        assert not launcher.last().stored
+        assert "/work/log" in launcher.last().detail
+        assert "--outputs" not in launcher.last().detail
+
+
+@pytest.mark.parametrize("script", [script for script, runs_without in USES.items() if runs_without])
+def test_an_output_that_was_not_there_to_be_used(launcher: Launcher, way: str, script: str) -> None:
+    given = refined(launcher, way, "--outputs=log", 'outputs = ["work/log"]')
+    line = ("sh", "-c", script)
+    launcher.run(*line, options=given)
+    write("log", "v3\n")
     wait_for_clock()
-    line = ("sh", "-c", "echo 2 >> log")
-    launcher.run(*line)
-    assert launcher.last().reason.value == "bypass:input-changed-during-run"
-    write("log", "1\n")
-    wait_for_clock()
-    launcher.run(*line, options=refined(launcher, way, "--outputs=log", 'outputs = ["work/log"]'))
-    assert launcher.last().stored
+    subprocess.run(line, check=True)
+    made = Path("log").read_text()
+    write("log", "v3\n")
+    launcher.run(*line, options=given)
+    assert Path("log").read_text() == made
+    assert not launcher.last().hit
+
+
+@pytest.mark.parametrize("script", ["test -s log; echo x > log", "rm -f log; echo x > log", "echo x > new; mv new log"])
+def test_an_output_that_was_looked_at_or_replaced(launcher: Launcher, way: str, script: str) -> None:
+    given = refined(launcher, way, "--outputs=log", 'outputs = ["work/log"]')
+    for text in ("v2\n", "v3 and more\n"):
+        write("log", text)
+        launcher.run("sh", "-c", script, options=given)
+        assert Path("log").read_text() == "x\n"
+    assert launcher.last().hit
 
 
 def test_variables_that_do_not_count(launcher: Launcher, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
@@ -77,7 +120,7 @@ def test_variables_that_do_not_count(launcher: Launcher, monkeypatch: pytest.Mon
     for value in ("one", "two"):
         monkeypatch.setenv("BUILD_HOST", value)
         launcher.run(*line, options=given)
-    assert launcher.reasons() == ["miss:first-run", "hit"]
+    assert launcher.reasons() == ["miss:new-input", "hit"]
     monkeypatch.setenv("OTHER", value)
     launcher.run(*line, options=given)
     assert launcher.last().reason.value == "miss:environment-changed"
@@ -151,7 +194,7 @@ def test_all_of_standard_input(launcher: Launcher) -> None:
 
 def test_a_result_that_holds_no_folder(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, given, expected in (
-        *(("one", [], "miss:first-run"), ("two", [], "miss:dependency-changed")),
+        *(("one", [], "miss:new-input"), ("two", [], "miss:dependency-changed")),
         *(("one", ["--relocatable"], "miss:option-changed"), ("two", ["--relocatable"], "hit")),
     ):
         write(f"{name}/a.txt", "x\n")

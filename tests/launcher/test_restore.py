@@ -108,20 +108,3 @@ def test_bytes(tmp_path: Path) -> None:
 def test_what_is_no_mode(word: str) -> None:
     with pytest.raises(ValueError, match=r"mode|invalid literal"):
         restore.mode_of(word)
-
-
-def test_a_folder(tmp_path: Path) -> None:
-    source = tmp_path / "tree"
-    (source / "a" / "b").mkdir(parents=True)
-    (source / "a" / "run").write_text("#!")
-    (source / "a" / "run").chmod(0o555)
-    (source / "a" / "b" / "x").write_text("x")
-    os.symlink("b/x", source / "a" / "link")
-    target = tmp_path / "out"
-    for _ in range(2):
-        restore.restore_tree(str(source), str(target))
-        assert os.access(target / "a" / "run", os.X_OK)
-        assert os.readlink(target / "a" / "link") == "b/x"
-        assert (target / "a" / "link").read_text() == "x"
-        os.unlink(target / "a" / "link")
-        os.symlink("elsewhere", target / "a" / "link")

@@ -22,7 +22,6 @@ from typing import Any
 import pytest
 
 from cachec.base import fsio
-from cachec.base.mounts import TRACKED_FILESYSTEMS, Mounts
 from cachec.events import read_log
 from cachec.launcher import client
 from cachec.launcher.ending import Ending, pack, unpack
@@ -118,33 +117,6 @@ def test_one_whose_socket_is_gone_ends(launcher: Launcher, servers: Servers) -> 
     _await_end(pid)
 
 
-#: Lines that have a server say in a FIFO of which program it reads what that loads.
-_SAYS_WHAT_IT_READS = """
-from cachec.launcher import server
-server.PRACTICE_SECONDS = -1
-def practise(program, before=server._practise):
-    if program.endswith("/fakecc"):
-        open({path!r}, "w").write(program)
-    before(program)
-server._practise = practise
-"""
-
-
-@pytest.mark.long
-def test_what_a_described_compiler_loads_is_read_once(launcher: Launcher, servers: Servers, tmp_path: Path) -> None:
-    shell = os.path.realpath("/bin/sh")
-    if Mounts().kind(shell) not in TRACKED_FILESYSTEMS:
-        pytest.skip("what is read of a file there is not kept")
-    os.mkfifo(tmp_path / "said")
-    servers.say(_SAYS_WHAT_IT_READS.format(path=os.fspath(tmp_path / "said")))
-    for number in range(4):
-        write("a.txt", f"{number}")
-        assert _is_served(launcher, servers) == bool(number)
-        if number == 1:
-            assert _said(tmp_path / "said").endswith("/fakecc")  # and nobody waits for somebody to read it again
-        servers.ready()
-
-
 @pytest.mark.long
 def test_one_whose_modules_changed_is_not_asked(launcher: Launcher, servers: Servers) -> None:
     folder = servers.script.parent
@@ -212,9 +184,33 @@ def test_it_is_seen_and_stopped_by_the_command_line(served: Servers) -> None:
     assert told() == f"{pid} waits at {next(served.folder.iterdir())}\n"
     assert told("stop") == f"{pid} stopped\n"
     _await_end(pid)
-    assert told() == "no server\n"
-    assert told("stop") == "no server\n"
+    words = "no server: the next miss of cachec exec starts one\n"
+    assert told() == words
+    assert told("stop") == words
     assert not any(served.folder.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("CACHEC_SERVER=off", "the setting server is off"),
+        ("3</dev/null", "the caller hands on open files beside the standard streams (descriptor 3; see /proc/self/fd)"),
+        ('PYTHONPATH="$PYTHONPATH:$PWD"', "Python searches the current folder for modules (python -m, PYTHONPATH)"),
+        ("strace -f -o /dev/null", "another program traces this process, or there is no /proc"),
+    ],
+)
+def test_the_command_line_says_what_keeps_a_server_away(
+    launcher: Launcher, servers: Servers, how: str, words: str
+) -> None:
+    if how.startswith("strace"):
+        need("strace")
+    write("a.txt", "x")
+    before, after = (how, "") if "<" not in how else ("", how)
+    for command in ("exec -- cp a.txt b.txt", "server"):
+        line = ["sh", "-c", f'{before} "$0" {command} {after}', servers.script]
+        said = subprocess.run(line, capture_output=True, text=True, check=True).stdout
+    assert said == f"no server: {words}\n"
+    assert not servers.found()
 
 
 # --- the same, with it and without it
@@ -281,7 +277,7 @@ def _cases() -> Iterator[tuple[str, _Case]]:
     yield "it fails", _plain("--", "fakecc", "b.txt", "-o", "b.out", **_with(FAKE_EXIT="3"))
     for name in ("SEGV", "TERM", "KILL"):
         yield f"it ends by SIG{name}", _plain("--output=out", "--", "sh", "-c", f"kill -{name} $$")
-    yield "standard input", _typed("--", "catcc")
+    yield "standard input", _typed("--stdin", "--", "catcc")
     yield "passed through", _typed("--", "sh", "-c", "cat; kill -PIPE $$")
     yield "a jobserver", _jobserver
     yield "a side effect", _plain("--", *_LINE, "--print")
@@ -319,8 +315,6 @@ def test_all_is_the_same_with_it_and_without(
     launcher: Launcher, served: Servers, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...]
 ) -> None:
     served.ready()
-    settings = launcher.folder.parent / "cachec.toml"
-    settings.write_text(settings.read_text() + '[adapters.catcc]\nmatch = ["catcc"]\nstdin = true\nstdout = true\n')
     (launcher.folder.parent / "bin" / "catcc").symlink_to(shutil.which("cat") or "")
     found = []
     for store, wanted in ((launcher.store, "auto"), (launcher.store.with_name("alone"), "off")):
@@ -355,7 +349,7 @@ def _at(servers: Servers, store: Path) -> Servers:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL])
 @pytest.mark.sampled
-def test_signals_reach_the_compiler_and_end_both(launcher: Launcher, served: Servers, number: signal.Signals) -> None:
+def test_signals_reach_the_compiler_which_decides(launcher: Launcher, served: Servers, number: signal.Signals) -> None:
     if signal.getsignal(number) is signal.SIG_IGN:
         pytest.skip(f"{number.name} is ignored by all that is started here, as under nohup")
     os.mkfifo("begun")
@@ -368,7 +362,7 @@ def test_signals_reach_the_compiler_and_end_both(launcher: Launcher, served: Ser
         held = os.pidfd_open(child)
         process.send_signal(number)
         process.communicate(timeout=120)
-        assert process.returncode == -number
+        assert process.returncode == (-number if number is signal.SIGKILL else 9)
         assert select.select([held], [], [], 120)[0]
         os.close(held)
         assert alive.read() == b""

@@ -211,7 +211,7 @@ _MLIR_OPT = next((name for name in ("mlir-opt-19", "mlir-opt") if shutil.which(n
 def test_an_adapter_that_always_strips(launcher: Launcher) -> None:
     (launcher.folder.parent / "cachec.toml").write_text(
         '[adapters.opt]\nmatch = ["mlir-opt*"]\nformat = "mlir"\nstrip = true\nstrip_as = "resource"\n'
-        'stdin = true\nflags = [\n  { names = ["-o"], takes = ["next"], is = "output" },\n]\n'
+        'flags = [\n  { names = ["-o"], takes = ["next"], is = "output" },\n]\n'
     )
     text = '%w = "arith.constant"() <{value = dense<"0xDATA"> : tensor<64xf32>}> : () -> tensor<64xf32>\n'
     for seed, reason in ((1, "miss:new-input"), (2, "hit")):
@@ -226,7 +226,7 @@ def test_an_adapter_that_always_strips(launcher: Launcher) -> None:
 def test_no_location_tells_the_name(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
     (launcher.folder.parent / "cachec.toml").write_text(
         '[adapters.opt]\nmatch = ["mlir-opt*"]\nformat = "mlir"\nstrip_as = "resource"\n'
-        'stdin = true\nflags = [\n  { names = ["-o"], takes = ["next"], is = "output" },\n]\n'
+        'flags = [\n  { names = ["-o"], takes = ["next"], is = "output" },\n]\n'
     )
     line = ("-o", "out.mlir", "--mlir-print-debuginfo")
     told = set()
@@ -249,7 +249,7 @@ def test_no_location_tells_the_name(launcher: Launcher, monkeypatch: pytest.Monk
 def test_a_flag_that_names_the_model_too(launcher: Launcher, path: str) -> None:
     """What the flag names is read whole, so that all of it counts."""
     (launcher.folder.parent / "cachec.toml").write_text(
-        '[adapters.fakecc]\nmatch = ["fakecc"]\nformat = "mlir"\nstrip_as = "resource"\nstdin = true\nflags = [\n'
+        '[adapters.fakecc]\nmatch = ["fakecc"]\nformat = "mlir"\nstrip_as = "resource"\nflags = [\n'
         '  { names = ["-o"], takes = ["next"], is = "output" },\n'
         '  { names = ["-l"], takes = ["next"], is = "value" },\n'
         ']\n[adapters.fakecc.environment]\npassed = ["RUNS"]\n'
@@ -271,7 +271,7 @@ def test_a_constant_that_stays_inline_is_in_the_key(launcher: Launcher, name: st
     """In each form: the second look at each of two modules is a hit, and gives what the tool itself gives."""
     (launcher.folder.parent / "cachec.toml").write_text(
         '[adapters.opt]\nmatch = ["mlir-opt*"]\nformat = "mlir"\nstrip = true\nstrip_as = "resource"\n'
-        'stdin = true\nflags = [\n  { names = ["-o"], takes = ["next"], is = "output" },\n]\n'
+        'flags = [\n  { names = ["-o"], takes = ["next"], is = "output" },\n]\n'
     )
     for turn in range(2):
         for text in modules(name):

@@ -40,7 +40,13 @@ CLANG_TARGETS = (
     *("powerpc-ibm-aix", "x86_64-scei-ps4", "wasm32-wasi"),
 )
 
+GCC_LINES = [
+    *("-g -MD -c a.c", "-O2 -S a.c", "a.c -o a", "a.o -shared -o a.so -Wl,--as-needed", "-O1 -flto=2 a.c -o a"),
+    *("-E a.c", "-c a.S", "-save-temps -fprofile-use -c a.c"),
+]
+
 LINES = [
+    *(pytest.param((name, *line.split()), id=f"{name} {line}") for name in ("gcc", "g++") for line in GCC_LINES),
     *(
         pytest.param(("clang-19", *(["-target", target] if target else ["-g"]), "-c", "a.c"), id=f"clang {target}")
         for target in CLANG_TARGETS
@@ -81,7 +87,10 @@ def test_each_variable_that_a_compiler_asks_for_is_in_its_adapter(
     program = str(beside) if beside.exists() else shutil.which(line[0])
     if program is None:
         pytest.skip(f"not installed: {line[0]}")
-    write("a.c", "int f(void) { return 1; }\n")
+    write("a.c", "int main(void) { return 1; }\n")
+    write("a.S", ".globl x\nx:\n")
+    if "a.o" in line:
+        subprocess.run([program, "-fPIC", "-c", "a.c"], check=True)
     write("a.ll", "define i32 @f() {\n  ret i32 1\n}\n")
     write("e.mlir", "module {}\n")
     write("a.mlir", "func.func @f(%x: tensor<4xf32>) -> tensor<4xf32> {\n  return %x : tensor<4xf32>\n}\n")
@@ -97,6 +106,25 @@ def test_each_variable_that_a_compiler_asks_for_is_in_its_adapter(
     asked = set(log.read_text().split())
     assert asked
     assert {name for name in asked if not variables.matches(name, known)} <= {"bar"}  # LLVM asks for that, for nothing
+
+
+@pytest.mark.parametrize("line", [("gcc", "-c", "a.c"), ("g++", "a.c", "-o", "a")], ids=lambda line: line[0])
+def test_a_variable_of_others_does_not_count_for_gcc(
+    launcher: Launcher, monkeypatch: pytest.MonkeyPatch, line: tuple[str, ...]
+) -> None:
+    need(line[0])
+    write("a.c", "int main() { return 1; }\n")
+    for name in ("", "FOO", "BAR"):
+        if name:
+            monkeypatch.setenv(name, "1")
+        launcher.run(*line)
+        launcher.run(*line)
+        assert launcher.last().hit
+    assert "miss:environment-changed" not in launcher.reasons()
+    monkeypatch.setenv("CPATH", "/nowhere")
+    launcher.run(*line)
+    assert launcher.last().reason.value == "miss:environment-changed"
+    assert launcher.last().detail.endswith("set CPATH as it was, or say --ignore-env CPATH")
 
 
 @pytest.mark.parametrize("adapter", sorted(adapters.SHIPPED.glob("*.toml")), ids=lambda path: path.stem)
@@ -242,14 +270,14 @@ def test_a_preloaded_library_counts_by_content(
     monkeypatch.setenv("LD_PRELOAD", value)
     for expected in ("miss:environment-changed", "hit"):
         assert launcher.run(*line).code == 0
-        assert launcher.last().reason.value == (expected if not value else expected.replace("environment", "tool"))
+        assert launcher.last().reason.value == expected
     if value:
         with open(value, "ab") as file:
             file.write(b"\0")
         wait_for_clock()
         assert launcher.direct(*line) is None
         launcher.run(*line)
-        assert launcher.last().reason.value == "miss:tool-changed"
+        assert launcher.last().reason.value == "miss:dependency-changed"
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,47 @@ def test_what_a_compiler_says_of_the_time(launcher: Launcher, compiler: str, tex
         assert (os.path.exists("a.o"), os.path.exists("-Wdate-time")) == (made, False)
 
 
+def test_a_precompiled_header_holds_times(launcher: Launcher) -> None:
+    """Clang refuses one where a header has another time than it had; unless it was told to leave the times out."""
+    need(CLANG)
+    write("x.h", "int f(void);\n")
+    write("a.c", "int main(void) { return f(); }\n")
+    make = (CLANG, "-x", "c-header", "x.h", "-o", "x.pch")
+    for _ in range(2):
+        assert _reason(launcher, *make) == "bypass:volatile-input"
+    without = (*make, "-Xclang", "-fno-pch-timestamp")
+    assert _reason(launcher, *without).startswith("miss:")
+    os.utime("x.h", (1, 1))
+    os.unlink("x.pch")
+    assert _reason(launcher, *without) == "hit"
+    use = (CLANG, "-include-pch", "x.pch", "-c", "a.c", "-o", "a.o")
+    assert subprocess.run(use, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("compiler", ["gcc", CLANG])
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("-E a.c -o -", "-S a.c -o -", "-S a.c -o /dev/stdout", "-c a.c -o /dev/null", "-c a.c", "-S a.c", "-M a.c"),
+        *("-S -emit-llvm a.c", "-c -emit-llvm a.c", "-c -emit-llvm a.c -o -"),
+    ],
+)
+def test_where_a_compiler_writes(launcher: Launcher, compiler: str, line: str) -> None:
+    need(compiler)
+    if compiler == "gcc" and "llvm" in line:
+        pytest.skip("clang's flag")
+    write("a.c", "int f(void) { return 1; }\n")
+    subprocess.run([compiler, *line.split()], capture_output=True, check=True)
+    made = {name: Path(name).read_bytes() for name in os.listdir() if name != "a.c"}
+    for expected in ("miss:", "hit", "hit"):
+        for name in made:
+            if expected == "miss:" or "-S" in line:
+                os.unlink(name)
+        assert _reason(launcher, compiler, *line.split()).startswith(expected)
+        assert {name: Path(name).read_bytes() for name in made} == made
+    assert launcher.direct(compiler, *line.split()) is not None
+
+
 @pytest.mark.parametrize("place", ["lib.mlir", "libs"])
 @pytest.mark.parametrize("way", ["pipeline", "flag"])
 def test_libraries_that_a_pass_reads(launcher: Launcher, place: str, way: str) -> None:
@@ -101,6 +142,15 @@ _LIBRARY = """module attributes {transform.with_named_sequence} {
   }
 }
 """
+
+
+@pytest.mark.parametrize(("flags", "is_stored"), [((), True), (("--seccomp-bpf",), False)])
+def test_a_tracer_inside_of_a_run(launcher: Launcher, flags: tuple[str, ...], is_stored: bool) -> None:
+    need("strace")
+    write("a.txt", "x\n")
+    launcher.run("strace", *flags, "-f", "-e", "trace=openat", "-o", "log", "cat", "a.txt")
+    assert launcher.last().stored == is_stored, launcher.last()
+    assert is_stored or "SECCOMP_RET_TRACE" in launcher.last().detail
 
 
 class TestMemo:

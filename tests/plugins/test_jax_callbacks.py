@@ -171,6 +171,7 @@ def reasons(cache: cachec.Cache) -> set[str]:
     return {line["reason"] for line in map(json.loads, lines) if "reason" in line}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("name", ["pure_callback", "debug.print", "io_callback in order", "in scan"])
 def test_a_stage_returns_it_and_stores_nothing(name: str, compiled: bool, cache: cachec.Cache) -> None:
@@ -329,6 +330,7 @@ for jit in (jax.jit, cachec_jax.jit):
 """
 
 
+@pytest.mark.long
 def test_no_process_gets_what_calls_another(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROCESSES)
     for _ in range(2):
@@ -402,6 +404,7 @@ for stage in (lowered, compiled, file):
 """
 
 
+@pytest.mark.long
 def test_a_function_by_name_is_the_one_that_this_process_has_registered(tmp_path: Path) -> None:
     """Where it has none, nothing is a hit that would not run, and the error is that of JAX, or names the function."""
     (tmp_path / "program.py").write_text(BY_NAME)

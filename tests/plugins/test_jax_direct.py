@@ -17,7 +17,6 @@ from cachec.errors import PluginError
 from cachec.weights import WeightSet
 from cachec_jax import compile_xla, direct
 from cachec_jax.forms import described
-from tests.effort import WHOLE
 from tests.plugins.placed import at
 
 #: Each is compiled and run by JAX in one process, and found and run without JAX in the next. Of each: the function,
@@ -185,11 +184,11 @@ def ran(folder: Path, names: str, *more: str) -> str:
     return done.stdout
 
 
-@pytest.mark.fuzz
+@pytest.mark.long
 def test_programs_in_a_process_without_jax(tmp_path: Path) -> None:
     """Each that JAX has to be imported for is in a process of its own, after those that do without."""
     without = "dtypes,trees,sizes,given_back,donated,numbers,partly,train,random,fourier,loops"
-    needing = ["cholesky", "named", "keys"] if WHOLE else ["named"]
+    needing = ["cholesky", "named", "keys"]
     expected = ran(tmp_path, ",".join([without, *needing]))
     found = ran(tmp_path, without, "hits") + "".join(ran(tmp_path, name, "hits") for name in needing)
     for one, two in zip(expected.splitlines(), found.splitlines(), strict=True):

@@ -244,7 +244,7 @@ KINDS = {
 
 def test_each_program_is_itself_again(cache):
     """In one process, where what was compiled of one is used for what says the same, whatever was traced between."""
-    seeds, numbers, step = (range(4), (0, 1, 2), 1) if WHOLE else (range(2), (0, 2), 3)
+    seeds, numbers, step = (range(4), (0, 1, 2), 1) if WHOLE else (range(2), (0, 2), 6)
     for seed in seeds:
         for make in [*KINDS.values()][::step]:
             for n in numbers:

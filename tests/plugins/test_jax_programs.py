@@ -373,6 +373,7 @@ UNSTORABLE: dict[str, tuple[Any, str]] = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", UNSTORABLE)
 def test_what_has_no_stored_form_is_a_fresh_result(
     name: str, cache: cachec.Cache, monkeypatch: pytest.MonkeyPatch

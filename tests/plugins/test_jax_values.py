@@ -186,6 +186,7 @@ print(*(cache.call(stage)[1].reason.value for stage in stages))
 """
 
 
+@pytest.mark.long
 def test_places_of_a_module_count_by_their_axes_and_devices(tmp_path: Path) -> None:
     (tmp_path / "places.py").write_text(PLACES)
 

@@ -339,6 +339,7 @@ ALONE = pytest.mark.skipif(
 )
 
 
+@pytest.mark.long
 def test_what_needs_a_process_without_other_tests() -> None:
     names = " or ".join(name for name, test in globals().items() if ALONE.mark in getattr(test, "pytestmark", ()))
     done = subprocess.run(
@@ -421,6 +422,7 @@ def keyed(key: OperationsKey, tmp_path: Path) -> Callable[..., Any]:
 NAMED = "another function of torch"
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", [name for name in WAYS if name != NAMED])
 def test_with_each_way_to_register_all_python_of_the_project_counts(keyed: Callable[..., Any], name: str) -> None:
     """Wherever the project is: the labels hold no path of it."""
@@ -679,6 +681,7 @@ lib.impl("op", linked.f, "CPU")
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_no_key_can_hold_is_refused(key: OperationsKey, tmp_path: Path, name: str) -> None:
     text, reason, message = REFUSED[name]
@@ -926,8 +929,14 @@ def program(x):
 }
 
 
+#: That each edit of each changes the key is shown above, without a compile.
+COMPILED = ("a backward",)
+
+
 @pytest.mark.long
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize(
+    "name", [each if each in COMPILED else pytest.param(each, marks=pytest.mark.costly) for each in PROGRAMS]
+)
 def test_an_edited_operation_is_compiled_again(tmp_path: Path, name: str) -> None:
     """In new processes with an empty folder of Inductor, whose results are those of torch without a compiler."""
     need("c++")

@@ -32,7 +32,6 @@ PROPERTIES = (
         new $CC -c a.cpp -o a.o
         hit $CC -c a.cpp -o a.o
         """,
-        quick=True,
     ),
     Property(
         "source-edited",

@@ -10,6 +10,42 @@ _MAIN = {"a.c": "int g(void);\nint main(void) { return g(); }\n", "b.c": "int g(
 _BRANCH = {"a.c": "int main(int c, char **v) { (void)v; if (c > 1) return 3; return 0; }\n"}
 
 PROPERTIES = (
+    # --- what a compile does not depend on ---
+    Property(
+        "standard-input-that-is-not-read",
+        C,
+        _PLAIN,
+        """
+        new $CC -c a.c -o a.o </dev/null
+        hit true | $CC -c a.c -o a.o
+        hit $CC -c a.c -o a.o <a.c
+        new echo 'int g;' | $CC -x c -c - -o a.o
+        """,
+    ),
+    Property(
+        "a-variable-of-another-program",
+        (*C, *CXX),
+        _PLAIN,
+        """
+        new $CC -c a.c -o a.o
+        hit FOO=1 $CC -c a.c -o a.o
+        new CPATH=/nowhere $CC -c a.c -o a.o
+        """,
+    ),
+    # --- outputs that are read first ---
+    Property(
+        "an-output-that-is-edited-or-extended",
+        GCC,
+        {"sd.txt": "v2\n", "conf.txt": "a\n"},
+        """
+        any ${RUN:+${RUN%-- }--outputs sd.txt --} sed -i s/v/w/ sd.txt
+        sh echo v3 > sd.txt
+        any ${RUN:+${RUN%-- }--outputs sd.txt --} sed -i s/v/w/ sd.txt
+        any $RUN sh -c 'echo tail >> conf.txt'
+        sh echo b > conf.txt
+        any $RUN sh -c 'echo tail >> conf.txt'
+        """,
+    ),
     # --- depfiles ---
     Property(
         "depfile-by-default-name",
@@ -21,7 +57,6 @@ PROPERTIES = (
         hit $CC -MD -c a.c -o a.o
         hit $CC -MD -c a.c -o a.o
         """,
-        quick=True,
     ),
     Property(
         "depfile-without-an-output-name",
@@ -361,7 +396,6 @@ PROPERTIES = (
         new $CC -E -dM a.c
         new $CC -E -C -dD a.c
         """,
-        quick=True,
     ),
     Property(
         "preprocessed-to-a-file",
@@ -446,7 +480,6 @@ PROPERTIES = (
         new $CC -c a.c b.c
         fail $CC -c a.c b.c -o both.o
         """,
-        quick=True,
     ),
     Property(
         "one-of-several-sources-fails",
@@ -577,7 +610,6 @@ PROPERTIES = (
         sh echo 'int g' >> a.c
         fail $CC -Wall -c a.c -o /dev/null
         """,
-        quick=True,
     ),
     Property(
         "output-to-a-missing-folder",

@@ -395,7 +395,6 @@ PROPERTIES = (
         new SOURCE_DATE_EPOCH=100000000 $CC -c a.c -o a.o
         hit SOURCE_DATE_EPOCH=1 $CC -c a.c -o a.o
         """,
-        quick=True,
     ),
     Property(
         "time-of-the-file-with-an-epoch",

@@ -157,6 +157,7 @@ class Session:
         self._prelude = f"W={self._work}; RUN='{run}'; NAME={name}; CC='{run}{name}'; USER_ONLY='{user}'; "
         self._environment = {
             "PATH": os.environ["PATH"],
+            **{name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ},  # of a work tree
             "LC_ALL": "C.UTF-8",
             "HOME": os.fspath(folder / "home"),
             "TMPDIR": os.fspath(self._temporary),

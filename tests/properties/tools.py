@@ -36,7 +36,6 @@ PROPERTIES = (
         new $RUN ./cc -c a.c -o a.o
         hit $RUN ./cc -c a.c -o a.o
         """,
-        quick=True,
     ),
     Property(
         "wrapper-that-reads-a-file",

@@ -66,7 +66,9 @@ def _run(folder: Path, how: str, mode: str, names: list[str]) -> dict[str, tuple
     return {name: (value, reason) for name, (value, reason) in json.loads(done.stdout).items()}
 
 
-def _check(folder: Path, names: list[str]) -> None:
+@pytest.mark.long
+def test_a_change_counts_in_its_process_alone(tmp_path: Path) -> None:
+    folder, names = tmp_path, sorted(CASES)
     _written(folder)
     plain, changed = (_run(folder, how, "off", names) for how in ("plain", "before"))
     same = [
@@ -85,12 +87,3 @@ def _check(folder: Path, names: list[str]) -> None:
         assert wrong == {}, how
     missed = {name: reason for name, (_, reason) in told.items() if reason != "hit" and not reason.startswith("bypass")}
     assert missed == {}, "another process misses without a need"
-
-
-def test_some_changes(tmp_path: Path) -> None:
-    _check(tmp_path, sorted(CASES)[::5])
-
-
-@pytest.mark.long
-def test_all_changes(tmp_path: Path) -> None:
-    _check(tmp_path, sorted(CASES))

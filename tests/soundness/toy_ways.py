@@ -1,5 +1,5 @@
 """What toy compilers do: ways to read and ways to write, in Python, shell and C. No way asks for what cachec is documented
-not to count: times, owners of files, numbers of files, link counts of folders, load and name of the machine.
+not to count: times, numbers of files, link counts of folders, load and name of the machine.
 
 Marks in code, files and variables: ``@D`` is the folder of a way as the program spells it, ``@A`` its absolute path,
 ``@N`` the number of the way in its toy. In files ``v1`` is what edits change. A file's text may begin with ``-> `` (a
@@ -191,6 +191,10 @@ READS = (
     Way("contents of a glob", 'import pathlib\nfor each in sorted(pathlib.Path("@D/d").glob("*.x")): put(each.read_text())', "cat @D/d/*.x || none", 'glob_t g; if (glob("@D/d/*.x", 0, NULL, &g)) none(); else for (size_t i = 0; i < g.gl_pathc; i++) slurp(g.gl_pathv[i]);', _TREE, "d/new.x"),
     Way("walk", 'for at, folders, files in os.walk("@D/d"):\n    folders.sort()\n    put(os.path.basename(at), *sorted(files))', "find @D/d -type f | sort", 'if (nftw("@D/d", visit, 9, FTW_PHYS)) none(); else put("%ld\\n", walked);', _TREE, "d/new d/sub/new d/more/new"),
     Way("walk for a file", 'import pathlib\nput(sorted(pathlib.Path("@D").rglob("four.*")))', "find @D -name 'four*' -size +0 | sort", "", _TREE, "d/four.y"),
+    Way("types of names", 'put(sorted((e.name, e.is_dir(follow_symlinks=False), e.is_symlink()) for e in os.scandir("@D/d")))', "find @D/d -mindepth 1 -printf '%P %y\\n' | sort || none", 'struct dirent **all; int n = scandir("@D/d", &all, NULL, alphasort); for (int i = 0; i < n; i++) put("%s %d\\n", all[i]->d_name, all[i]->d_type);', _TREE, "d/new"),
+    Way("path of a descriptor", 'put(os.path.basename(os.readlink(f"/proc/self/fd/{os.open(\'@D/f\', os.O_PATH)}")))', '(exec 3< @D/f && basename "$(readlink /dev/fd/3)") || none', 'char path[99], to[PATH_MAX] = ""; int fd = open("@D/f", O_PATH); snprintf(path, sizeof path, "/proc/self/fd/%d", fd); if (readlink(path, to, sizeof to - 1) < 0) none(); else put("%s\\n", strrchr(to, 47));', _F),
+    Way("real path of a folder", 'put(os.path.relpath(os.path.realpath("@D/d"), os.path.realpath("@D/..")))', "(cd @D/d && basename \"$(pwd -P)\") || none", "", _TREE),
+    Way("owner", 'put(os.stat("@D/f").st_uid)', "stat -L -c %u:%g @D/f || none", 'struct stat s; if (stat("@D/f", &s)) none(); else put("%d\\n", (int)s.st_uid);', _F),
     Way("readlink", 'put(os.readlink("@D/l"))', "readlink @D/l || none", 'char to[99] = ""; if (readlink("@D/l", to, 98) < 0) none(); else put("%s\\n", to);', {**_F, "g": "v2\n", "l": "-> f"}),
     Way("realpath", 'put(os.path.realpath("@D/l/f"))', "realpath @D/l/f || none", 'char to[PATH_MAX]; if (!realpath("@D/l/f", to)) none(); else put("%s\\n", to);', {"s/f": "v1\n", "t/f": "v1\n", "l": "-> s"}),
     Way("real path of a folder", 'import pathlib\nput(pathlib.Path("@D/cur").resolve())', "(cd @D/cur && pwd -P) || none", "", _AB),
@@ -291,6 +295,9 @@ WRITES = (
     Write("hard link", 'open(out, "w").write(text)\nif os.path.lexists("hard.out"): os.unlink("hard.out")\nos.link(out, "hard.out")', 'echo "$text" > "$out"; ln -f "$out" hard.out', "", "@O hard.out"),
     Write("executable", 'open(out, "w").write(text)\nos.chmod(out, 0o755)', 'echo "$text" > "$out"; chmod +x "$out"', "save(out, O_TRUNC, 0777, text, length); chmod(out, 0750);"),
     Write("mode at creation", 'with os.fdopen(os.open(out, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o700), "w") as file: file.write(text)', '(umask 077; echo "$text" > "$out")', "save(out, O_TRUNC, 0711, text, length);"),
+    Write("modes that were asked for", 'with os.fdopen(os.open(out, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o640), "w") as file: file.write(text)\nif not os.path.isdir("asked"): os.mkdir("asked", 0o750)', 'mkdir -p asked; echo "$text" > asked/in; cp asked/in "$out"', 'save(out, O_TRUNC, 0755, text, length); mkdir("asked", 0770);', "@O asked asked/in"),
+    Write("modes copied", 'import shutil\nopen("part", "w").write(text)\nshutil.copy2("part", out)\nos.unlink("part")', 'echo "$text" > part; cp -p part "$out"; rm part', ""),
+    Write("moved within a new folder", 'os.mkdir(".within")\nopen(".within/a", "w").write(text)\nos.rename(".within", "within")\nos.rename("within/a", "within/b")', 'mkdir .within && echo "$text" > .within/a && mv .within within && mv within/a within/b', "", "within/b within"),
     Write("new each time", 'if os.path.exists(out): os.unlink(out)\nopen(out, "w").write(text)', 'rm -f "$out"; echo "$text" > "$out"', "unlink(out); save(out, O_EXCL, 0644, text, length);"),
     Write("exclusive", 'open(out, "x").write(text)', 'set -C; echo "$text" > "$out" || exit 5', "save(out, O_EXCL, 0644, text, length);"),
     Write("standard output", "sys.stdout.write(text)", 'echo "$text"', "fwrite(text, 1, length, stdout);", ""),

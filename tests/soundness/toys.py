@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 import msgspec
 
+import cachec
 from cachec.model import Outcome
 from tests.soundness.runner import Report, judge
 from tests.soundness.toy_ways import C_MAIN, C_PRELUDE, PY_PRELUDE, READS, SH_PRELUDE, SHOWING_PATHS, WRITES, Way, Write
@@ -226,6 +227,34 @@ def _instead(make: Callable[[Path, Path], object]) -> Callable[[str], Edit]:
     return of
 
 
+def _replaced(make: Callable[[Path, Path], object]) -> Callable[[str], Edit]:
+    """The same where no other name comes: the path itself is in a folder of which nobody reads."""
+
+    def of(name: str) -> Edit:
+        def edit(project: Path) -> Iterator[None]:
+            path, aside = project / name, project / _UNRELATED / "aside"
+            path.rename(aside)
+            make(path, aside)
+            yield
+            _remove(path)
+            aside.rename(path)
+
+        return edit
+
+    return of
+
+
+def _given_away(name: str) -> Edit:
+    def edit(project: Path) -> Iterator[None]:
+        if not os.geteuid():
+            os.chown(project / name, 1, 2, follow_symlinks=False)
+        yield
+        if not os.geteuid():
+            os.chown(project / name, 0, 0, follow_symlinks=False)
+
+    return edit
+
+
 def _made(make: Callable[[Path], object]) -> Callable[[str], Edit]:
     """Edits that make what is not there."""
 
@@ -323,6 +352,9 @@ _FILE: dict[str, Callable[[str], Edit]] = {
     "link to another": _instead(_elsewhere),
     "link to nowhere": _instead(lambda path, aside: path.symlink_to("nowhere")),
     "folder": _instead(lambda path, aside: path.mkdir()),
+    "folder of that name": _replaced(lambda path, aside: path.mkdir()),
+    "link of that name": _replaced(lambda path, aside: path.symlink_to(aside)),
+    "given away": _given_away,
     "second name": _linked,
     "attribute": _attribute,
 }
@@ -506,7 +538,7 @@ class Session:
         if what == "noise":
             self._noise = {name: str(self.rng.random()) for name in NOISE}
         elif what == "umask":
-            self._umask = 0o077
+            self._umask = self.rng.choice((0o077, 0o027, 0o002))
         elif what == "pipe":
             self._piped = not piped
         elif what == "PATH":
@@ -622,8 +654,16 @@ class _Stop(Exception):
     """The copies differ from now on."""
 
 
+#: Runs the cachec that this process has imported, be it of another checkout than the installed one.
+_MAIN = f"""import sys
+sys.path.insert(0, {str(Path(cachec.__file__).parents[1])!r})
+sys.argv[0] = "cachec"
+from cachec.__main__ import main
+sys.exit(main())"""
+
+
 def _cachec(*args: str) -> list[str]:
-    return [sys.executable, "-P", "-m", "cachec", *args]
+    return [sys.executable, "-P", "-c", _MAIN, *args]
 
 
 def _related(tree: Tree) -> Tree:

@@ -61,15 +61,30 @@ class {name}(metaclass=Of{name}):
 O = object.__new__({name})
 """,
 }
-#: Where a stage finds such an object.
+#: Where a stage finds such an object: what its module does for it, what the stage does first, and how it is used.
 PLACES = {
-    "a global": "from held_{name} import O, {name}\ndef stage(): return {name}.m(O)",
-    "in a table": "from held_{name} import O, {name}\nT = {{1: [O]}}\ndef stage(): return {name}.m(T[1][0])",
-    "an attribute": "from held_{name} import O, {name}\nclass C: o = O\ndef stage(): return {name}.m(C.o)",
-    "a default": "from held_{name} import O, {name}\ndef f(o=O): return {name}.m(o)\ndef stage(): return f()",
-    "imported inside": "def stage():\n    import held_{name} as held\n    return held.{name}.m(held.O)",
+    "a global": ("from held_{name} import O as O{name}, {name}", "", "{name}.m(O{name})"),
+    "in a table": (
+        "from held_{name} import O as O{name}, {name}\nT{name} = {{1: [O{name}]}}",
+        "",
+        "{name}.m(T{name}[1][0])",
+    ),
+    "an attribute": (
+        "from held_{name} import O as O{name}, {name}\nclass C{name}: o = O{name}",
+        "",
+        "{name}.m(C{name}.o)",
+    ),
+    "a default": (
+        "from held_{name} import O as O{name}, {name}\ndef f{name}(o=O{name}): return {name}.m(o)",
+        "",
+        "f{name}()",
+    ),
+    "imported inside": ("", "    import held_{name}", "held_{name}.{name}.m(held_{name}.O)"),
 }
-SHORT = ("a global", "imported inside")
+#: How many objects one stage uses: its call costs little more than with one of them.
+TOGETHER = 8
+#: What `make test` runs.
+SHORT = {("method", "imported inside"), ("property", "a global"), ("metaclass", "imported inside")}
 COUNT = itertools.count()
 
 
@@ -83,28 +98,46 @@ def _outcome(call: Callable[[], object]) -> tuple[object, str]:
 
 
 @pytest.mark.parametrize(
-    "place", [each if each in SHORT else pytest.param(each, marks=pytest.mark.long) for each in PLACES]
+    ("kind", "place"),
+    [
+        pair if pair in SHORT else pytest.param(*pair, marks=pytest.mark.long)
+        for pair in itertools.product(KINDS, PLACES)
+    ],
 )
-@pytest.mark.parametrize("kind", KINDS)
 def test_an_object_whose_code_raises_ends_no_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, place: str
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
     wrong = {}
-    with closing(cachec.Cache(tmp_path / "store", log="off", mode="on")) as cache:
-        for special in SPECIAL:
-            name = f"R{next(COUNT)}"
+
+    def check(specials: list[str]) -> None:
+        """Call a stage that uses all of them; where one raises, call a stage for each half."""
+        names = [f"R{next(COUNT)}" for _ in specials]
+        for name, special in zip(names, specials, strict=True):
             (tmp_path / f"held_{name}.py").write_text(KINDS[kind].format(name=name, special=special))
-            (tmp_path / f"stage_{name}.py").write_text(PLACES[place].format(name=name))
-            importlib.invalidate_caches()
-            try:
-                function = importlib.import_module(f"stage_{name}").stage
-            except (RuntimeError, TypeError):
-                continue  # Python itself asks
-            stage = cache.stage(function, name=name)
-            (answer, where), (wanted, _) = _outcome(stage.call), _outcome(function)
-            if answer != wanted if where else answer[0] != wanted or not (answer[1].stored or answer[1].detail):
-                wrong[special] = (answer, where)
+        module, inside, used = ([text for name in names if (text := each.format(name=name))] for each in PLACES[place])
+        lines = [*module, "def stage():", *inside, f"    return [{', '.join(used)}]"]
+        (tmp_path / f"stage_{names[0]}.py").write_text("\n".join(lines))
+        importlib.invalidate_caches()
+        try:
+            function = importlib.import_module(f"stage_{names[0]}").stage
+        except (RuntimeError, TypeError):  # Python itself asks
+            function = None
+        if function is not None:
+            stage = cache.stage(function, name=names[0])
+            (answer, where), (wanted, raised) = _outcome(stage.call), _outcome(function)
+            fine = answer == wanted if where else answer[0] == wanted and bool(answer[1].stored or answer[1].detail)
+            if fine and (not raised or len(specials) == 1):
+                return
+            if len(specials) == 1:
+                wrong[specials[0]] = (answer, where)
+        if len(specials) > 1:
+            check(specials[: len(specials) // 2])
+            check(specials[len(specials) // 2 :])
+
+    with closing(cachec.Cache(tmp_path / "store", log="off", mode="on")) as cache:
+        for first in range(0, len(SPECIAL), TOGETHER):
+            check(SPECIAL[first : first + TOGETHER])
     print("WRONG", wrong)
     assert not wrong

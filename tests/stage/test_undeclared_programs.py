@@ -10,7 +10,6 @@ import os
 import platform
 import pty
 import subprocess
-import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -228,16 +227,14 @@ class _Workers:
         self.child.join()
 
 
-#: By name, as no key can hold a pool: it is found when it is used.
-_HELD: dict[str, Any] = {}
-
-
 @pytest.fixture(scope="module")
 def workers() -> Iterator[_Workers]:
+    """An attribute of the main thread: no key can hold a pool, and a search of ``sys.modules`` takes seconds here."""
     with closing(_Workers()) as workers:
-        sys.modules["_undeclared_workers"] = workers  # type: ignore[assignment]
+        main = vars(threading.main_thread())
+        main["_undeclared_workers"] = workers
         yield workers
-        del sys.modules["_undeclared_workers"]
+        del main["_undeclared_workers"]
 
 
 @pytest.mark.parametrize(
@@ -250,7 +247,9 @@ def workers() -> Iterator[_Workers]:
 def test_a_process_that_was_there_before_keeps_the_result_out(
     cache: cachec.Cache, tmp_path: Path, workers: _Workers, way: str
 ) -> None:
-    refused(cache, lambda path: getattr(sys.modules["_undeclared_workers"], way)(path), tmp_path / "in")
+    refused(
+        cache, lambda path: getattr(vars(threading.main_thread())["_undeclared_workers"], way)(path), tmp_path / "in"
+    )
 
 
 def test_a_program_under_a_name_in_path_and_what_it_reads(
@@ -318,11 +317,11 @@ def test_a_library_may_look_at_the_machine(
     library: dict[str, Any] = {"__name__": "numpy.made"}
     text = "import ctypes.util\ndef find(): return ctypes.util.find_library('c')\n"
     exec(compile(text, pytest.__file__ if by_library else __file__, "exec"), library)
-    monkeypatch.setitem(sys.modules, "_undeclared_library", library["find"])
+    monkeypatch.setitem(vars(threading.main_thread()), "_undeclared_library", library["find"])
 
     @cache.stage
     def stage() -> object:
-        return sys.modules["_undeclared_library"]()  # type: ignore[operator]
+        return vars(threading.main_thread())["_undeclared_library"]()
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

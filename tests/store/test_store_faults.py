@@ -82,7 +82,7 @@ def test_a_process_killed_at_every_step_of_publication(
     publish(prepared("count"), count)
     assert count.steps > 80
     seen = set()
-    some = [*range(1, count.steps, 3 if start == "another entry" else 9), count.steps]  # every one: make faults
+    some = [*range(1, count.steps, 5 if start == "another entry" else 13), count.steps]  # every one: make faults
     for number in sample(some):
         folder = prepared(str(number))
         assert in_child(lambda: publish(folder, KillAt(number))) == -signal.SIGKILL

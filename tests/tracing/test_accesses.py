@@ -125,7 +125,7 @@ def test_states_are_those_of_the_first_touch(work: Path) -> None:
     assert (found.folder, found.error, found.effect) == (str(work), 0, CREATED)
     assert found.state is not None
     assert found.state[:5] == (before.st_dev, before.st_ino, before.st_mode, before.st_nlink, before.st_size)
-    assert found.state[5:] == (before.st_mtime_ns, before.st_ctime_ns)
+    assert found.state[5:] == (before.st_mtime_ns, before.st_ctime_ns, before.st_uid, before.st_gid)
     assert find(accesses, "link", follow=False).target == "in"
     assert (find(accesses, "none").state, find(accesses, "none").error) == (None, 2)
     assert find(accesses, ".").target == str(work)
@@ -169,11 +169,11 @@ def test_links_of_proc_count_as_what_they_lead_to(work: Path) -> None:
         "/bin/sh", "-c", "cat /proc/self/cwd/in; cat < in; cat /dev/fd/3 3< in; cat /proc/self/status"
     )
     assert text.startswith("texttexttext")
-    assert kinds(accesses, work / "in") == CONTENT
+    assert kinds(accesses, work / "in") == CONTENT | Kind.STATUS  # whether it is a link counts
     assert not any(each.path.startswith("/proc/self") for each in accesses.inputs)
     with (work / "in").open() as file:
         accesses, text = output("cat", "/dev/stdin", stdin=file.fileno())
-    assert (text, kinds(accesses, work / "in")) == ("text", CONTENT)
+    assert (text, kinds(accesses, work / "in")) == ("text", CONTENT | Kind.STATUS)
     accesses, text = output("/bin/sh", "-c", "echo text | cat /dev/stdin")
     assert (text, accesses.problems) == ("text\n", ())
 

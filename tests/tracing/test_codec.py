@@ -1,12 +1,9 @@
-"""The record of a run as bytes: what is written is read again, and a wrong message is refused, not repaired."""
+"""The record of a run as bytes: what is written is read again, and a cut message is refused, not repaired."""
 
 from __future__ import annotations
 
-import copy
-import json
 import os
 import random
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,20 +13,22 @@ from cachec.tracing.codec import DamagedRecord, decode, encode
 from tests.effort import WHOLE
 from tests.tracing.conftest import run
 
+_STATE = State(1, 2, 3, 4, 5, 6, 2**63, 8, 9)
 FULL = Accesses(
     returncode=-9,
     inputs=(
-        Input("in", "/w", True, Kind.CONTENT | Kind.STATUS, State(1, 2, 3, 4, 5, 6, 2**63), 0, None, None, Effect(0)),
+        Input("in", "/w", True, Kind.CONTENT | Kind.STATUS, _STATE, 0, None, None, Effect(0)),
         Input("/d", "", False, Kind.LISTING, None, 2, "/real", ("a", "b"), Effect.CREATED | Effect.REMOVED),
         Input("", "", False, Kind(31), None, 2, "", (), Effect(15)),
     ),
-    changes=(Change("/w/out", Effect.CREATED, None, State(1, 2, 3, 4, 5, 6, 7)),),
+    changes=(Change("/w/out", Effect.CREATED, None, _STATE, 0o644),),
     problems=(Problem(Reason.NETWORK, "127.0.0.1 port 1"),),
     may_be_interrupted=True,
     notifications=12,
     uses_stdin=True,
     uses_descriptor=False,
     uses_umask=False,
+    asks_for_terminal=True,
 )
 
 
@@ -60,38 +59,6 @@ def test_round_trip_of_a_run(work: object) -> None:
     accesses = run("sh", "-c", "ls; echo x > \udcff; cat none")
     assert any("\udcff" in change.path for change in accesses.changes)
     assert repr(decode(encode(accesses))) == repr(accesses)
-
-
-def places(value: Any, at: tuple[int, ...] = ()) -> Iterator[tuple[int, ...]]:
-    yield at
-    if isinstance(value, list):
-        for index, each in enumerate(value):
-            yield from places(each, (*at, index))
-
-
-def replaced(message: Any, place: tuple[int, ...], value: object) -> Any:
-    if not place:
-        return value
-    changed = copy.deepcopy(message)
-    at = changed
-    for index in place[:-1]:
-        at = at[index]
-    at[place[-1]] = value
-    return changed
-
-
-@pytest.mark.parametrize("value", [None, True, 0, 1.5, 1 << 40, -1, "x", "a\0", "\ud800", [], [0], ["x", "x"], {}])
-def test_a_value_of_another_type_is_refused(value: object) -> None:
-    """What is read all the same has the right type: written again, it is the same message."""
-    message = json.loads(encode(FULL))
-    refused = 0
-    for place in places(message):
-        changed = replaced(message, place, value)
-        try:
-            assert json.dumps(json.loads(encode(decode(json.dumps(changed).encode())))) == json.dumps(changed)
-        except DamagedRecord:
-            refused += 1
-    assert refused > 30
 
 
 def test_a_cut_message_is_refused() -> None:

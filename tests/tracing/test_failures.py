@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from cachec.tracing import codec, paths, process, supervisor
+from cachec.tracing import codec, paths, supervisor
 from cachec.tracing.accesses import Kind, Reason
 from cachec.tracing.calls import Calls
 from cachec.tracing.paths import Memory, Unreadable
@@ -221,9 +221,7 @@ def test_a_signal_to_the_supervisor_goes_to_the_command(work: Path) -> None:
     assert in_child(terminated) == "-15"
 
 
-@pytest.mark.parametrize("is_large", [False, True])
-def test_a_command_that_ends_with_the_supervisor(work: Path, monkeypatch: pytest.MonkeyPatch, is_large: bool) -> None:
-    monkeypatch.setattr(process, "is_large", lambda: is_large)
+def test_a_command_that_ends_with_the_supervisor(work: Path) -> None:
     script = "trap 'touch ended; exit' TERM; touch ready; while :; do sleep .01; done"
     pid = os.fork()
     if pid == 0:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cachec.tracing.calls import Calls
-from cachec.tracing.filter import assemble
+from cachec.tracing.filter import PR_SET_SECCOMP, SET_MODE_FILTER, assemble
 from cachec.tracing.paths import Memory
 from cachec.tracing.recorder import Recorder
 from cachec.tracing.syscalls import READS_DESCRIPTOR, WRITES_DESCRIPTOR, Architecture, architecture
@@ -58,6 +58,9 @@ def test_each_call_of_the_table_is_reported_and_no_other(machine: Architecture) 
             assert answer(program, machine.audit, number, *arguments) == ALLOW, name
             arguments[READS_DESCRIPTOR[name]] = 0
             arguments[1] = 0 if name == "fcntl" else arguments[1]
+        if name in {"seccomp", "prctl"}:
+            assert answer(program, machine.audit, number, *arguments) == ALLOW, name
+            arguments[0] = SET_MODE_FILTER if name == "seccomp" else PR_SET_SECCOMP
         assert answer(program, machine.audit, number, *arguments) == (ENOSYS if name == "io_uring_setup" else NOTIFY), (
             name
         )

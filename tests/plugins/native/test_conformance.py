@@ -64,6 +64,14 @@ class TestNative(PluginConformance):
     def test_a_hit_in_a_new_process_imports_no_compiler(self, tmp_path: Path, request: pytest.FixtureRequest) -> None:
         super().test_a_hit_in_a_new_process_imports_no_compiler(tmp_path, request)
 
+    @pytest.mark.long
+    def test_a_value_that_no_name_stands_for_is_in_the_key(self, cache: cachec.Cache, sets: Any) -> None:
+        super().test_a_value_that_no_name_stands_for_is_in_the_key(cache, sets)
+
+    @pytest.mark.long
+    def test_compare_tells_artifacts_apart(self, cache: cachec.Cache, sets: Any) -> None:
+        super().test_compare_tells_artifacts_apart(cache, sets)
+
     def inputs(self) -> Sequence[np.ndarray]:
         return (X,)
 

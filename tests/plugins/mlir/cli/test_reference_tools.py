@@ -7,6 +7,7 @@ import shutil
 import struct
 import subprocess
 import sys
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
@@ -94,8 +95,7 @@ def check_round_trip(reader: str, form: str, alignment: int, elements: int) -> N
     assert Path("twice").read_bytes().split() == Path("back").read_bytes().split()
 
 
-@pytest.mark.parametrize("form", ["text", "bytecode"])
-@pytest.mark.parametrize("reader", TOOLS)
+@pytest.mark.parametrize(("reader", "form"), [*zip(TOOLS, cycle(["text", "bytecode"]), strict=False)])
 def test_tools_read_what_is_linked(reader: str, form: str) -> None:
     for alignment in (1, 16, 64, 4096):
         check_round_trip(reader, form, alignment, 5)
