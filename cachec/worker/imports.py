@@ -26,6 +26,15 @@ from cachec.worker.started import Started, watch
 #: Modules that read the code of functions which Python never starts: with one of them, files count as wholes.
 CODE_READERS = ("torch._dynamo.convert_frame", "numba.core.bytecode")
 
+#: Functions of cloudpickle and dill that send code to a process which need not open its file; it may run there.
+CODE_SENDERS = frozenset({"_code_reduce", "save_code"})
+
+#: Names of what makes functions run unseen: those that trace others are not traced themselves.
+_TRACES = frozenset({"settrace", "setprofile", "settrace_all_threads", "setprofile_all_threads"})
+
+#: Libraries that read the constants of a module by names of their own.
+_READ_SETTINGS = ("alembic", "celery", "django.conf", "gunicorn", "sphinx")
+
 #: ``co_flags`` of functions, comprehensions and lambdas; not of modules and class bodies.
 _IS_FUNCTION = 1
 
@@ -180,7 +189,7 @@ class Imports:
 
         Where functions can't be watched, of all code of the files that were imported.
         """
-        late = set() if self._started is None else self._started.late()
+        late = [] if self._started is None else self._started.late()
         found = {name for code in late for name in code_names(code)}
         if not self._sees_functions():
             for loaded in self._loaded:
@@ -188,8 +197,8 @@ class Imports:
                     found |= code_names(code)
         return found
 
-    def _codes(self) -> set[CodeType]:
-        return set() if self._started is None else self._started.codes()
+    def _codes(self) -> list[CodeType]:
+        return [] if self._started is None else self._started.codes()
 
     def _sees_functions(self) -> bool:
         return (
@@ -197,6 +206,7 @@ class Imports:
             and self._started.is_complete()
             and not self.has_forked
             and not any(name in sys.modules for name in CODE_READERS)
+            and not any(code.co_name in CODE_SENDERS or not _TRACES.isdisjoint(code.co_names) for code in self._codes())
         )
 
     def _marks(self, memory: Memory | None) -> str | None:
@@ -218,7 +228,7 @@ class Imports:
                 found |= code_names(loaded.code)
         if found & sources.DYNAMIC:
             return None
-        if found & sources.WITH_DATA:
+        if found & sources.WITH_DATA or any(name in sys.modules for name in _READ_SETTINGS):
             found |= constants
         return sources.marks(found)
 
@@ -340,9 +350,14 @@ class Imports:
         finder.find_spec = find_spec
 
     def _is_own(self, code: CodeType) -> bool:
-        """Whether code is the project's. That of no file is made by ``exec``, maybe by a library for a class of it."""
+        """Whether code is the project's, or of interest beside that.
+
+        That of no file is made by ``exec``, maybe by a library for a class of the project.
+        """
         path = code.co_filename
-        return path in self._files or (not path.startswith("<frozen ") if path[:1] != "/" else self.is_project(path))
+        if path in self._files or code.co_name in CODE_SENDERS:
+            return True
+        return self.is_project(path) if path[:1] == "/" else not path.startswith("<frozen ")
 
     def _before_fork(self) -> None:
         self.has_forked = True

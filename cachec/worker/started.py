@@ -7,6 +7,7 @@ call, and undo what other threads did to them meanwhile (python/cpython#74929).
 from __future__ import annotations
 
 import _lsprof
+import gc
 import sys
 import threading
 from collections.abc import Callable
@@ -16,20 +17,23 @@ from typing import Any, Protocol
 #: ``sys.monitoring``'s tools that no debugger, coverage or profiler takes.
 _TOOL_IDS = (4, 3, 5)
 
-#: A module that switches between stacks, where a profiler loses sight.
-_SWITCHES = "greenlet"
+#: Modules that switch between stacks or interpreters, where a profiler loses sight.
+_SWITCHES = ("greenlet", "_xxsubinterpreters")
 
 
 class Started(Protocol):
-    """Tells which code has started since it was made. After a fork the parent knows nothing of the child."""
+    """Tells which code has started since it was made. After a fork the parent knows nothing of the child.
+
+    Code is listed, not put into sets: that of two files is equal where both have the same text.
+    """
 
     def begin_run(self) -> None:
         """From now on, what starts is ``late``, although it has started before."""
 
-    def codes(self) -> set[CodeType]:
+    def codes(self) -> list[CodeType]:
         """All code of interest."""
 
-    def late(self) -> set[CodeType]:
+    def late(self) -> list[CodeType]:
         """That since ``begin_run``, and maybe more."""
 
     def is_complete(self) -> bool:
@@ -46,8 +50,8 @@ def watch(is_of_interest: Callable[[CodeType], bool]) -> Started:
 class _Monitored:
     def __init__(self, is_of_interest: Callable[[CodeType], bool]) -> None:
         self._is_of_interest = is_of_interest
-        self._codes: set[CodeType] = set()
-        self._late: set[CodeType] = set()
+        self._codes: dict[int, CodeType] = {}
+        self._late: dict[int, CodeType] = {}
         self._monitoring: Any = vars(sys)["monitoring"]
         self._tool = next((tool for tool in _TOOL_IDS if self._monitoring.get_tool(tool) is None), None)
         if self._tool is not None:
@@ -61,19 +65,18 @@ class _Monitored:
         if self._tool is not None:
             self._monitoring.restart_events()
 
-    def codes(self) -> set[CodeType]:
-        return self._codes.copy()
+    def codes(self) -> list[CodeType]:
+        return list(self._codes.values())
 
-    def late(self) -> set[CodeType]:
-        return self._late.copy()
+    def late(self) -> list[CodeType]:
+        return list(self._late.values())
 
     def is_complete(self) -> bool:
         return self._tool is not None
 
     def _started(self, code: CodeType, _offset: int) -> object:
         if self._is_of_interest(code):
-            self._codes.add(code)
-            self._late.add(code)
+            self._codes[id(code)] = self._late[id(code)] = code
         return self._monitoring.DISABLE
 
 
@@ -90,9 +93,16 @@ class _Profiler(_lsprof.Profiler):
         self.was_replaced = True
         self.enable(builtins=False, subcalls=False)
 
-    def started(self) -> set[CodeType]:
+    def started(self) -> list[CodeType]:
         """The code that has started and returned, or yielded, at least once."""
-        return {entry.code for entry in self.getstats() if isinstance(entry.code, CodeType)}
+        was_enabled = gc.isenabled()
+        gc.disable()  # what the collector calls would start meanwhile, and entries be passed over
+        try:
+            entries = self.getstats()
+        finally:
+            if was_enabled:
+                gc.enable()
+        return [entry.code for entry in entries if isinstance(entry.code, CodeType)]
 
 
 class _Profiled:
@@ -101,7 +111,7 @@ class _Profiled:
     def __init__(self, is_of_interest: Callable[[CodeType], bool]) -> None:
         self._is_of_interest = is_of_interest
         self._states = _ThreadStates()
-        self._early: set[CodeType] = set()
+        self._early: list[CodeType] = []
         self._in_threads: list[_Profiler] = []
         self._is_alone = sys.getprofile() is None and threading.getprofile() is None
         self._main = _Profiler()
@@ -116,28 +126,28 @@ class _Profiled:
         before, self._main = self._main, _Profiler()
         before.disable()  # one that is enabled takes any other away when it ends
         self._main.enable(builtins=False, subcalls=False)
-        self._early |= set(filter(self._is_of_interest, before.started()))
+        self._early += filter(self._is_of_interest, before.started())
         self._is_alone &= not before.was_replaced
 
-    def codes(self) -> set[CodeType]:
-        return self._early | self.late()
+    def codes(self) -> list[CodeType]:
+        return self._early + self.late()
 
-    def late(self) -> set[CodeType]:
+    def late(self) -> list[CodeType]:
         found = self._main.started()
         for each in self._in_threads.copy():
-            found |= each.started()
-        return set(filter(self._is_of_interest, found))
+            found += each.started()
+        return list(filter(self._is_of_interest, found))
 
     def is_complete(self) -> bool:
         """Each thread that was made has ended, with its profiler in place."""
         profilers = self._in_threads.copy()
-        end = vars(threading.Thread)["_delete"].__code__
+        end: CodeType = vars(threading.Thread)["_delete"].__code__
         return (
             self._is_alone
             and self._is_in_place()
             and not any(each.was_replaced for each in (self._main, *profilers))
-            and sum(end in each.started() for each in profilers) == self._states.made()
-            and _SWITCHES not in sys.modules
+            and sum(any(code is end for code in each.started()) for each in profilers) == self._states.made()
+            and not any(name in sys.modules for name in _SWITCHES)
         )
 
     def _is_in_place(self) -> bool:

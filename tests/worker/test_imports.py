@@ -363,6 +363,19 @@ def test_code_that_is_read_and_not_run_makes_files_count_as_wholes(project: Proj
     assert report.used == {"helper.py": None}
 
 
+def test_code_that_is_sent_to_other_processes_makes_files_count_as_wholes(project: Project) -> None:
+    project.write(helper="def f(): return 1\ndef g(): return 2")
+    program = "import cloudpickle, helper; cloudpickle.register_pickle_by_value(helper); "
+    assert project.run(program + "cloudpickle.dumps(1)").used == {"helper.py": []}
+    assert project.run(program + "cloudpickle.dumps(helper.f)").used == {"helper.py": None}
+
+
+def test_functions_that_trace_others_go_unseen(project: Project) -> None:
+    project.write(helper="import sys\ndef traced(*_): return traced\ndef f(): sys.settrace(traced), sys.settrace(None)")
+    assert project.run("import helper").used == {"helper.py": []}
+    assert project.run("import helper; helper.f()").used == {"helper.py": None}
+
+
 def test_nested_functions_classes_and_comprehensions(project: Project) -> None:
     project.write(
         helper="""

@@ -88,16 +88,16 @@ NEUTRAL = [("x - 1", "x - 2"), ("LIMIT = 3", "LIMIT = 3  # three")]
 class Ran:
     """Code that was told to have started."""
 
-    def __init__(self, codes: set[CodeType]) -> None:
+    def __init__(self, codes: list[CodeType]) -> None:
         self._codes = codes
 
     def begin_run(self) -> None:
         pass
 
-    def codes(self) -> set[CodeType]:
+    def codes(self) -> list[CodeType]:
         return self._codes
 
-    def late(self) -> set[CodeType]:
+    def late(self) -> list[CodeType]:
         return self._codes
 
     def is_complete(self) -> bool:
@@ -111,13 +111,14 @@ class Project:
 
     def run(self, expression: str, *, top: str = "", ran: tuple[str, ...] = (), unpickled: str = "") -> None:
         """The stage runs, and ``ran`` of the helper; a pickle names ``unpickled``."""
-        imports, codes = Imports(lambda path: True, contextlib.nullcontext), set()
+        imports = Imports(lambda path: True, contextlib.nullcontext)
+        codes: list[CodeType] = []
         imports._heard("pickle.find_class", ("helper", unpickled))
         texts = {self._helper: (HELPER, ran), self._user: (top + USER.format(expression), ("stage",))}
         for path, (text, functions) in texts.items():
             path.write_text(text)
             code = compile(text, str(path), "exec", dont_inherit=True)
-            codes |= {each for each in _codes(code) if each.co_qualname in functions}
+            codes += [each for each in _codes(code) if each.co_qualname in functions]
             imports.add(str(path), text.encode(), code)
         imports._started = Ran(codes)
         self._reads = imports.reads()
@@ -163,6 +164,13 @@ def test_what_finds_names_makes_all_of_them_count(word: str, project: Project) -
 @pytest.mark.parametrize("word", sorted(sources.WITH_DATA))
 def test_what_reads_names_from_data_makes_constants_count(word: str, project: Project) -> None:
     project.run(f"x.{word}(1)")
+    assert project.counts("OTHER: int = 4", "OTHER: int = 5")
+    assert not any(project.counts(*edit) for edit in (*NEW, *NEUTRAL))
+
+
+def test_a_library_that_reads_settings_makes_constants_count(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "django.conf", type(sys)("django.conf"))
+    project.run("1")
     assert project.counts("OTHER: int = 4", "OTHER: int = 5")
     assert not any(project.counts(*edit) for edit in (*NEW, *NEUTRAL))
 

@@ -19,7 +19,7 @@ def two(*_): return 2
 def never(): return two()
 """
 REPORT = """
-names = lambda codes: sorted(code.co_name for code in codes if code.co_name in ("one", "two", "never"))
+names = lambda codes: sorted({code.co_name for code in codes if code.co_name in ("one", "two", "never")})
 print(json.dumps([names(started.codes()), names(started.late()), started.is_complete()]))
 """
 
@@ -94,9 +94,9 @@ UNSEEN = {
 only_profiled = pytest.mark.skipif(sys.version_info >= (3, 12), reason="sys.monitoring sees all threads")
 
 
-def run(program: str, folder: Path, before: str = "") -> list[object]:
+def run(program: str, folder: Path, before: str = "", which: str = "code.co_filename == __file__") -> list[object]:
     path = folder / "program.py"
-    made = "started = watch(lambda code: code.co_filename == __file__)\n"
+    made = f"started = watch(lambda code: {which})\n"
     path.write_text(PRELUDE + before + made + textwrap.dedent(program) + REPORT)
     done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -120,6 +120,34 @@ def test_what_goes_unseen_is_known(program: str, tmp_path: Path) -> None:
 def test_a_profile_function_of_before_stays(before: str, tmp_path: Path) -> None:
     program = "assert one in (sys.getprofile(), threading.getprofile())\nsys.setprofile(None)"
     assert run(program, tmp_path, before)[2] is False
+
+
+def test_equal_functions_of_two_files_are_two(tmp_path: Path) -> None:
+    program = """
+    text = "def one(): return 1"
+    codes = [compile(text, name, "exec").co_consts[0] for name in (__file__, __file__ + "2")]
+    assert codes[0] == codes[1]
+    for code in codes: exec(code)
+    for code in codes: exec(code)
+    assert {code.co_filename for code in started.codes() if code.co_name == "one"} == {__file__, __file__ + "2"}
+    """
+    run(program, tmp_path, which="code.co_filename.startswith(__file__)")
+
+
+def test_nothing_is_passed_over_while_the_collector_works(tmp_path: Path) -> None:
+    """What it calls starts too."""
+    program = """
+    import gc
+    functions = {}
+    exec("\\n".join(f"def f{number}(): return {number}" for number in range(3000)), functions)
+    def collected(*_): functions["f7"](), functions["f1500"]()
+    gc.callbacks.append(collected)
+    gc.set_threshold(5)
+    for number in range(3000): functions[f"f{number}"]()
+    assert len({code.co_name for code in started.codes()}) == 3000
+    assert gc.isenabled()
+    """
+    run(program, tmp_path, which="code.co_name[1:].isdigit()")
 
 
 def test_what_starts_again_in_the_run_is_late(tmp_path: Path) -> None:
