@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cachec.testing.isolation import Isolated
 
 #: The modes of the cache; tests hold this against ``cachec.Mode``, which is slow to import.
-MODES = ("on", "off", "read-only", "refresh", "require", "verify")
+MODES = ("on", "off", "read-only", "refresh", "require", "verify", "both")
 
 _NAME = "cachec-counts"
 #: Stages that are named in the summary.

@@ -13,7 +13,6 @@ from cachec.base.hashing import EMPTY, FileDigests, Hasher, digest_bytes
 from cachec.base.lookups import attributes_of, described, found_at, names_in, owner_words, stdin_kind, umask
 from cachec.base.paths import absolute, allowed, entries, links_on, relative_to
 from cachec.errors import UsageError
-from cachec.key import sources
 from cachec.key.tools.environment import variable_digest
 from cachec.key.tools.platform import accelerators_digest, processor_digest
 from cachec.key.tools.tools import ToolKeys
@@ -266,10 +265,10 @@ class Dependencies:
             return self.names(read.where)
         if read.kind == "attributes":
             return attributes_digest(read.where, read.name)
-        if read.kind == "source":
-            return sources.present(read, self._digests)
-        if read.kind == "modules":
-            return sources.present_modules(read)
+        if read.kind in {"source", "modules"}:
+            from cachec.key import sources  # of isolated stages
+
+            return sources.present(read, self._digests) if read.kind == "source" else sources.present_modules(read)
         if read.kind == "processor":
             return accelerators_digest() if read.where == "accelerators" else processor_digest()
         if read.kind == "tool":

@@ -209,7 +209,10 @@ def _flag_values() -> dict[str, Any] | None:
 
 def _set_flag_values(values: Mapping[str, Any] | None) -> None:
     flags = _flags()
-    if flags is None or values is None:
+    if flags is None:
+        return
+    if values is None:
+        flags.unparse_flags()
         return
     flags.mark_as_parsed()
     for name, value in values.items():
@@ -230,6 +233,8 @@ def _dialects() -> dict[str, dict[str, Any]] | None:
 
 
 def _set_dialects(values: Mapping[str, Mapping[str, Any]] | None) -> None:
+    for name in _dialects() or {}:
+        csv.unregister_dialect(name)
     for name, options in (values or {}).items():
         csv.register_dialect(name, **options)
 

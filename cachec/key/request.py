@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from operator import is_
 from typing import TYPE_CHECKING, Any
 
@@ -17,17 +17,13 @@ from cachec.base.hashing import FileDigests, digest_bytes, frame
 from cachec.base.kept import Kept
 from cachec.base.lazy import later
 from cachec.errors import UsageError
-from cachec.key import ambient
 from cachec.key.arguments import Annotation, ArgumentKeys, Payload
 from cachec.key.code.fingerprint import CodeKey, CodeKeys
 from cachec.key.code.graph import reading_text_alone
 from cachec.key.code.kept import KeptResults
 from cachec.key.companions import Companions
-from cachec.key.described import FormsWithPlugins
 from cachec.key.inventory import Inventory
-from cachec.key.isolated import IsolatedArguments
 from cachec.key.options import StageLike, StageOptions, text_part
-from cachec.key.sources import ABSENT
 from cachec.key.tools.environment import environment_parts, variable_digest
 from cachec.key.tools.platform import platform_part
 from cachec.key.tools.tools import ToolKeys
@@ -38,6 +34,8 @@ if TYPE_CHECKING:  # not of most hits
     from cachec.key import folders
     from cachec.key.code.coverage import Coverage
     from cachec.key.compare import PartDifference
+    from cachec.key.described import FormsWithPlugins
+    from cachec.key.isolated import IsolatedArguments
     from cachec.programs import supported
     from cachec.programs.plugin import Plugin
 else:
@@ -167,8 +165,19 @@ class Requests:
         self._last: Kept[tuple[StageOptions, _Parts]] = Kept(_KEPT)
         self._told: Kept[_ToldCode] = Kept(_TOLD)
         self._kept = KeptResults(code.of_value)
-        self.forms = FormsWithPlugins(plugins)
-        self._isolated = IsolatedArguments(digests, plugins, self.forms)
+
+    @cached_property
+    def forms(self) -> FormsWithPlugins:
+        """Values as bytes that two processes compare."""
+        from cachec.key.described import FormsWithPlugins  # of isolated stages
+
+        return FormsWithPlugins(self._plugins)
+
+    @cached_property
+    def _isolated(self) -> IsolatedArguments:
+        from cachec.key.isolated import IsolatedArguments
+
+        return IsolatedArguments(self._digests, self._plugins, self.forms)
 
     def request(
         self,
@@ -284,11 +293,15 @@ class Requests:
 
     def global_digest(self, module: str, name: str) -> str:
         """What stands for a global of a module that is imported."""
+        from cachec.key.dependencies import ABSENT  # of isolated stages
+
         held = sys.modules[module]
         return self.forms.now(held).digest(vars(held)[name]) if name in vars(held) else ABSENT
 
     def ambient_digest(self, plugin: str) -> str:
         """What stands for the live settings of the library that a plugin speaks for."""
+        from cachec.key import ambient  # of isolated stages
+
         return ambient.digest(self._plugins.named(plugin))
 
     def metadata(self, name: str) -> str:

@@ -8,7 +8,6 @@ import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
-from importlib.util import find_spec
 from types import FunctionType
 from typing import TYPE_CHECKING
 
@@ -28,7 +27,6 @@ from cachec.base.fsio import Identity, identity_if_there
 from cachec.base.hashing import EMPTY
 from cachec.base.instances import is_instance
 from cachec.base.paths import absolute, current_folder, links_on, relative_to
-from cachec.key import process_state
 from cachec.key.code.modules import is_cell
 from cachec.key.dependencies import (
     ABSENT,
@@ -364,6 +362,8 @@ class Observing:
     def leads_to(self, module: str, request: Request, reads: Sequence[Read]) -> bool:
         """Whether a module is the project's, and its text in the key of a request or in reads just checked."""
         if request.stage.options.isolated:
+            from importlib.util import find_spec
+
             files = {self.resolved(read, request).where for read in reads if read.kind == "source"}
             found = find_spec(module)
             return found is not None and found.origin in files
@@ -382,6 +382,8 @@ class Observing:
         if read.kind == "effects":
             return _effects()
         if read.kind == "process":
+            from cachec.key import process_state  # of isolated stages
+
             return process_state.digest(read.where)
         if read.kind in {"code", "module", "distribution"}:
             return self._ran.present(read, read.where)

@@ -17,7 +17,16 @@ from cachec.key import process_state
 #: Setting -> a statement that changes it, and what tells that it is changed.
 CHANGES = {
     "current folder": ("import os; os.chdir('/')", "import os; os.getcwd()"),
-    "argv": ("import sys; sys.argv = ['program', '--fast']", "import sys; sys.argv[:]"),
+    "dialects of csv": (
+        "import csv; csv.register_dialect('mine', delimiter=';')",
+        "import csv; csv.list_dialects()",
+    ),
+    "flags of absl": (
+        "from absl import flags; flags.DEFINE_integer('width', 1, ''); flags.FLAGS(['program', '--width=3'])",
+        "from absl import flags; 'width' in flags.FLAGS or flags.DEFINE_integer('width', 1, ''); "
+        "flags.FLAGS['width'].value",
+    ),
+    "arguments": ("import sys; sys.argv = ['program', '--fast']", "import sys; sys.argv[:]"),
     "umask": ("import os; os.umask(0o027)", "import os; os.umask(0)"),
     "recursion limit": ("import sys; sys.setrecursionlimit(2345)", "import sys; sys.getrecursionlimit()"),
     "digits of an int": ("import sys; sys.set_int_max_str_digits(5000)", "import sys; sys.get_int_max_str_digits()"),
@@ -127,8 +136,8 @@ def test_importing_numpy_changes_no_setting_that_counts(fresh: dict[str, str]) -
 
 
 def test_what_does_not_count_has_no_digest() -> None:
-    with pytest.raises(KeyError, match="argv"):
-        process_state.digest("argv")
+    with pytest.raises(KeyError, match="current folder"):
+        process_state.digest("current folder")
 
 
 def test_a_snapshot_can_be_sent() -> None:

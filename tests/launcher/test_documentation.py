@@ -106,6 +106,7 @@ def test_every_outcome_of_a_command_that_passes_by_is_there() -> None:
     # A command runs no code of stages, and no plugin speaks for it.
     of_python = {Reason.STALE_MEMO, Reason.UNNAMED_CODE, Reason.UNSUPPORTED_VERSION, Reason.UNRESOLVED_CODE}
     of_python |= {Reason.UNDECLARED_PROGRAM, Reason.PROCESS_BOUND, Reason.UNSTORABLE}
+    of_python |= {Reason.NOT_ISOLATED, Reason.ISOLATION_DIFFERS}
     for reason in Reason:
         if reason.kind == "bypass" and reason not in {Reason.MODE_OFF, *of_python}:
             assert f"| `{reason.value}` |" in TEXT, reason

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from cachec.key.tools import variables
 from cachec.key.tools.environment import LOCALE
-from cachec.launcher import adapters, request, variables
+from cachec.launcher import adapters, request
 from cachec.launcher.explain import explain
 from tests.launcher.conftest import Launcher, wait_for_clock, write
 from tests.needs import need

@@ -7,7 +7,6 @@ from collections.abc import Container, Iterable, Mapping
 from cachec.base.hashing import EMPTY, Hasher
 from cachec.base.texts import is_secret
 from cachec.errors import UsageError
-from cachec.key.tools.variables import Rule
 from cachec.model import Part, PartKind
 
 #: What is sorted, printed and read (``1,5``) depends on them.
@@ -36,6 +35,8 @@ def variable_digest(name: str, environ: Mapping[str, str]) -> str:
     """
     value = environ.get(name)
     if name == OBEYED_NAME:
+        from cachec.key.tools.variables import Rule  # of programs
+
         value = "\0".join(f"{each}={environ[each]}" for each in Rule((), (), others=True).matching(environ))
     if name == EVERY_NAME:
         value = "\0".join(f"{each}={environ[each]}" for each in sorted(environ))
