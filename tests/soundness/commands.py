@@ -327,7 +327,8 @@ class _Session(_Looks):
         if kind == "neutral":
             _write(folder, {f"unrelated-{what}.h": "#error\n"}, 1)
         env = {name: value.replace("$S", str(number)) for name, value in command.env.items()}
-        if kind == "neutral":
+        # What a command in a response file does is not known before it runs, so it may obey any variable.
+        if kind == "neutral" and "@flags" not in command.line:
             env["UNRELATED"] = what
         line = [word.replace("$S", str(number)) for word in command.line.split()]
         options = [word.replace("$S", str(number)) for word in command.options.split()]

@@ -37,6 +37,7 @@ def run(tmp_path: Path, project: Path) -> Run:
     def go(text: str, *args: str, env: dict[str, str] | None = None, folder: Path = project) -> tuple[str, list[str]]:
         (folder / "main.py").write_text(_HEAD + text)
         environ = {**os.environ, "STORE": str(tmp_path / "store"), "CACHEC_ISOLATED": "1", **(env or {})}
+        environ["PYTHONDONTWRITEBYTECODE"] = "1"  # its times are in seconds: an edit within one goes unseen by Python
         ended = subprocess.run(
             [sys.executable, "main.py", *args], cwd=folder, env=environ, capture_output=True, text=True, check=False
         )
