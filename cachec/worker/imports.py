@@ -210,12 +210,17 @@ class Imports:
         )
 
     def _marks(self, memory: Memory | None) -> str | None:
-        """The marks of the names that code of the project has read since ``install``."""
-        found = set(self._named)
-        constants: set[str] = set()
+        """The marks of the names that code of the project has read since ``install``.
+
+        Libraries generate code that finds names (of no file: dataclasses, pytrees), and names all that it means. What
+        the project itself generates, it executes by a name of ``sources.DYNAMIC``.
+        """
+        found, generated = set(self._named), set[str]()
+        constants = set[str]()
         for code in self._codes():
+            has_file = code.co_filename in self._files or code.co_filename[:1] == "/"
             if code.co_flags & _IS_FUNCTION or code.co_filename not in self._files:
-                found |= code_names(code)
+                (found if has_file else generated).update(code_names(code))
         for loaded in self._loaded:
             try:
                 table = None if loaded.text is None else sources.table(loaded.text, memory)
@@ -230,7 +235,7 @@ class Imports:
             return None
         if found & sources.WITH_DATA or any(name in sys.modules for name in _READ_SETTINGS):
             found |= constants
-        return sources.marks(found)
+        return sources.marks(found | generated)
 
     def _heard(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event == "pickle.find_class":

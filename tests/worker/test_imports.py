@@ -370,6 +370,15 @@ def test_code_that_is_sent_to_other_processes_makes_files_count_as_wholes(projec
     assert project.run(program + "cloudpickle.dumps(helper.f)").used == {"helper.py": None}
 
 
+def test_code_that_libraries_generate_names_all_that_it_means(project: Project) -> None:
+    project.write(helper="X = 1\nY = 2\ndef f(): return 1")
+    report = project.run("import helper\nexec('def g(x): return getattr(x, \"X\")')\nassert g(helper) == 1")
+    project.write(helper="X = 1\nY = 3\ndef f(): return 1\ndef late(): return 2")
+    assert report.changed() == set()
+    project.write(helper="X = 4\nY = 2\ndef f(): return 1")
+    assert report.changed() == {"source helper.py"}
+
+
 def test_functions_that_trace_others_go_unseen(project: Project) -> None:
     project.write(helper="import sys\ndef traced(*_): return traced\ndef f(): sys.settrace(traced), sys.settrace(None)")
     assert project.run("import helper").used == {"helper.py": []}
