@@ -25,7 +25,7 @@ from bench.harness import Row
 USUAL = ("hits", "misses", "recording", "opening", "processes", "commands", "minilm", "launcher")
 BENCHMARKS = (
     *(*USUAL, "build", "weights", "maintain", "why", "see", "care", "bundle", "remote"),
-    *("mlir", "jax", "xla", "onnxruntime", "torch", "repro", "native", "warm", "watch", "tracing"),
+    *("isolated", "mlir", "jax", "xla", "onnxruntime", "torch", "repro", "native", "warm", "watch", "tracing"),
 )
 #: Columns of the table, also where the terminal is wider or there is none.
 WIDTH = 80

@@ -1,0 +1,117 @@
+"""Messages between a caller and a worker."""
+
+from __future__ import annotations
+
+import pickle
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cachec
+from cachec.programs.registry import installed
+from cachec.worker.protocol import CannotSend, Channel, Ended
+from cachec.worker.values import Values, WeightRequest, answer_request, received_weights
+
+
+@pytest.fixture
+def channels() -> Iterator[tuple[Channel, Channel]]:
+    ours, theirs = socket.socketpair()
+    pair = Channel(ours.detach()), Channel(theirs.detach())
+    yield pair
+    for each in pair:
+        each.close()
+
+
+def _through(channels: tuple[Channel, Channel], value: Any) -> Any:
+    channels[0].send(value, Values(installed()))
+    return channels[1].receive()[0]
+
+
+def test_arrays_keep_what_code_can_ask_of_them(channels: tuple[Channel, Channel]) -> None:
+    plain = np.arange(12.0).reshape(3, 4)
+    fixed = plain.copy()
+    fixed.flags.writeable = False
+    arrays = {"plain": plain, "fixed": fixed, "turned": plain.T, "part": plain[::2, 1:], "none": np.zeros((0, 3))}
+    got = _through(channels, arrays)
+    for name, array in arrays.items():
+        assert np.array_equal(got[name], array)
+        assert got[name].dtype == array.dtype
+        assert not array.size or got[name].strides == array.strides, name
+        assert got[name].flags.writeable == array.flags.writeable, name
+    got["plain"][0] = 7
+    assert plain[0, 0] == 0
+
+
+def test_one_object_stays_one(channels: tuple[Channel, Channel]) -> None:
+    array = np.ones(3)
+    first, second, equal = _through(channels, [array, array, array.copy()])
+    assert first is second
+    assert first is not equal
+
+
+def test_a_program_and_a_manifest_arrive_whole(channels: tuple[Channel, Channel]) -> None:
+    weights = cachec.WeightSet.from_arrays({"a": np.ones((2, 3), "f4")})
+    program = cachec.Program(b"module {}", format="mlir:text", manifest=weights.manifest)
+    got = _through(channels, program)
+    assert (got.topology, got.ir, got.manifest.digest) == (program.topology, program.ir, program.manifest.digest)
+
+
+@pytest.mark.parametrize("what", ["an open file", "a generator", "a lock"])
+def test_what_no_other_process_can_have_is_not_sent(channels: tuple[Channel, Channel], what: str) -> None:
+    with open(__file__, encoding="utf-8") as file:
+        value = {"an open file": file, "a generator": (each for each in ()), "a lock": threading.Lock()}[what]
+        with pytest.raises(CannotSend):
+            channels[0].send(value, Values(installed()))
+
+
+def test_weights_are_read_when_they_are_asked_for(channels: tuple[Channel, Channel]) -> None:
+    weights = cachec.WeightSet.from_arrays({"a": np.arange(6, dtype="f4").reshape(2, 3), "b": np.ones(2, "i8")})
+    values, asked = Values(installed()), list[WeightRequest]()
+
+    def ask(request: WeightRequest) -> Any:
+        asked.append(request)
+        return answer_request(request, values.weights)
+
+    channels[0].send([weights, weights], values)
+    first, second = channels[1].receive(lambda reference: received_weights(reference, ask))[0]
+    assert first.spec_digest == weights.spec_digest
+    assert asked == []
+    assert np.array_equal(first["a"].read(), weights["a"].read())
+    assert first["b"].digest() == weights["b"].digest()
+    assert {request.name for request in asked} == {"a", "b"}
+    assert {request.number for request in asked} == {0}
+    assert second.spec_digest == first.spec_digest
+
+
+def test_what_the_callers_weights_raise_is_raised_in_the_worker(channels: tuple[Channel, Channel]) -> None:
+    weights = cachec.WeightSet.from_arrays({"a": np.ones(2, "f4")}).placeholders()
+    values = Values(installed())
+    channels[0].send(weights, values)
+    got = channels[1].receive(
+        lambda reference: received_weights(reference, lambda request: answer_request(request, values.weights))
+    )[0]
+    with pytest.raises(cachec.WeightReadError):
+        got["a"].read()
+
+
+def test_the_end_of_the_other_side_is_told(channels: tuple[Channel, Channel]) -> None:
+    channels[0].close()
+    with pytest.raises(Ended):
+        channels[1].receive()
+    with pytest.raises(Ended):
+        channels[1].send("text")
+
+
+def test_a_wait_ends_in_time(channels: tuple[Channel, Channel]) -> None:
+    with pytest.raises(TimeoutError):
+        channels[1].receive(timeout=0.01)
+
+
+def test_a_reference_that_nobody_expects_is_refused(channels: tuple[Channel, Channel]) -> None:
+    channels[0].send(cachec.WeightSet.from_arrays({"a": np.ones(2, "f4")}), Values(installed()))
+    with pytest.raises(pickle.UnpicklingError):
+        channels[1].receive()
