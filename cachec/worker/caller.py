@@ -72,7 +72,13 @@ class Starters:
         deadline = None if timeout is None else time.monotonic() + timeout
         one = self._take(setup.path)
         try:
-            ran = one.run(setup, make_call, values, packages, deadline)
+            try:
+                one.order(packages, deadline)
+            except Ended:  # it has waited for too long
+                one.stop(gently=False)
+                one = _Starter(_state(setup.path))
+                one.order(packages, deadline)
+            ran = one.run(setup, make_call, values, deadline)
         except BaseException as error:
             one.stop(gently=isinstance(error, KeyboardInterrupt))
             raise
@@ -146,40 +152,42 @@ class _Starter:
         self._control.send(Start(list(state.path), _packages()))
         self._is_ready = False
         self._began = 0.0
+        self._worker, self._report = self._control, -1
 
     def fits(self, state: _State) -> bool:
         """Whether a worker of it would be as one that is started now."""
         return self.is_alive and self._state == state and self._process.poll() is None
 
-    def run(
-        self,
-        setup: Setup,
-        make_call: Callable[[Prepared], Call],
-        values: Values,
-        packages: Sequence[str],
-        deadline: float | None,
-    ) -> Ran:
-        """Have a worker made, and talk with it until it has ended."""
-        self._tail = ""
-        self._began = time.time()
+    def order(self, packages: Sequence[str], deadline: float | None) -> None:
+        """Have a worker made. Raises Ended where it has ended, and TimedOut."""
+        if not self._is_ready:
+            self._receive(self._control, deadline)
+            self._is_ready = True
         ours, theirs = socket.socketpair()
         report = os.memfd_create("report")
         try:
-            channel = Channel(ours.detach())
-            try:
-                if not self._is_ready:
-                    self._receive(self._control, deadline)
-                    self._is_ready = True
-                self._control.send(tuple(packages), fds=(theirs.fileno(), report))
-                theirs.close()
-                done, failed = self._converse(channel, setup, make_call, values, deadline)
-            finally:
-                channel.close()
-            returncode = self._returncode(deadline)
-            return Ran(done, failed, self._traced(report, returncode), self._tail)
+            self._control.send(tuple(packages), fds=(theirs.fileno(), report))
+        except BaseException:
+            ours.close()
+            os.close(report)
+            raise
         finally:
             theirs.close()
-            os.close(report)
+        self._worker, self._report = Channel(ours.detach()), report
+
+    def run(self, setup: Setup, make_call: Callable[[Prepared], Call], values: Values, deadline: float | None) -> Ran:
+        """Talk with the worker that was ordered until it has ended."""
+        self._tail = ""
+        self._began = time.time()
+        try:
+            try:
+                done, failed = self._converse(self._worker, setup, make_call, values, deadline)
+            finally:
+                self._worker.close()
+            returncode = self._returncode(deadline)
+            return Ran(done, failed, self._traced(self._report, returncode), self._tail)
+        finally:
+            os.close(self._report)
 
     def stop(self, *, gently: bool) -> None:
         """End it. gently: after an interrupt, which a terminal sends to the worker too, that gets a moment to end."""

@@ -129,6 +129,10 @@ class Variables:
                 variables._note_arguments()
                 return super().__len__()
 
+            def __reduce__(self) -> tuple[type[list[str]], tuple[list[str]]]:
+                variables._note_arguments()
+                return list, (self.copy(),)
+
         sys.argv = Arguments(arguments)
 
     def _note_arguments(self) -> None:

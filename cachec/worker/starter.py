@@ -23,6 +23,9 @@ from cachec.worker.child import Common, serve
 from cachec.worker.messages import Start, Started
 from cachec.worker.protocol import Channel, Ended
 
+#: Without a call for so long it ends: what it has imported takes memory.
+_IDLE_SECONDS = 60.0
+
 #: How often, and with which pause, it is looked for processes to kill: what a killed one leaves behind comes to us.
 _ROUNDS, _ROUND_SECONDS = 100, 0.005
 
@@ -53,7 +56,10 @@ def _serve(control: Channel) -> None:
     _load(start.packages, common)
     control.send(Started())
     while True:
-        packages, (channel, report) = control.receive()
+        try:
+            packages, (channel, report) = control.receive(timeout=_IDLE_SECONDS)
+        except TimeoutError:
+            return
         _load(packages, common)
         readers = {control.fileno(): _end_all}
         worker = Channel(channel)
