@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import contextlib
 import importlib
@@ -78,7 +77,6 @@ class Common:
         self.forms = FormsWithPlugins(self.plugins)
         self.variables = Variables(self.installed.is_project)
         self.plugins.all()
-        importlib.import_module("numpy.random")  # so that a run's imports do not look like the use of its generator
         self.variables.install()
 
 
@@ -353,7 +351,11 @@ def _guarded(value: Any, path: str, recorder: Recorder, digests: FileDigests, ca
 
 def _called(function: Any, arguments: Mapping[str, Any]) -> Any:
     result = Binding(function).call(function, arguments)
-    return asyncio.run(_awaited(result)) if inspect.isawaitable(result) else result
+    if not inspect.isawaitable(result):
+        return result
+    import asyncio  # slow to import, and of few stages
+
+    return asyncio.run(_awaited(result))
 
 
 async def _awaited(awaitable: Any) -> Any:
