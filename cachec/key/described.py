@@ -11,7 +11,10 @@ from cachec.base.anchors import project_of
 from cachec.base.installed import Installed
 from cachec.key.forms import Forms
 from cachec.key.state import described_by, table
+from cachec.programs.program import Program
 from cachec.programs.registry import Plugins
+from cachec.weights import WeightSet
+from cachec.weights.manifest import Manifest
 
 
 def _project_of(module: object) -> str:
@@ -28,7 +31,7 @@ class FormsWithPlugins:
     """Makes ``Forms`` of this process. What one of them learns of classes holds until some code runs."""
 
     def __init__(self, plugins: Plugins) -> None:
-        self._describe = described_by(plugins)
+        self._of_plugins = described_by(plugins)
         self._installed = Installed()
 
     def now(self, module: object = None, *, has_fills: bool = True) -> Forms:
@@ -36,6 +39,16 @@ class FormsWithPlugins:
 
         has_fills: as ``Forms``."""
         return Forms(self._installed.is_project, self._describe, _project_of(module), has_fills=has_fills)
+
+    def _describe(self, value: object) -> object:
+        """Of cachec's own values that are fetched when they are looked at, what they are; else what plugins say."""
+        if isinstance(value, Program):
+            return "program", value.topology
+        if isinstance(value, WeightSet):
+            return "weights", value.spec_digest
+        if isinstance(value, Manifest):
+            return "manifest", value.digest
+        return self._of_plugins(value)
 
     def table(self, modules: Mapping[str, ModuleType]) -> dict[str, dict[str, str]]:
         """Module -> global -> digest of its form, empty where it has none; of modules of the project."""

@@ -191,7 +191,8 @@ class Selection:
             words = {chain[-1], ".".join(chain[-2:])}
             is_callable = chain[0] in self._imported or chain[0] in self._numbers
             is_cache = self._imported.get(chain[0]) == "cachec" and chain[-1] == "Cache"
-            may_call = chain[-1] == "stage" or is_cache or (is_callable and bool(words & PURE_CALLS))
+            is_pure = bool(words & PURE_CALLS) or chain[-1].startswith("DEFINE_")  # of absl: it gives the flag's holder
+            may_call = chain[-1] == "stage" or is_cache or (is_callable and is_pure)
         elif isinstance(function, ast.Attribute):  # Path(...).resolve()
             may_call = function.attr in PURE_CALLS and self._is_operand(function.value)
         else:  # cache.stage(tools=...)(function), partial(jit, ...)(function)
