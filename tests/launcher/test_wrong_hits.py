@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -200,3 +201,24 @@ int main(int c, char **v) {
   return fclose(f);
 }
 """
+
+
+@pytest.mark.parametrize("compiler", ["g++", "clang++-19"])
+def test_headers_of_the_system_do_not_keep_a_result_out(tmp_path: Path, compiler: str) -> None:
+    """<math.h> of glibc pastes names together of pieces that could make ``__TIME__``."""
+    need(compiler)
+    (tmp_path / "a.cpp").write_text("#include <math.h>\n#include <cmath>\n#include <vector>\nint x = 1;\n")
+    environ = {**os.environ, "CACHEC_DIR": str(tmp_path / "store"), "CACHEC_LOG": "all"}
+    told = [
+        subprocess.run(
+            [sys.executable, "-m", "cachec", "exec", "--", compiler, "-c", "a.cpp", "-o", "a.o"],
+            cwd=tmp_path,
+            env=environ,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stderr
+        for _ in range(2)
+    ]
+    assert "miss" in told[0]
+    assert "hit" in told[1]
