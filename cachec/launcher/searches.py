@@ -24,7 +24,7 @@ def searched(
     """What the look-ups of a run say of these variables, as reads. texts: what the run wrote."""
     path = environ.get("PATH", os.defpath)
     folders = {folder.rstrip("/") for folder in path.split(":")}
-    # A script of Python has its own folder listed, as modules are looked for there. What the adapter names does no more.
+    # Python lists the folder of a script for modules. A program that has a distribution does nothing else with it.
     own = f"{places.tools[0]}/bin" if places.tools else ""
     names: set[str] = set()
     is_listed = any(not folder.startswith("/") for folder in folders) or any(
