@@ -101,6 +101,10 @@ class CommandRequests:
         self._distributions: Distributions | None = None
         self._tools: ToolKeys | None = None
 
+    def anchor(self, places: Places) -> None:
+        """Have paths of the key count from these places, which are known once the command is."""
+        self._places = places
+
     def request(
         self, stage: Any, arguments: Mapping[str, Any], *, fresh: bool = False, without: object = None
     ) -> CommandRequest:

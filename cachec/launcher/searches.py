@@ -24,6 +24,8 @@ def searched(
     """What the look-ups of a run say of these variables, as reads. texts: what the run wrote."""
     path = environ.get("PATH", os.defpath)
     folders = {folder.rstrip("/") for folder in path.split(":")}
+    # Python lists the folder of a script for modules. A program that has a distribution does nothing else with it.
+    own = f"{places.tools[0]}/bin" if places.tools else ""
     names: set[str] = set()
     is_listed = any(not folder.startswith("/") for folder in folders) or any(
         os.fsencode(path) in text for text in texts
@@ -32,7 +34,7 @@ def searched(
         folder, name = os.path.split(os.path.join(each.folder, each.path))
         if folder in folders:
             names.add(name)
-        is_listed |= bool(each.kinds & Kind.LISTING) and os.path.join(folder, name) in folders
+        is_listed |= bool(each.kinds & Kind.LISTING) and os.path.join(folder, name) in folders - {own}
     if is_listed:
         yield Read("env", "PATH", "", variable_digest("PATH", environ))
     for name in sorted(names):

@@ -140,6 +140,7 @@ class Opened(OpenedCache):
         found = which(interpreter, self.variables) or command.program
         tools = (os.path.dirname(os.path.dirname(each)) for each in (command.program, os.path.realpath(found)))
         self.places = msgspec.structs.replace(self.places, tools=tuple(tools))
+        self.requests.anchor(self.places)
 
     def engine_for(self, command: Command) -> Engine:
         plugins = Plugins(Distributions())  # those of this Python, wherever the compiler is from

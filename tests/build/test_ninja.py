@@ -42,11 +42,13 @@ def test_a_project_built_twice(build: Build) -> None:
 
 @pytest.mark.long
 def test_a_second_checkout(build: Build) -> None:
-    """Without a base folder: headers by relative names are looked for in each checkout."""
-    build.run("ninja", cwd=build.project(EXAMPLE, "one"))
-    project = build.project(EXAMPLE, "two")
-    assert build.outcomes("ninja", cwd=project) == all_of("hit")
-    assert result(build, project) == "40"
+    """With a base folder a second checkout hits, which has headers by relative names; without one its folder counts."""
+    one, two, apart = (build.project(EXAMPLE, name) for name in ("one", "two", "apart"))
+    for project, answer in ((one, "miss"), (two, "hit")):
+        (project / "cachec.toml").write_text('base_dir = "."\n')
+        assert build.outcomes("ninja", cwd=project) == all_of(answer)
+    assert build.outcomes("ninja", cwd=apart) == all_of("miss")
+    assert [result(build, project) for project in (two, apart)] == ["40", "40"]
 
 
 @pytest.mark.long

@@ -289,7 +289,7 @@ class _Folders(_Looks):
     def _env(self, folder: str) -> dict[str, str]:
         place = str(self._place(folder))
         env = {name: value.replace("$P", place) for name, value in self._layout.env.items()}
-        base = {"": None, "$P": place, "..": str(self._folder)}[self._layout.base]
+        base = {"": None, "checkout": os.path.dirname(place), "above": str(self._folder)}[self._layout.base]
         return env | ({} if base is None else {"CACHEC_BASE_DIR": base})
 
 
@@ -327,8 +327,8 @@ class _Session(_Looks):
         if kind == "neutral":
             _write(folder, {f"unrelated-{what}.h": "#error\n"}, 1)
         env = {name: value.replace("$S", str(number)) for name, value in command.env.items()}
-        # What a command in a response file does is not known before it runs, so it may obey any variable.
-        if kind == "neutral" and "@flags" not in command.line:
+        # What a script or a command in a response file does is not known, so it may obey any variable.
+        if kind == "neutral" and "@flags" not in command.line and not command.line.startswith("sh "):
             env["UNRELATED"] = what
         line = [word.replace("$S", str(number)) for word in command.line.split()]
         options = [word.replace("$S", str(number)) for word in command.options.split()]

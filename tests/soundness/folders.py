@@ -19,8 +19,8 @@ LINK = "-> "
 
 
 class Layout(NamedTuple):
-    """files: by name. base: whether paths count from the project (``$P``), from a folder above it (``..``), or from
-    nowhere (empty)."""
+    """files: by name. base: whether paths count from the checkout that the project lies in, from a folder above all
+    checkouts, or from nowhere (empty). A project may look above itself, and not above its checkout."""
 
     name: str
     line: str
@@ -30,11 +30,9 @@ class Layout(NamedTuple):
 
     @property
     def stays(self) -> bool:
-        """Whether another folder with equal files is another call."""
-        is_named = "$P" in self.line and self.base != "$P"
-        return (
-            is_named or "-g" in f"{self.line} {self.files.get('flags')}".split() or "$P" in "".join(self.env.values())
-        )
+        """Whether another folder with equal files is another call: the current folder counts, from the base folder."""
+        is_debug = "-g" in f"{self.line} {self.files.get('flags')}".split()
+        return self.base != "checkout" or is_debug or "$P" in "".join(self.env.values())
 
 
 def layout(rng: random.Random, compiler: str) -> Layout:
@@ -62,7 +60,7 @@ def layout(rng: random.Random, compiler: str) -> Layout:
         f"{compiler} -c {shown} -o a.o {line}",
         files,
         env,
-        rng.choice(["", "", "", "$P", ".."]),
+        rng.choice(["", "checkout", "checkout", "checkout", "above"]),
     )
 
 
