@@ -19,6 +19,10 @@ _FIRST = 1 << 16
 #: Before a mode that a new file gets, where one that is there keeps its own.
 KEPT = "kept "
 
+#: Before a mode, where it is not known whether one that is there keeps its own: a linker, or an assembler, writes to
+#: an empty file and replaces another one.
+UNSURE = "unsure "
+
 
 def is_kept(word: str) -> bool:
     """Whether a command writes to the file that is there, which keeps its mode and its other names."""
@@ -27,26 +31,30 @@ def is_kept(word: str) -> bool:
 
 def mode_of(word: str) -> int:
     """The permission bits of a stored mode. Raises ValueError for what is no stored mode."""
-    bits = int(word.removeprefix(KEPT), 8)
+    bits = int(word.removeprefix(KEPT).removeprefix(UNSURE), 8)
     if not 0 <= bits <= 0o7777:
         raise ValueError(f"{word!r} is no mode")
     return bits & 0o777
 
 
 def mode_for(word: str, target: str) -> int:
-    """The permission bits of an output. Raises ValueError as ``mode_of``.
+    """The permission bits of an output. Raises ValueError as ``mode_of``, and OSError where they are not known.
 
     A file with another name that nobody may write to may be one of ``--hardlink``: it is replaced by a new file.
     """
     mode = mode_of(word)
-    if not is_kept(word):
+    if not word.startswith((KEPT, UNSURE)):
         return mode
     try:
         status = os.stat(target)
     except OSError:
         return mode
     old = status.st_mode & 0o777
-    return old if old & 0o222 or status.st_nlink == 1 else mode
+    if old == mode or (not old & 0o222 and status.st_nlink > 1):
+        return mode
+    if not is_kept(word) and status.st_size:
+        raise OSError(errno.EEXIST, f"it has mode {old:o}, which the command may keep, or make {mode:o}", target)
+    return old
 
 
 def same_content(target: str, source: str, size: int) -> bool:

@@ -14,7 +14,7 @@ from cachec import recording
 from cachec.base.lookups import stdin_kind
 from cachec.base.texts import is_text
 from cachec.commands.process import run_process
-from cachec.commands.traced import CLOSED, Changed, Reads, Traced, run_traced, unstorable
+from cachec.commands.traced import CLOSED, Changed, Reads, Traced, is_empty, run_traced, unstorable
 from cachec.key.dependencies import stdin_digest, terminal_digest
 from cachec.key.tools.environment import LOCALE_NAME, variable_digest
 from cachec.launcher import texts
@@ -25,7 +25,7 @@ from cachec.launcher.helpers import BY_TIME, advice
 from cachec.launcher.outputs import OutputPlaces, Untouched, check_stored
 from cachec.launcher.places import leaked
 from cachec.launcher.request import environment, files_in_key
-from cachec.launcher.restore import KEPT
+from cachec.launcher.restore import KEPT, UNSURE
 from cachec.launcher.searches import searched
 from cachec.launcher.stage import CommandFailed, Opened
 from cachec.model import Read, Reason
@@ -268,9 +268,14 @@ def _result(
             if isinstance(name, str) and not is_text(name):
                 recorder.keep_out(Reason.NOT_UNDERSTOOD, f"{name!a} is not UTF-8")
         paths.append(os.path.relpath(path, here) if path.startswith(f"{here}/") else places.kept(path))
+        if replaces and is_same_file and not is_depfile and before is not None and is_empty(before):
+            kept = UNSURE
         bits = after.mode & 0o7777
-        if kept and is_same_file and change.mode is not None:  # it kept the mode of the file that was there
-            bits = change.mode
+        if is_same_file and change.mode is not None:  # it has the mode of the file that was there
+            if not change.effect & Effect.ATTRIBUTES:
+                bits = change.mode
+            elif replaces and before is not None and before.mode & 0o7777 != change.mode:
+                recorder.keep_out(Reason.UNDESCRIBED, f"the mode of a new {path} is not known: an empty one was there")
         modes.append(f"{kept}{bits:o}")
     check_stored(recorder, files)
     templates = [*map(places.template, streams), *(each for each in outputs if isinstance(each, bytes)), *linked]

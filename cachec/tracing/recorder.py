@@ -317,7 +317,7 @@ class Recorder:
 
     def _is_below_own(self, full: bytes) -> bool:
         """Whether a path leads through a link that the run made."""
-        path = text = os.path.normpath(full)
+        path = text = b"/" + os.path.normpath(full).lstrip(b"/")  # normpath leaves two slashes that begin a path
         while len(path) > 1:
             claim = self._claims.get(path)
             if claim is not None and claim.effect & Effect.CREATED:

@@ -36,7 +36,7 @@ from cachec.key.code.modules import Sources
 from cachec.key.tools import loader
 from cachec.key.tools.executables import Finder
 from cachec.key.tools.loader import read_cache
-from cachec.launcher import adapters, direct, helpers
+from cachec.launcher import adapters, direct
 from cachec.launcher.adapters import find
 from cachec.launcher.arguments import describe
 from cachec.launcher.command import Options, PassThrough
@@ -690,8 +690,6 @@ def _config(folder: Path) -> tuple[list[Seed], Read]:
             path.write_bytes(data)
             with suppress(CachecError):
                 config.load(cwd=folder)
-        with suppress(ValueError, RecursionError):  # as it says; the whole road tells
-            helpers._settings(str(folder))
 
     return plain(text, project), read
 

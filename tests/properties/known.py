@@ -6,7 +6,7 @@ from tests.properties.scenario import Property
 
 #: Name of a property, or name-compiler -> why it does not hold.
 KNOWN: dict[str, str] = {
-    "output-in-the-place-of-a-folder-gcc": "the call has two records, the first of them a hit",
+    "output-in-the-place-of-a-folder": "the call has two records, the first of them a hit",
     "output-through-a-link-gcc": "what was stored through a dangling link is restored through the link",
     "compile-command-fragment": "the adapter does not name the output of -MJ, so it counts whether that existed",
 }
