@@ -46,7 +46,7 @@ from cachec.base.foreign import read_regular
 from cachec.base.lookups import is_found, stdin_kind, umask
 from cachec.base.xdg import cache_folder, expand_user
 from cachec.launcher.ending import write_streams
-from cachec.launcher.restore import check_place, is_kept, mode_for, restore_bytes, restore_file
+from cachec.launcher.restore import check_place, keeps_mode, mode_for, restore_bytes, restore_file
 
 MAGIC = b"cachec direct12\n"
 _HEADER = len(MAGIC) + 32 + 8
@@ -305,7 +305,7 @@ class _Memo:
         """Put the outputs in their places. Raises OSError; the other road then does it again, and tells."""
         self.check_locks()
         for path, word, _ in self._outputs:
-            check_place(path, keeps=is_kept(word))
+            check_place(path, keeps=keeps_mode(word))
         blobs = iter(self._streams[2:])
         for path, word, number in self._outputs:
             mode = mode_for(word, path)

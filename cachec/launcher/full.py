@@ -20,7 +20,7 @@ from cachec.launcher.ending import Ending, mistake_words, perform, say
 from cachec.launcher.outputs import outputs_held, outputs_of
 from cachec.launcher.places import NoFolder
 from cachec.launcher.restore import (
-    is_kept,
+    keeps_mode,
     mode_for,
     mode_of,
     restore_bytes,
@@ -246,7 +246,7 @@ def _hand_out(opened: Opened, command: Command, value: Any) -> None:
     for path, stored, word in zip(outputs, value["outputs"], value["modes"], strict=True):
         try:
             if stored is None:
-                restore_folder(path, mode_of(word), is_new=not is_kept(word), restat=restat)
+                restore_folder(path, mode_of(word), is_new=not keeps_mode(word), restat=restat)
             elif isinstance(stored, str):
                 restore_link(stored, path)
             elif isinstance(stored, bytes):

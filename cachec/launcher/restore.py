@@ -17,21 +17,21 @@ _CHUNK = 1 << 22
 _FIRST = 1 << 16
 
 #: Before a mode that a new file gets, where one that is there keeps its own.
-KEPT = "kept "
+KEEPS_MODE = "kept "
 
 #: Before a mode, where it is not known whether one that is there keeps its own: a linker, or an assembler, writes to
 #: an empty file and replaces another one.
-UNSURE = "unsure "
+MAY_KEEP_MODE = "unsure "
 
 
-def is_kept(word: str) -> bool:
+def keeps_mode(word: str) -> bool:
     """Whether a command writes to the file that is there, which keeps its mode and its other names."""
-    return word.startswith(KEPT)
+    return word.startswith(KEEPS_MODE)
 
 
 def mode_of(word: str) -> int:
     """The permission bits of a stored mode. Raises ValueError for what is no stored mode."""
-    bits = int(word.removeprefix(KEPT).removeprefix(UNSURE), 8)
+    bits = int(word.removeprefix(KEEPS_MODE).removeprefix(MAY_KEEP_MODE), 8)
     if not 0 <= bits <= 0o7777:
         raise ValueError(f"{word!r} is no mode")
     return bits & 0o777
@@ -43,7 +43,7 @@ def mode_for(word: str, target: str) -> int:
     A file with another name that nobody may write to may be one of ``--hardlink``: it is replaced by a new file.
     """
     mode = mode_of(word)
-    if not word.startswith((KEPT, UNSURE)):
+    if not word.startswith((KEEPS_MODE, MAY_KEEP_MODE)):
         return mode
     try:
         status = os.stat(target)
@@ -52,7 +52,7 @@ def mode_for(word: str, target: str) -> int:
     old = status.st_mode & 0o777
     if old == mode or (not old & 0o222 and status.st_nlink > 1):
         return mode
-    if not is_kept(word) and status.st_size:
+    if not keeps_mode(word) and status.st_size:
         raise OSError(errno.EEXIST, f"it has mode {old:o}, which the command may keep, or make {mode:o}", target)
     return old
 
@@ -80,7 +80,7 @@ def check_place(target: str | bytes, *, replaces: bool = False, keeps: bool = Fa
     """Raise OSError where a command would not simply make a file, or write to one that is there: some of them write
     through a link, others replace it; a device or a pipe is no place for a file; what may not be written is refused.
 
-    replaces: it was linked to the store, where nothing may be written. keeps: see ``is_kept``; what else leads to
+    replaces: it was linked to the store, where nothing may be written. keeps: see ``keeps_mode``; what else leads to
     that file changes with it, and so it must have no other name. One of the store can't be written.
     """
     try:

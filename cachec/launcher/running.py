@@ -25,7 +25,7 @@ from cachec.launcher.helpers import BY_TIME, advice
 from cachec.launcher.outputs import OutputPlaces, Untouched, check_stored
 from cachec.launcher.places import leaked
 from cachec.launcher.request import environment, files_in_key
-from cachec.launcher.restore import KEPT, UNSURE
+from cachec.launcher.restore import KEEPS_MODE, MAY_KEEP_MODE
 from cachec.launcher.searches import searched
 from cachec.launcher.stage import CommandFailed, Opened
 from cachec.model import Read, Reason
@@ -249,7 +249,7 @@ def _result(
         # One that was not there, and was not looked for, was opened in a way that takes a file that is there.
         is_depfile = path in depfiles or (is_source and path.endswith(".d"))  # of -MD, without -MF
         would_take = before is None and (not replaces or is_depfile)
-        kept = KEPT if (would_take or is_same_file) and not change.effect & Effect.ATTRIBUTES else ""
+        kept = KEEPS_MODE if (would_take or is_same_file) and not change.effect & Effect.ATTRIBUTES else ""
         if stat.S_ISLNK(after.mode):
             outputs.append(os.readlink(path))
             linked.append(os.fsencode(outputs[-1]))
@@ -269,7 +269,7 @@ def _result(
                 recorder.keep_out(Reason.NOT_UNDERSTOOD, f"{name!a} is not UTF-8")
         paths.append(os.path.relpath(path, here) if path.startswith(f"{here}/") else places.kept(path))
         if replaces and is_same_file and not is_depfile and before is not None and is_empty(before):
-            kept = UNSURE
+            kept = MAY_KEEP_MODE
         bits = after.mode & 0o7777
         if is_same_file and change.mode is not None:  # it has the mode of the file that was there
             if not change.effect & Effect.ATTRIBUTES:

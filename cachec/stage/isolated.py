@@ -180,7 +180,7 @@ class IsolatedRun(Run):
 
     # --- what it looked up
 
-    def _record(self, ran: caller.Ran) -> None:
+    def _record(self, ran: caller.RunResult) -> None:
         done, traced = ran.done, ran.traced
         assert done is not None
         self._done = done
@@ -282,16 +282,8 @@ class IsolatedRun(Run):
 
     def _changed(self) -> str:
         """Which input is no longer what the run found, in words; empty where all still hold."""
-        for read in self.recorder.contradictions():
-            return f"{read.kind} {read.name or read.where} was seen with two different contents"
-        weights = self._request.inventory.weights
-        for where, held in weights.items():
-            replaced = held.changed()
-            if replaced is not None:
-                return f"{where}: {replaced} was replaced or written to"
-        for read in self.recorder.reads():
-            if read not in self.recorder.checked and self._tools.looker.present(read, weights) != read.digest:
-                return f"{read.kind} {read.name or read.where} has other content now"
+        if changed := self._changed_read():
+            return changed
         again = self._tools.requests.request(self._stage, self._given, fresh=True)
         if again.digest != self._request.digest:
             from cachec.key.compare import first_difference  # rarely needed

@@ -383,18 +383,8 @@ class Run:
 
     def _changed(self) -> str:
         """Which input is no longer what the key and the reads say, in words; empty where all still hold."""
-        for read in self.recorder.contradictions():
-            return f"{read.kind} {read.name or read.where} was seen with two different contents"
-        weights = self._request.inventory.weights
-        for where, held in weights.items():
-            replaced = held.changed()
-            if replaced is not None:
-                return f"{where}: {replaced} was replaced or written to"
-        for read in self.recorder.reads():
-            if read in self._seen or read in self.recorder.checked:
-                continue
-            if self._tools.looker.present(read, weights) != read.digest:
-                return f"{read.kind} {read.name or read.where} has other content now"
+        if changed := self._changed_read():
+            return changed
         self._tools.requests.ran(self._request)
         without = filled(self._request.inventory.unfilled)
         try:
@@ -418,6 +408,22 @@ class Run:
         if without:
             with contextlib.suppress(UsageError, OSError):  # then the next call is told
                 self._next = self._tools.requests.filled(self._request, self._given, without, self.recorder.reads())
+        return ""
+
+    def _changed_read(self) -> str:
+        """The same of what was read, and of weights."""
+        for read in self.recorder.contradictions():
+            return f"{read.kind} {read.name or read.where} was seen with two different contents"
+        weights = self._request.inventory.weights
+        for where, held in weights.items():
+            replaced = held.changed()
+            if replaced is not None:
+                return f"{where}: {replaced} was replaced or written to"
+        for read in self.recorder.reads():
+            if read in self._seen or read in self.recorder.checked:
+                continue
+            if self._tools.looker.present(read, weights) != read.digest:
+                return f"{read.kind} {read.name or read.where} has other content now"
         return ""
 
     def _brought(self) -> frozenset[str]:

@@ -34,7 +34,7 @@ _GRACE_SECONDS = 2.0
 _MOST_IDLE = 2
 
 
-class Ran(NamedTuple):
+class RunResult(NamedTuple):
     """What came of a worker. done: None where the stage did not return. failed: why the call has to be made in the
     caller's process, empty where it has not. tail: the end of its standard error."""
 
@@ -63,7 +63,7 @@ class Starters:
         *,
         packages: Sequence[str] = (),
         timeout: float | None = None,
-    ) -> Ran:
+    ) -> RunResult:
         """Run a stage in a worker. make_call: what is to be run there, once it is known what the worker has. packages:
         installed ones that the starter is to import first.
 
@@ -175,7 +175,9 @@ class _Starter:
             theirs.close()
         self._worker, self._report = Channel(ours.detach()), report
 
-    def run(self, setup: Setup, make_call: Callable[[Prepared], Call], values: Values, deadline: float | None) -> Ran:
+    def run(
+        self, setup: Setup, make_call: Callable[[Prepared], Call], values: Values, deadline: float | None
+    ) -> RunResult:
         """Talk with the worker that was ordered until it has ended."""
         self._tail = ""
         self._began = time.time()
@@ -185,7 +187,7 @@ class _Starter:
             finally:
                 self._worker.close()
             returncode = self._returncode(deadline)
-            return Ran(done, failed, self._traced(self._report, returncode), self._tail)
+            return RunResult(done, failed, self._traced(self._report, returncode), self._tail)
         finally:
             os.close(self._report)
 

@@ -34,7 +34,7 @@ class Generators:
         return [
             name
             for name, after in _twisters()
-            if after != (before := self._before.get(name)) and (before is None or _is_ahead(before, after, blocks))
+            if after != (before := self._before.get(name)) and (before is None or _has_drawn(before, after, blocks))
         ]
 
 
@@ -49,7 +49,7 @@ def _twisters() -> Iterator[tuple[str, _Twister]]:
             yield "numpy.random", (words, (state["has_gauss"], state["gauss"]))
 
 
-def _is_ahead(before: _Twister, after: _Twister, blocks: int) -> bool:
+def _has_drawn(before: _Twister, after: _Twister, blocks: int) -> bool:
     """Whether a generator comes from one state to the other by drawing numbers, at most so many blocks of them."""
     if before[0][:_WORDS] == after[0][:_WORDS]:
         return True

@@ -209,18 +209,21 @@ def _mode(mode: int) -> Callable[[str], Edit]:
     return of
 
 
-def _instead(make: Callable[[Path, Path], object]) -> Callable[[str], Edit]:
-    """Edits that rename a path to another name (``make`` is given both) and put another thing in its place."""
+def _instead(make: Callable[[Path, Path], object], aside: str = "") -> Callable[[str], Edit]:
+    """Edits that rename a path (``make`` is given both) and put another thing in its place.
+
+    aside: its new name, from the project; by default one beside the old.
+    """
 
     def of(name: str) -> Edit:
         def edit(project: Path) -> Iterator[None]:
             path = project / name
-            aside = path.with_name(path.name + ".aside")
-            path.rename(aside)
-            make(path, aside)
+            renamed = project / (aside or f"{name}.aside")
+            path.rename(renamed)
+            make(path, renamed)
             yield
             _remove(path)
-            aside.rename(path)
+            renamed.rename(path)
 
         return edit
 
@@ -229,19 +232,7 @@ def _instead(make: Callable[[Path, Path], object]) -> Callable[[str], Edit]:
 
 def _replaced(make: Callable[[Path, Path], object]) -> Callable[[str], Edit]:
     """The same where no other name comes: the path itself is in a folder of which nobody reads."""
-
-    def of(name: str) -> Edit:
-        def edit(project: Path) -> Iterator[None]:
-            path, aside = project / name, project / _UNRELATED / "aside"
-            path.rename(aside)
-            make(path, aside)
-            yield
-            _remove(path)
-            aside.rename(path)
-
-        return edit
-
-    return of
+    return _instead(make, f"{_UNRELATED}/aside")
 
 
 def _given_away(name: str) -> Edit:
