@@ -10,7 +10,9 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
+from typing import Final
 
 #: A folder that is not there. Traced processes speak to their tracer by paths below it.
 REQUESTS = "/proc/cachec-tracing"
@@ -23,17 +25,23 @@ _WORKER = "cachec.worker.child"
 
 _depth: ContextVar[int] = ContextVar("cachec_unseen", default=0)
 
+_NOTHING: Final = contextlib.nullcontext()
+
 
 def is_unseen() -> bool:
     """Whether this context works for cachec itself."""
     return _depth.get() > 0
 
 
+def unseen() -> AbstractContextManager[None]:
+    """What this thread looks up in the body is not recorded. Costs nothing where no stage is traced: each hit asks."""
+    return _hidden() if _WORKER in sys.modules else _NOTHING
+
+
 @contextlib.contextmanager
-def unseen() -> Iterator[None]:
-    """What this thread looks up in the body is not recorded."""
+def _hidden() -> Iterator[None]:
     token = _depth.set(_depth.get() + 1)
-    is_outermost = _depth.get() == 1 and _WORKER in sys.modules
+    is_outermost = _depth.get() == 1
     if is_outermost:
         _ask(HIDE)
     try:

@@ -105,7 +105,6 @@ def _asked(which: str, digest: Callable[[], str]) -> None:
         recorder.processor(which, digest())
 
 
-@unseen()
 def run(
     command: Sequence[AnyPath],
     *,
@@ -143,59 +142,60 @@ def run(
     """
     if isinstance(command, str | bytes) or not command:
         raise UsageError(f"command={command!r} must be a list of a program and its arguments; no shell is run")
-    args = tuple(os.fspath(argument) for argument in command)
-    base = absolute(os.fsdecode(cwd)) if cwd is not None else os.getcwd()
-    from cachec.key.tools.executables import which  # where a command is run: plugins import this module for less
+    with unseen():
+        args = tuple(os.fspath(argument) for argument in command)
+        base = absolute(os.fsdecode(cwd)) if cwd is not None else os.getcwd()
+        from cachec.key.tools.executables import which  # where a command is run: plugins import this module for less
 
-    environ, keyed, fixed = _environment(env)
-    program = which(args[0], environ, base)
-    recorder = recording.current()
-    if program is None:
-        if recorder is not None:
-            recorder.tool(_tool_place(args[0], base), ABSENT, search_text(fixed))
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), args[0])
+        environ, keyed, fixed = _environment(env)
+        program = which(args[0], environ, base)
+        recorder = recording.current()
+        if program is None:
+            if recorder is not None:
+                recorder.tool(_tool_place(args[0], base), ABSENT, search_text(fixed))
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), args[0])
 
-    def places(paths: Sequence[AnyPath], option: str) -> tuple[str, ...]:
-        if isinstance(paths, str | bytes | os.PathLike):
-            raise UsageError(f"{option}={paths!r} is one path; give a list: {option}=[...]")
-        return tuple(os.path.join(base, path) for path in paths)
+        def places(paths: Sequence[AnyPath], option: str) -> tuple[str, ...]:
+            if isinstance(paths, str | bytes | os.PathLike):
+                raise UsageError(f"{option}={paths!r} is one path; give a list: {option}=[...]")
+            return tuple(os.path.join(base, path) for path in paths)
 
-    place = stdin if stdin is None or isinstance(stdin, bytes) else os.path.join(base, stdin)
-    declared = Declared(
-        inputs=(*places(inputs, "inputs"), *((place,) if isinstance(place, str) else ()), *_behind(pass_fds)),
-        candidates=places(candidates, "candidates"),
-        search=places(search, "search"),
-        outputs=places(outputs, "outputs"),
-        weights={os.path.join(base, path): rule for path, rule in _rules(weights).items()},
-        tools=tuple(_tool_place(os.fspath(tool), base) for tool in (args[0], *tools)),
-    )
-    _check_withheld(declared, args, environ)
-    named = {name: environ.get(name) for name in (*keyed, *fixed) if name != LOCALE_NAME}
-    call = CommandCall(args, program, base, environ, place, tuple(pass_fds), timeout, named)
-    if recorder is None:
-        from cachec.commands.process import run_process
+        place = stdin if stdin is None or isinstance(stdin, bytes) else os.path.join(base, stdin)
+        declared = Declared(
+            inputs=(*places(inputs, "inputs"), *((place,) if isinstance(place, str) else ()), *_behind(pass_fds)),
+            candidates=places(candidates, "candidates"),
+            search=places(search, "search"),
+            outputs=places(outputs, "outputs"),
+            weights={os.path.join(base, path): rule for path, rule in _rules(weights).items()},
+            tools=tuple(_tool_place(os.fspath(tool), base) for tool in (args[0], *tools)),
+        )
+        _check_withheld(declared, args, environ)
+        named = {name: environ.get(name) for name in (*keyed, *fixed) if name != LOCALE_NAME}
+        call = CommandCall(args, program, base, environ, place, tuple(pass_fds), timeout, named)
+        if recorder is None:
+            from cachec.commands.process import run_process
 
-        for path in (*declared.inputs, *declared.weights):
-            os.stat(path)  # what is not there is the same error in a stage and outside
-        sys.audit(audited.ASKS, f"the command {args[0]}")
-        ended = run_process(**call.process_arguments())
-    else:
-        from cachec.commands.recorded import run_recorded
+            for path in (*declared.inputs, *declared.weights):
+                os.stat(path)  # what is not there is the same error in a stage and outside
+            sys.audit(audited.ASKS, f"the command {args[0]}")
+            ended = run_process(**call.process_arguments())
+        else:
+            from cachec.commands.recorded import run_recorded
 
-        for name in keyed:
-            recorder.environment(name, variable_digest(name, os.environ))
-        ended = run_recorded(recorder, call, declared, search_text(fixed))
-    if check and ended.returncode:
-        import subprocess
+            for name in keyed:
+                recorder.environment(name, variable_digest(name, os.environ))
+            ended = run_recorded(recorder, call, declared, search_text(fixed))
+        if check and ended.returncode:
+            import subprocess
 
-        failed = subprocess.CalledProcessError(ended.returncode, list(args), ended.stdout, ended.stderr)
-        for line in ended.stderr[-_TOLD:].decode(errors="replace").splitlines():
-            failed.add_note(printable(line))  # which a traceback shows: the error's own words have the status only
-        raise failed
-    for path in declared.outputs if not ended.returncode else ():
-        if not os.path.lexists(path):
-            raise FileNotFoundError(errno.ENOENT, f"{args[0]} ended well but did not write its output", path)
-    return CompletedCommand(args, ended.returncode, ended.stdout, ended.stderr)
+            failed = subprocess.CalledProcessError(ended.returncode, list(args), ended.stdout, ended.stderr)
+            for line in ended.stderr[-_TOLD:].decode(errors="replace").splitlines():
+                failed.add_note(printable(line))  # which a traceback shows: the error's own words have the status only
+            raise failed
+        for path in declared.outputs if not ended.returncode else ():
+            if not os.path.lexists(path):
+                raise FileNotFoundError(errno.ENOENT, f"{args[0]} ended well but did not write its output", path)
+        return CompletedCommand(args, ended.returncode, ended.stdout, ended.stderr)
 
 
 def _tool_place(tool: str, base: str) -> str:
