@@ -130,8 +130,8 @@ class Recorder:
         if self._claims:
             if self._is_own(full, follow, status):
                 return None
-            if follow and status is not None and self._is_below_own(full):
-                return self.look_up(b"", _real_path(full, follow=True), True, kind)  # a link of the run leads there
+            if self._is_below_own(full, follow):
+                return self.look_up(b"", _resolved(full, follow), follow, kind, is_asked)
         if known is not None:
             return partial(known.add, kind, is_asked)
         if status is not None and mode == stat.S_IFDIR:
@@ -315,14 +315,14 @@ class Recorder:
                 return _identity(claim.replaced) != _identity(_status(b"", path, False)[1])
         return False
 
-    def _is_below_own(self, full: bytes) -> bool:
-        """Whether a path leads through a link that the run made."""
+    def _is_below_own(self, full: bytes, follow: bool) -> bool:
+        """Whether a path leads through a link that the run made. What it leads to need not be there."""
         path = text = b"/" + os.path.normpath(full).lstrip(b"/")  # normpath leaves two slashes that begin a path
         while len(path) > 1:
             claim = self._claims.get(path)
             if claim is not None and claim.effect & Effect.CREATED:
                 status = _status(b"", path, False)[1]
-                return self._is_own(path, False, status) and text != _real_path(full, follow=True)
+                return self._is_own(path, False, status) and text != _resolved(full, follow)
             path = os.path.dirname(path)
         return False
 
@@ -469,6 +469,14 @@ def _real_path(full: bytes, follow: bool) -> bytes:
         return os.readlink(b"/proc/self/fd/%d" % fd)
     finally:
         os.close(fd)
+
+
+def _resolved(full: bytes, follow: bool) -> bytes:
+    """The same of a path below folders that need not be there either."""
+    if follow:
+        return os.path.realpath(full)
+    folder, name = os.path.split(full)
+    return os.path.join(os.path.realpath(folder), name)
 
 
 def _text_of_link(full: bytes) -> bytes | None:

@@ -344,7 +344,7 @@ _FILE: dict[str, Callable[[str], Edit]] = {
     "link to nowhere": _instead(lambda path, aside: path.symlink_to("nowhere")),
     "folder": _instead(lambda path, aside: path.mkdir()),
     "folder of that name": _replaced(lambda path, aside: path.mkdir()),
-    "link of that name": _replaced(lambda path, aside: path.symlink_to(aside)),
+    "link of that name": _replaced(lambda path, aside: path.symlink_to(os.path.relpath(aside, path.parent))),
     "given away": _given_away,
     "second name": _linked,
     "attribute": _attribute,
@@ -571,7 +571,7 @@ class Session:
         )
         try:
             truth = self._result(self._copies[0], list(toy.line))
-        except (PermissionError, FileNotFoundError):
+        except OSError:
             return  # an edit has made the toy itself one that can't be started
         shown = self._result(self._copies[1], _cachec("exec", *self._options, "--", *toy.line))
         outcome = self._outcome()

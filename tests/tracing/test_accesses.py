@@ -259,6 +259,16 @@ def test_a_compiler_twice(work: Path, compiler: str) -> None:
     assert "a.c" in content(first)
 
 
+@pytest.mark.parametrize(
+    ("look", "place"),
+    [("cat .own", "none"), ("[ -e .own ]", "none"), ("[ -L .way/gone/f ]", "gone/f"), ("cat .way/gone/f", "gone/f")],
+)
+def test_what_a_link_of_the_run_leads_to_in_vain_is_absent(work: Path, look: str, place: str) -> None:
+    text = f'ln -s "$PWD/none" .own; ln -s "$PWD" .way; {look}; rm .own .way'
+    inputs = {each.path: each for each in run("sh", "-c", text).inputs}
+    assert inputs[str(work / place)].state is None
+
+
 def test_the_way_to_what_is_made_counts(work: Path) -> None:
     (work / "real").mkdir()
     (work / "link").symlink_to("real")
