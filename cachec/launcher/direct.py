@@ -112,7 +112,11 @@ def value_digest(value: bytes) -> bytes:
 
 def identity(path: str | bytes) -> bytes:
     """The identity of what a path leads to. Raises OSError."""
-    s = os.stat(path)
+    return identity_of(os.stat(path))
+
+
+def identity_of(s: os.stat_result) -> bytes:
+    """The same of a status."""
     return b"%d:%d:%d:%d:%d" % (s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from cachec import recording
-from cachec.base.lookups import stdin_kind, umask
+from cachec.base.lookups import stdin_kind
 from cachec.base.texts import is_text
 from cachec.commands.process import run_process
 from cachec.commands.traced import CLOSED, Changed, Reads, Traced, run_traced, unstorable
@@ -152,7 +152,6 @@ class _Record:
         places, command = self._opened.places, self._command
         store = os.path.realpath(default_folder(dict(self._opened.variables), command.cwd) or "/nonexistent")
         withheld = {os.path.realpath(path) for path, key in command.weights.items() if key == "name"}
-        named = named | withheld
         by_content = {os.path.realpath(path) for path, key in command.weights.items() if key == "opened"}
         files: dict[str, str] = {}
         keyed = files_in_key(command)
@@ -163,7 +162,7 @@ class _Record:
             keyed=places.folder,
             named=named,
             is_cache=is_cache,
-            passes=lambda path, _: path in keyed,
+            passes=lambda path, _: path in keyed or (bool(withheld) and os.path.realpath(path) in withheld),
         )
         opened = self._run.opened()
         for name in sorted(BY_TIME & set(map(os.path.basename, reads.started()))):
@@ -245,10 +244,6 @@ def _result(
         if stat.S_ISDIR(after.mode) and is_same_file:
             continue  # what is in it tells
         is_depfile = path in depfiles or (is_source and path.endswith(".d"))  # of -MD, without -MF
-        new_mode = 0o666 & ~umask() if change.mode is None else change.mode
-        if is_same_file and before is not None and stat.S_IMODE(before.mode) != new_mode:
-            was, new = f"{stat.S_IMODE(before.mode):o}", f"{new_mode:o}"
-            recorder.keep_out(Reason.UNDESCRIBED, f"it wrote to {path} that had mode {was}; a new one has {new}")
         if stat.S_ISLNK(after.mode):
             outputs.append(os.readlink(path))
             linked.append(os.fsencode(outputs[-1]))

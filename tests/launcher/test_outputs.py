@@ -153,18 +153,25 @@ def test_a_file_of_another_mode_in_the_place_of_an_output_is_left_to_the_command
 
 
 @pytest.mark.usefixtures("_umask")
-@pytest.mark.parametrize(("mode", "script", "is_stored"), [
-    (0o644, "echo > a.out", True), (0o600, "echo > a.out", False), (0o600, "echo > n; mv -f n a.out", True),
-    (0o644, "echo > a.out; chmod +x a.out", True), (0o755, "echo > a.out; chmod +x a.out", False),
-    (0o600, ": > a.out; chmod 640 a.out", False), (0o600, "rm a.out; echo > a.out", True),
+@pytest.mark.parametrize(("mode", "script", "counts"), [
+    (0o644, "echo > a.out", False), (0o600, "echo > a.out", True), (0o600, "echo > n; mv -f n a.out", False),
+    (0o600, ": > a.out; chmod g+w a.out", True), (0o600, "rm -f a.out; echo > a.out", False),
 ])  # fmt: skip
-def test_what_wrote_to_a_file_of_another_mode_is_not_stored(
-    launcher: Launcher, mode: int, script: str, is_stored: bool
+def test_the_mode_of_a_file_that_a_command_writes_to_counts_where_a_new_one_has_another(
+    launcher: Launcher, mode: int, script: str, counts: bool
 ) -> None:
+    line, options = ("sh", "-c", script), ["--outputs", "a.out"]
     write("a.out", "old").chmod(mode)
-    launcher.run("sh", "-c", script)
-    assert launcher.last().stored == is_stored
-    assert is_stored or launcher.last().reason.value == "bypass:undescribed-effect"
+    launcher.run(*line, options=options)
+    assert launcher.last().stored
+    after = _status("a.out")
+    Path("a.out").unlink()
+    launcher.run(*line, options=options)
+    assert launcher.last().hit == (not counts)
+    if counts:
+        assert _status("a.out")[0] == (0o664 if "chmod" in script else 0o644)
+    else:
+        assert _status("a.out") == after
 
 
 @pytest.mark.usefixtures("_umask")
