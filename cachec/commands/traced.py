@@ -22,18 +22,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import NamedTuple
 
 from cachec.base import fsio
-from cachec.base.hashing import FileDigests
-from cachec.base.lookups import described_state, found_at, names_in, owner_words
+from cachec.base.hashing import FileDigests, digest_bytes
+from cachec.base.lookups import described_state, names_in, owner_words, real_folder, umask
 from cachec.commands.process import Ended, run_process
 from cachec.key.dependencies import (
     attributes_digest,
     content_digest,
     exists_digest,
-    lookup_digest,
+    folder_digest,
     mode_digest,
     names_digest,
     umask_digest,
@@ -119,7 +119,10 @@ class Traced(NamedTuple):
     def opened(self) -> set[str]:
         """The real paths of files that the run opened, and did not make."""
         inputs = (each for each in self.accesses.inputs if each.kinds & Kind.CONTENT and each.state is not None)
-        return {os.path.realpath(os.path.join(each.folder, each.path)) for each in inputs}
+        real = cache(os.path.realpath)  # of few folders
+        paths = (os.path.split(os.path.join(each.folder, each.path)) for each in inputs)
+        found = {os.path.join(real(folder), name) for folder, name in paths}
+        return {os.path.realpath(path) if os.path.islink(path) else path for path in found}
 
 
 def run_traced(
@@ -290,16 +293,19 @@ class Reads:
             yield Read("umask", "", "", umask_digest())
 
     def _modes(self) -> Iterator[Read]:
-        """Of a file that the run writes anew and then gives another mode, the mode before decides what comes out."""
+        """Of a file that the run writes anew, the mode that it had decides what comes out, unless a new one has it too,
+        or the run makes a new one. Where the run sets a mode, it may ask for that of a file that is there."""
         for change in self._run.accesses.changes:
             before, after = change.before, change.after
             if after is None or not stat.S_ISREG(after.mode) or change.effect & Effect.REMOVED:
                 continue
-            if not change.effect & Effect.ATTRIBUTES or change.path in self._named or self._is_cache(change.path):
+            if self._is_cache(change.path):
                 continue
-            if before is None:
+            is_set = change.effect & Effect.ATTRIBUTES and change.path not in self._named
+            new = 0o666 & ~umask() if change.mode is None else change.mode
+            if before is None and is_set:
                 yield Read("lookup", change.path, "link exists", exists_digest(there=False))
-            elif before.ino == after.ino:
+            elif before is not None and before.ino == after.ino and (is_set or stat.S_IMODE(before.mode) != new):
                 yield Read("lookup", change.path, "mode", mode_digest(before.mode))
 
     def started(self) -> set[str]:
@@ -311,7 +317,7 @@ class Reads:
         where = each.path if each.folder == self._cwd and each.folder else full
         if full.startswith(_KERNEL):
             return
-        if self._named and not each.kinds & _HELD and self._is_named(os.path.realpath(full), each):
+        if self._named and each.effect and not each.kinds & _HELD and self._is_named(os.path.realpath(full), each):
             return
         if self._passes(full, each):
             return
@@ -328,12 +334,12 @@ class Reads:
                 if each.names is not None:  # as they were
                     yield Read("names", where, "", names_digest(each.names))
             return
-        self._check(each, full)
         is_file = each.state is not None and stat.S_ISREG(each.state.mode)
         if is_file and each.kinds & (Kind.CONTENT | Kind.EXECUTED):
             yield self._content(full, where, flag)
         elif each.kinds & ~(Kind.LISTING | Kind.ATTRIBUTES) or each.state is None:
-            yield Read("lookup", where, flag, lookup_digest(full, flag, self._keyed and partial(self._keyed, where)))
+            yield Read("lookup", where, flag, self._lookup_digest(each, full, where))
+        self._check(each, full)
         if each.names is not None:
             yield self._names(each, full, where)
         if each.kinds & Kind.ATTRIBUTES:
@@ -343,6 +349,18 @@ class Reads:
         """Whether a path is an output of which a status does not count. Whether a folder is there does, unless mkdir
         alone asked for it: where it is, the run might remove what is in it."""
         return real in self._named and not (each.is_asked and real in self._made_folders)
+
+    def _lookup_digest(self, each: Input, full: str, where: str) -> str:
+        """``lookup_digest`` of what the run found."""
+        state = each.state
+        if state is None:
+            return digest_bytes(b"-%d" % each.error)
+        owner = owner_words(state.uid, state.gid)
+        if stat.S_ISDIR(state.mode):
+            keyed = self._keyed and partial(self._keyed, where)
+            return folder_digest(full, state.mode, owner, each.target or "", keyed)
+        numbers = state.nlink, state.size, state.dev, state.ino
+        return digest_bytes(described_state(state.mode, *numbers, owner, each.target or ""))
 
     def _content(self, full: str, where: str, flag: str = "") -> Read:
         digest = content_digest(full, flag, self._digests)
@@ -378,23 +396,35 @@ class Reads:
             raise Changed(f"the command read {full} and then changed it")
         return Read("lookup", where, f"{flag} exists".strip(), exists_digest(there=each.state is not None))
 
-    def _check(self, each: Input, full: str) -> None:
+    @staticmethod
+    def _check(each: Input, full: str) -> None:
         """See that the end of the run finds what its look-up did."""
-        now = found_at(full, follow=each.follow)
         state = each.state
-        if state is None:
-            is_same = now == b"-%d" % each.error
+        try:
+            now = state_of(os.stat(full, follow_symlinks=each.follow))
+            if stat.S_ISDIR(now.mode):
+                is_same = state is not None and os.fsdecode(real_folder(full)) == each.target
+            elif stat.S_ISLNK(now.mode):
+                is_same = state is not None and os.readlink(full) == each.target
+            else:
+                is_same = True
+        except OSError as error:
+            is_same = state is None and error.errno == each.error
         else:
-            owner = owner_words(state.uid, state.gid)
-            numbers = state.nlink, state.size, state.dev, state.ino
-            is_same = now == described_state(state.mode, *numbers, owner, each.target or "")
-            if each.kinds & ~Kind.STATUS and not (stat.S_ISDIR(state.mode) or stat.S_ISLNK(state.mode)):
-                status = os.stat(full, follow_symlinks=each.follow)
-                is_same &= (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns) == (
-                    *(state.dev, state.ino, state.mtime_ns, state.ctime_ns),
-                )
+            is_same = is_same and state is not None and _counted(now, each.kinds) == _counted(state, each.kinds)
         if not is_same:
             raise Changed(f"{full} changed while the command ran")
+
+
+def _counted(state: State, kinds: int) -> tuple[object, ...]:
+    """What may not change of a path that is used in these ways: what a status tells, and of a file's content all."""
+    owner = owner_words(state.uid, state.gid)
+    if stat.S_ISLNK(state.mode):
+        return "link", owner
+    if stat.S_ISDIR(state.mode):
+        return state.mode, state.dev, state.ino, owner
+    times = (state.dev, state.ino, state.mtime_ns, state.ctime_ns) if kinds & ~Kind.STATUS else ()
+    return state.mode, state.nlink, state.size, owner, times
 
 
 def _without(own: set[str], names: Iterable[str]) -> set[str]:

@@ -106,7 +106,7 @@ def content_digest(path: str, flags: str, digests: FileDigests) -> str:
     if flags and os.path.islink(path):
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
     status = os.stat(path)
-    digest = digests.of_installed(path) if status.st_uid == 0 else digests.of_path(path)
+    digest = digests.known(status) or (digests.of_installed(path) if status.st_uid == 0 else digests.of_path(path))
     return digest_bytes(b"%o %b" % (status.st_mode, digest.encode()))
 
 
@@ -135,13 +135,17 @@ def lookup_digest(path: str, flags: str, keyed: Callable[[str], str] | None = No
         if "mode" in flags:
             return mode_digest(status.st_mode)
         if stat.S_ISDIR(status.st_mode):
-            real = os.path.realpath(path)
-            text = _real_from(path, real) if keyed is None else keyed(real)
             owner = owner_words(status.st_uid, status.st_gid)
-            return digest_bytes(b"%o%b %b" % (status.st_mode, owner, os.fsencode(text)))
+            return folder_digest(path, status.st_mode, owner, os.path.realpath(path), keyed)
         return digest_bytes(described(status, os.readlink(path) if stat.S_ISLNK(status.st_mode) else ""))
     except OSError as error:
         return digest_bytes(b"-%d" % (error.errno or 0))
+
+
+def folder_digest(path: str, mode: int, owner: bytes, real: str, keyed: Callable[[str], str] | None = None) -> str:
+    """The same of a folder with that real path. owner: ``owner_words``."""
+    text = _real_from(path, real) if keyed is None else keyed(real)
+    return digest_bytes(b"%o%b %b" % (mode, owner, os.fsencode(text)))
 
 
 def _real_from(path: str, real: str) -> str:

@@ -125,9 +125,6 @@ class Adapter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     without one of them, or with an input of another suffix than ``suffixes``, it may run other programs. One with the
     suffix ``.o`` links too.
 
-    replaces: it makes a new file in the place of a result that is there; other commands write to the old one, which
-    keeps its mode, and its other names.
-
     dashes: ``either`` where ``-x`` and ``--x`` are one flag.
 
     relative: the name of an input comes into the result. With a base folder, what is below it is named from the current
@@ -146,7 +143,6 @@ class Adapter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     strip_as: str = ""
     default_output: dict[str, str] = {}
     suffixes: tuple[str, ...] = ()
-    replaces: bool = False
     dashes: Literal["exact", "either"] = "exact"
     relative: bool = False
     time: tuple[str, ...] = ()

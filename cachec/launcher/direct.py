@@ -9,7 +9,7 @@ Imports no module that takes a millisecond: not even ``typing``.
 
     direct/ab/<64 hex>    in the cache's default folder; the name is the BLAKE3 of arguments, folder, version, user
 
-    bytes 0-15    ``cachec direct12`` and a newline
+    bytes 0-15    ``cachec direct13`` and a newline
     bytes 16-47   BLAKE3-256 of the rest
     bytes 48-55   u64 little-endian: length of the fields; then the fields, then the blobs
     fields        separated by NUL, numbers in decimal, a list as its length and its items:
@@ -46,9 +46,9 @@ from cachec.base.foreign import read_regular
 from cachec.base.lookups import is_found, stdin_kind, umask
 from cachec.base.xdg import cache_folder, expand_user
 from cachec.launcher.ending import write_streams
-from cachec.launcher.restore import check_place, keeps_mode, mode_for, restore_bytes, restore_file
+from cachec.launcher.restore import check_place, mode_of, restore_bytes, restore_file
 
-MAGIC = b"cachec direct12\n"
+MAGIC = b"cachec direct13\n"
 _HEADER = len(MAGIC) + 32 + 8
 
 #: A file that has to be read, as its identity proves nothing, is left to the whole road from this size: that
@@ -112,7 +112,11 @@ def value_digest(value: bytes) -> bytes:
 
 def identity(path: str | bytes) -> bytes:
     """The identity of what a path leads to. Raises OSError."""
-    s = os.stat(path)
+    return identity_of(os.stat(path))
+
+
+def identity_of(s: os.stat_result) -> bytes:
+    """The same of a status."""
     return b"%d:%d:%d:%d:%d" % (s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns)
 
 
@@ -170,7 +174,7 @@ class _Memo:
         self._fields = data[_HEADER:end].split(b"\0")
         self._at = 0
         self._blobs = memoryview(data)[end:]
-        self._outputs: list[tuple[str, str, int]] = []
+        self._outputs: list[tuple[str, int, int]] = []
         self._locks: list[bytes] = []
         self._artifacts: list[tuple[str, bytes, bytes, bytes]] = []
         self._streams: list[memoryview] = []
@@ -276,7 +280,7 @@ class _Memo:
         for _ in range(int(self._next())):
             path, mode, number, lock = self._take(4)
             self._locks.append(lock)
-            self._outputs.append((os.fsdecode(path), mode.decode(), -1 if number == b"-" else int(number)))
+            self._outputs.append((os.fsdecode(path), mode_of(mode.decode()), -1 if number == b"-" else int(number)))
         at = 0
         for length in map(int, self._take(int(self._next()))):
             self._streams.append(self._blobs[at : at + length])
@@ -304,11 +308,10 @@ class _Memo:
     def hand_out(self) -> None:
         """Put the outputs in their places. Raises OSError; the other road then does it again, and tells."""
         self.check_locks()
-        for path, word, _ in self._outputs:
-            check_place(path, keeps=keeps_mode(word))
+        for path, mode, _ in self._outputs:
+            check_place(path, mode)
         blobs = iter(self._streams[2:])
-        for path, word, number in self._outputs:
-            mode = mode_for(word, path)
+        for path, mode, number in self._outputs:
             if number < 0:
                 restore_bytes(bytes(next(blobs)), path, mode, restat=self._restat)
             else:

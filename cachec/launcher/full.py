@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from cachec import config, recording
 from cachec.base.hashing import Known
-from cachec.errors import CachecError, CacheMissError, StoreFault, UnstorableResult
+from cachec.errors import CachecError, CacheMissError, UnstorableResult
 from cachec.key.tools.executables import which
 from cachec.launcher import options
 from cachec.launcher.arguments import describe_here
@@ -19,15 +19,7 @@ from cachec.launcher.depth import is_too_deep, too_deep_message
 from cachec.launcher.ending import Ending, mistake_words, perform, say
 from cachec.launcher.outputs import outputs_held, outputs_of
 from cachec.launcher.places import NoFolder
-from cachec.launcher.restore import (
-    keeps_mode,
-    mode_for,
-    mode_of,
-    restore_bytes,
-    restore_file,
-    restore_folder,
-    restore_link,
-)
+from cachec.launcher.restore import mode_of, restore_bytes, restore_file, restore_folder, restore_link
 from cachec.launcher.stage import CommandFailed, CommandStage, Opened, not_found
 from cachec.launcher.stripping import StrippedInput, strip_inputs, stripped_command_line, weights_beside
 from cachec.model import Fault, Mode, Outcome, Reason
@@ -196,23 +188,19 @@ def _through_engine(
                 opened.events.note_waiting,
             ) as unheld,
         ):
+
+            def hand_out(value: Any) -> None:
+                publish_weights()  # first: an output that is there tells a build system that all is done
+                _hand_out(opened, command, value)
+
             try:
-                answer = engine.call(stage, (command, stripped, kept), {})
+                answer = engine.call(stage, (command, stripped, kept), {}, on_hit=hand_out)
                 value = answer.value
             except UnstorableResult as error:  # a folder with a link that leads out of it, say: it did compile
                 say(f"not stored: {error}")
                 value = made[-1]
-            # Before a stored output is put in its place: one that is there tells a build system that all is done.
-            publish_weights()
-            if answer is not None and answer.outcome.hit:
-                try:
-                    _hand_out(opened, command, value)
-                except StoreFault as fault:
-                    opened.events.note_fault(fault.fault, fault.detail)
-                    if stripped:
-                        value = body(command, stripped, None)
-                    else:
-                        return Ending(None, become=itself, stdin=stdin)
+            if made:
+                publish_weights()
         if draft is not None and answer is not None:
             draft.write(args, engine.tools.looker, answer)
         stdout, stderr = opened.places.filled(value["stdout"]), opened.places.filled(value["stderr"])
@@ -232,8 +220,8 @@ def _through_engine(
 
 
 def _hand_out(opened: Opened, command: Command, value: Any) -> None:
-    """Put what is stored in its places. Raises StoreFault where the store fails, PassThrough where an output can't be
-    written: the command may manage, or says why not.
+    """Put what is stored in its places. Raises PassThrough where an output can't be written, or went from the store:
+    the command may manage, or says why not.
     """
     try:
         outputs = outputs_of(command, opened.variables, opened.places, value)
@@ -244,18 +232,19 @@ def _hand_out(opened: Opened, command: Command, value: Any) -> None:
         os.lseek(0, value["taken"], os.SEEK_CUR)  # as the command would have left it
     hardlink, restat = command.options.hardlink, command.options.restat
     for path, stored, word in zip(outputs, value["outputs"], value["modes"], strict=True):
+        mode = mode_of(word)
         try:
             if stored is None:
-                restore_folder(path, mode_of(word), is_new=not keeps_mode(word), restat=restat)
+                restore_folder(path, mode, restat=restat)
             elif isinstance(stored, str):
                 restore_link(stored, path)
             elif isinstance(stored, bytes):
-                restore_bytes(opened.places.filled(stored), path, mode_for(word, path), restat=restat)
+                restore_bytes(opened.places.filled(stored), path, mode, restat=restat)
             else:
-                restore_file(os.fspath(stored.path), path, mode_for(word, path), hardlink=hardlink, restat=restat)
+                restore_file(os.fspath(stored.path), path, mode, hardlink=hardlink, restat=restat)
         except OSError as error:
             if isinstance(stored, File) and not os.path.exists(stored.path):
-                raise StoreFault(Fault.ARTIFACT_MISSING, f"{stored.path} went while it was handed out") from error
+                opened.events.note_fault(Fault.ARTIFACT_MISSING, f"{stored.path} went while it was handed out")
             words = f"output {path!r} can't be written: {error.strerror}"
             raise PassThrough(Reason.UNDESCRIBED, words, told=True) from error
 

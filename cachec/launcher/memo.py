@@ -17,8 +17,8 @@ from blake3 import blake3
 
 from cachec import config
 from cachec.base import __version__, fsio, xdg
-from cachec.base.hashing import is_foreign
-from cachec.base.lookups import found_at, stdin_kind, umask
+from cachec.base.hashing import digest_bytes, is_foreign
+from cachec.base.lookups import described, found_at, stdin_kind, umask
 from cachec.base.mounts import TRACKED_FILESYSTEMS, WATCHED_FILESYSTEMS, Mounts
 from cachec.errors import ConfigError, StoreFault, UsageError
 from cachec.events import inert
@@ -31,7 +31,7 @@ from cachec.launcher.outputs import lock_of, outputs_of
 from cachec.launcher.request import environment, files_in_key, variable_rule, variables_of_run
 from cachec.launcher.stage import Opened
 from cachec.launcher.stripping import wants_strip
-from cachec.model import Entry, Mode, Outcome, Reason, Trace
+from cachec.model import Entry, Mode, Outcome, Read, Reason, Trace
 from cachec.stage.engine import Answer
 from cachec.stage.look import Looker
 from cachec.store.packing import unpack
@@ -114,7 +114,8 @@ class Draft:
         files = [(path, direct.identity(path), digest) for path, digest in self._files.items()]
         folders = [(path, direct.identity(path), names) for path, names in self._folders.items()]
         is_same = all(self._before.get(path, state) == state for path, state, _ in (*files, *folders))
-        if not is_same or any(looker.present(read, {}) != read.digest for read in trace.reads):
+        reads = (read for read in trace.reads if self._differs(read))
+        if not is_same or any(looker.present(read, {}) != read.digest for read in reads):
             raise _Unfit
         self._request(args)
         self._list([[os.fsencode(path)] for path in self._absent])
@@ -140,6 +141,12 @@ class Draft:
         fields = b"\0".join(self._out)
         rest = b"".join((len(fields).to_bytes(8, "little"), fields, *blobs))
         return b"".join((direct.MAGIC, blake3(rest).digest(), rest))
+
+    def _differs(self, read: Read) -> bool:
+        """Whether what the memo holds of a read has to be compared by another look-up. Of a path that was only looked
+        up, and leads to no folder, it holds the text of which the read has the digest."""
+        found = self._lookups.get((self._opened.places.present(read.where), _flag("link" not in read.name)))
+        return read.kind != "lookup" or found is None or digest_bytes(found) != read.digest
 
     # --- what the result rests on
 
@@ -167,10 +174,11 @@ class Draft:
             elif read.kind == "absent":
                 self._folders.setdefault(os.path.dirname(path), {})[os.path.basename(path)] = None
             elif read.kind == "content":
-                self._files[path] = self._digests.of_installed(path)
                 follow = "link" not in read.name
-                self._lookups[path, _flag(follow)] = found_at(path, follow=follow)
-                if os.stat(path).st_uid == 0:  # who writes into a file of his own, another user does not see
+                status = os.stat(path, follow_symlinks=follow)
+                self._files[path] = self._digests.known(status) or self._digests.of_installed(path)
+                self._lookups[path, _flag(follow)] = described(status, "")
+                if status.st_uid == 0:  # who writes into a file of his own, another user does not see
                     self._installed.add(path)
             elif read.kind == "lookup":
                 follow = "link" not in read.name
@@ -260,6 +268,9 @@ class Draft:
             if not fsio.settled(fsio.identity(path)):
                 raise _Unfit
             return True
+        status = os.stat(path)
+        if direct.identity_of(status) == state and self._digests.known(status) == digest:
+            return True  # which is remembered where a later write would show
         with fsio.closing(fsio.open_read(path)) as fd:
             is_calm = fsio.no_writer(fd) or (path in self._installed and is_foreign(fd, path))
             is_certain = is_calm and self._trusts(path, state)

@@ -17,7 +17,7 @@ from cachec.errors import StoreFault
 from cachec.launcher.command import Command, Output
 from cachec.launcher.direct import default_folder
 from cachec.launcher.places import Places
-from cachec.launcher.restore import check_place, keeps_mode
+from cachec.launcher.restore import check_folder, check_place, mode_of
 from cachec.model import Reason
 from cachec.programs.artifact import File
 from cachec.recording import Recorder
@@ -88,7 +88,9 @@ def outputs_of(command: Command, environ: Mapping[str, str], places: Places, val
         if name in {"", ".", ".."} or not allowed.allows(real) or allowed.is_cache(real):
             raise PermissionError(1, "the stored result has an output there, where the command may write none", path)
         if isinstance(stored, File | bytes):
-            check_place(path, replaces=command.options.hardlink, keeps=keeps_mode(word))
+            check_place(path, mode_of(word), hardlink=command.options.hardlink)
+        elif stored is None:
+            check_folder(path, mode_of(word))
         found.append(path)
     return found
 

@@ -25,11 +25,15 @@ _MARK = b"\0base_dir\0"
 class Places(msgspec.Struct, frozen=True):
     """base: the folder below which paths count from there, None for none. cwd: the current folder, as the command is
     told (``PWD``). tools: the environment that the command is installed in, where its adapter names a distribution, and
-    that of its interpreter."""
+    that of its interpreter. real_cwd: the real path of ``cwd``."""
 
     base: str | None
     cwd: str
     tools: tuple[str, ...] = ()
+    real_cwd: str = ""
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "real_cwd", os.path.realpath(self.cwd))
 
     def keyed(self, text: str) -> str:
         """A text of the command line with the base folder taken out wherever it stands as a folder."""
@@ -57,7 +61,7 @@ class Places(msgspec.Struct, frozen=True):
     def folder(self, where: str, real: str) -> str:
         """The real path of a folder that was looked up at a path, as it counts. Where the current one is counts by
         itself, and what relative paths find below it counts from there. where: as it is looked up, or kept."""
-        here = os.path.realpath(self.cwd)
+        here = self.real_cwd
         is_relative = not where.startswith(("/", BELOW_BASE, BELOW_TOOL))
         if real == here or (is_relative and real.startswith(f"{here}/")):
             return f".{real[len(here) :]}"

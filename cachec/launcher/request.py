@@ -6,6 +6,7 @@ import glob
 import os
 import re
 from collections.abc import Container, ItemsView, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from cachec.key.inventory import Inventory
 from cachec.key.tools.environment import LOCALE, environment_parts
 from cachec.key.tools.platform import CPUINFO, cpu_features
 from cachec.key.tools.tools import ToolKeys
-from cachec.key.tools.variables import Rule, matches
+from cachec.key.tools.variables import Rule, unmatched
 from cachec.launcher.adapters import AdapterEnvironment
 from cachec.launcher.command import Command, Options, PassThrough
 from cachec.launcher.depth import deepened
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from cachec.programs.program import Program
 
 #: Bump it when the meaning of a command's key changes: every older entry is then a miss.
-KEY_VERSION = "7"
+KEY_VERSION = "8"
 
 _DOMAIN = frame("domain", b"command")
 
@@ -100,6 +101,7 @@ class CommandRequests:
         self._environ = environ
         self._distributions: Distributions | None = None
         self._tools: ToolKeys | None = None
+        self._host = cache(host_part)  # the machine stays the same while a command runs
 
     def anchor(self, places: Places) -> None:
         """Have paths of the key count from these places, which are known once the command is."""
@@ -126,7 +128,7 @@ class CommandRequests:
             self._stage_part(command),
             *self._tool_parts(command, fresh=fresh),
             *self._environment_parts(command),
-            *([] if command.options.portable else [host_part()]),
+            *([] if command.options.portable else [self._host()]),
             *self._argument_parts(command, {each.number for each in stripped}),
             *self._content_parts(command, stripped, arguments["stdin"]),
         )
@@ -295,7 +297,7 @@ def sealed_variables(command: Command, names: Iterable[str]) -> frozenset[str]:
     """
     described = _described_environment(command)
     shown = (*described.keyed, *_ALWAYS, *LOCALE)
-    return frozenset(name for name in names if not matches(name, shown))
+    return frozenset(unmatched(names, shown))
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:

@@ -16,45 +16,13 @@ _FICLONE = 0x40049409
 _CHUNK = 1 << 22
 _FIRST = 1 << 16
 
-#: Before a mode that a new file gets, where one that is there keeps its own.
-KEEPS_MODE = "kept "
-
-#: Before a mode, where it is not known whether one that is there keeps its own: a linker, or an assembler, writes to
-#: an empty file and replaces another one.
-MAY_KEEP_MODE = "unsure "
-
-
-def keeps_mode(word: str) -> bool:
-    """Whether a command writes to the file that is there, which keeps its mode and its other names."""
-    return word.startswith(KEEPS_MODE)
-
 
 def mode_of(word: str) -> int:
     """The permission bits of a stored mode. Raises ValueError for what is no stored mode."""
-    bits = int(word.removeprefix(KEEPS_MODE).removeprefix(MAY_KEEP_MODE), 8)
+    bits = int(word, 8)
     if not 0 <= bits <= 0o7777:
         raise ValueError(f"{word!r} is no mode")
     return bits & 0o777
-
-
-def mode_for(word: str, target: str) -> int:
-    """The permission bits of an output. Raises ValueError as ``mode_of``, and OSError where they are not known.
-
-    A file with another name that nobody may write to may be one of ``--hardlink``: it is replaced by a new file.
-    """
-    mode = mode_of(word)
-    if not word.startswith((KEEPS_MODE, MAY_KEEP_MODE)):
-        return mode
-    try:
-        status = os.stat(target)
-    except OSError:
-        return mode
-    old = status.st_mode & 0o777
-    if old == mode or (not old & 0o222 and status.st_nlink > 1):
-        return mode
-    if not keeps_mode(word) and status.st_size:
-        raise OSError(errno.EEXIST, f"it has mode {old:o}, which the command may keep, or make {mode:o}", target)
-    return old
 
 
 def same_content(target: str, source: str, size: int) -> bool:
@@ -76,12 +44,12 @@ def same_content(target: str, source: str, size: int) -> bool:
         return False
 
 
-def check_place(target: str | bytes, *, replaces: bool = False, keeps: bool = False) -> None:
-    """Raise OSError where a command would not simply make a file, or write to one that is there: some of them write
-    through a link, others replace it; a device or a pipe is no place for a file; what may not be written is refused.
+def check_place(target: str | bytes, mode: int, *, hardlink: bool = False) -> None:
+    """Raise OSError where a stored file may not be what the command leaves: one command writes to the file that is
+    there, which keeps its mode and its other names, another makes a new one, and a linker does either. Some write
+    through a link; a device or a pipe is no place for a file; what may not be written is refused.
 
-    replaces: it was linked to the store, where nothing may be written. keeps: see ``keeps_mode``; what else leads to
-    that file changes with it, and so it must have no other name. One of the store can't be written.
+    mode: the permission bits of the stored file. hardlink: a file that is linked to the store may be there.
     """
     try:
         status = os.lstat(target)
@@ -89,24 +57,37 @@ def check_place(target: str | bytes, *, replaces: bool = False, keeps: bool = Fa
         return
     if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EEXIST, "it is no regular file", target)
-    if not replaces and not os.access(target, os.W_OK, effective_ids=True):
+    if hardlink and status.st_nlink > 1 and not status.st_mode & 0o222:
+        return
+    if not os.access(target, os.W_OK, effective_ids=True):
         raise PermissionError(errno.EACCES, "it may not be written", target)
-    if keeps and not replaces and status.st_nlink > 1 and status.st_mode & 0o222:
-        raise OSError(errno.EMLINK, "it has a second name (a hard link), which the command writes to as well", target)
+    if status.st_nlink > 1:
+        raise OSError(
+            errno.EMLINK, "it has a second name (a hard link), which the command may write to as well", target
+        )
+    _check_mode(stat.S_IMODE(status.st_mode), mode, target)
+
+
+def check_folder(target: str, mode: int) -> None:
+    """The same of a stored folder, and one that is there."""
+    if os.path.isdir(target):
+        _check_mode(os.stat(target).st_mode & 0o777, mode, target)
+
+
+def _check_mode(old: int, mode: int, target: str | bytes) -> None:
+    if old != mode:
+        raise OSError(errno.EEXIST, f"it has mode {old:o}, which the command may keep, or make {mode:o}", target)
 
 
 def restore_file(source: str, target: str, mode: int, *, hardlink: bool = False, restat: bool = False) -> bool:
     """Make ``target`` the content of ``source``; whether anything was written.
 
-    A file that has the content already is not written again: its mode is set right, and it gets the time of now, as
-    from a compiler. Else a new file replaces it in one step, so nobody sees a part of it. restat: a file that has the
-    content already keeps its time stamp. Raises OSError.
+    A file that has the content already is not written again: it gets the time of now, as from a compiler. Else a new
+    file replaces it in one step, so nobody sees a part of it. What is there passes ``check_place``. restat: a file that
+    has the content already keeps its time stamp. Raises OSError.
     """
-    if same_content(target, source, os.stat(source).st_size):
-        if not hardlink and stat.S_IMODE(os.stat(target).st_mode) != mode:
-            os.chmod(target, mode)
-        if restat or _is_touched(target):
-            return False
+    if same_content(target, source, os.stat(source).st_size) and (restat or _is_touched(target)):
+        return False
     place = os.path.realpath(target)
     staged = _name_beside(place)
     if hardlink:
@@ -203,15 +184,11 @@ def _write_all(fd: int, data: bytes) -> None:
         view = view[os.write(fd, view) :]
 
 
-def restore_folder(target: str, mode: int, *, is_new: bool, restat: bool = False) -> None:
-    """Make a folder, where there is none yet; what is in one that is there stays. Raises OSError.
-
-    is_new: whether the command makes a new one in its place, with a mode of its own. restat: it keeps its time.
-    """
-    is_there = os.path.isdir(target)
-    if not is_there:
+def restore_folder(target: str, mode: int, *, restat: bool = False) -> None:
+    """Make a folder, where there is none yet; what is in one that is there stays, and it passes ``check_folder``.
+    restat: it keeps its time. Raises OSError."""
+    if not os.path.isdir(target):
         os.mkdir(target, 0o700)
-    if is_new or not is_there:
         os.chmod(target, mode | os.stat(target).st_mode & stat.S_ISGID)  # which it has from the folder above
     if not restat:
         os.utime(target)

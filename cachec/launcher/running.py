@@ -14,7 +14,7 @@ from cachec import recording
 from cachec.base.lookups import stdin_kind
 from cachec.base.texts import is_text
 from cachec.commands.process import run_process
-from cachec.commands.traced import CLOSED, Changed, Reads, Traced, is_empty, run_traced, unstorable
+from cachec.commands.traced import CLOSED, Changed, Reads, Traced, run_traced, unstorable
 from cachec.key.dependencies import stdin_digest, terminal_digest
 from cachec.key.tools.environment import LOCALE_NAME, variable_digest
 from cachec.launcher import texts
@@ -25,7 +25,6 @@ from cachec.launcher.helpers import BY_TIME, advice
 from cachec.launcher.outputs import OutputPlaces, Untouched, check_stored
 from cachec.launcher.places import leaked
 from cachec.launcher.request import environment, files_in_key
-from cachec.launcher.restore import KEEPS_MODE, MAY_KEEP_MODE
 from cachec.launcher.searches import searched
 from cachec.launcher.stage import CommandFailed, Opened
 from cachec.model import Read, Reason
@@ -153,7 +152,6 @@ class _Record:
         places, command = self._opened.places, self._command
         store = os.path.realpath(default_folder(dict(self._opened.variables), command.cwd) or "/nonexistent")
         withheld = {os.path.realpath(path) for path, key in command.weights.items() if key == "name"}
-        named = named | withheld
         by_content = {os.path.realpath(path) for path, key in command.weights.items() if key == "opened"}
         files: dict[str, str] = {}
         keyed = files_in_key(command)
@@ -164,7 +162,7 @@ class _Record:
             keyed=places.folder,
             named=named,
             is_cache=is_cache,
-            passes=lambda path, _: path in keyed,
+            passes=lambda path, _: path in keyed or (bool(withheld) and os.path.realpath(path) in withheld),
         )
         opened = self._run.opened()
         for name in sorted(BY_TIME & set(map(os.path.basename, reads.started()))):
@@ -236,7 +234,6 @@ def _result(
     whole: list[str] = []
     linked: list[bytes] = []
     depfiles = {os.path.realpath(output.path) for output in command.outputs if output.kind == "depfile"}
-    replaces = command.adapter is not None and command.adapter.replaces
     is_source = command.adapter is not None and bool(command.adapter.time)
     here = os.path.realpath(places.cwd)
     for change in sorted(changes, key=lambda each: each.path):
@@ -246,10 +243,7 @@ def _result(
         is_same_file = before is not None and before.ino == after.ino and not change.effect & Effect.REMOVED
         if stat.S_ISDIR(after.mode) and is_same_file:
             continue  # what is in it tells
-        # One that was not there, and was not looked for, was opened in a way that takes a file that is there.
         is_depfile = path in depfiles or (is_source and path.endswith(".d"))  # of -MD, without -MF
-        would_take = before is None and (not replaces or is_depfile)
-        kept = KEEPS_MODE if (would_take or is_same_file) and not change.effect & Effect.ATTRIBUTES else ""
         if stat.S_ISLNK(after.mode):
             outputs.append(os.readlink(path))
             linked.append(os.fsencode(outputs[-1]))
@@ -268,15 +262,7 @@ def _result(
             if isinstance(name, str) and not is_text(name):
                 recorder.keep_out(Reason.NOT_UNDERSTOOD, f"{name!a} is not UTF-8")
         paths.append(os.path.relpath(path, here) if path.startswith(f"{here}/") else places.kept(path))
-        if replaces and is_same_file and not is_depfile and before is not None and is_empty(before):
-            kept = MAY_KEEP_MODE
-        bits = after.mode & 0o7777
-        if is_same_file and change.mode is not None:  # it has the mode of the file that was there
-            if not change.effect & Effect.ATTRIBUTES:
-                bits = change.mode
-            elif replaces and before is not None and before.mode & 0o7777 != change.mode:
-                recorder.keep_out(Reason.UNDESCRIBED, f"the mode of a new {path} is not known: an empty one was there")
-        modes.append(f"{kept}{bits:o}")
+        modes.append(f"{stat.S_IMODE(after.mode):o}")
     check_stored(recorder, files)
     templates = [*map(places.template, streams), *(each for each in outputs if isinstance(each, bytes)), *linked]
     bases = {} if places.base is None else {"base_dir": places.base}
@@ -294,6 +280,8 @@ def _check_written(command: Command, changes: Sequence[Change], recorder: Record
     made = {change.path for change in changes}
     for output in command.outputs:
         real = os.path.realpath(output.path)
+        if real in made and os.path.islink(output.path):
+            recorder.keep_out(Reason.UNDESCRIBED, f"{output.path} is a link, by which it wrote {real}")
         if output.kind == "default":
             continue
         if real not in made and not any(path.startswith(f"{real}/") for path in made):

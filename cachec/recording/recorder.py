@@ -146,7 +146,7 @@ class Recorder:
         """A command looked this up, and it has changed since then by that command alone: nobody needs to look again."""
         if self.is_traced:
             return  # the tracer of the run sees it too, and knows what the run itself has made
-        if self._results.isdisjoint(_with_folders_above(read.where)):
+        if not self._results or self._results.isdisjoint(_with_folders_above(read.where)):
             self.checked.add(read)
             self._add(read)
         if self.parent is not None:

@@ -61,8 +61,10 @@ class Call:
         kwargs: Mapping[str, Any],
         *,
         asynchronous: bool = False,
+        on_hit: Callable[[Any], None] | None = None,
     ) -> None:
-        """asynchronous: whether the stage gives an awaitable, and waiting for a lock lets others go on."""
+        """asynchronous: whether the stage gives an awaitable, and waiting for a lock lets others go on. on_hit: takes
+        the value of a hit, which is one only where that raises nothing."""
         self.engine = engine
         self.stage = stage
         self.started = time.perf_counter()
@@ -71,6 +73,7 @@ class Call:
         self.binding: Binding = stage.binding
         self.arguments = self.binding.bind(args, kwargs)
         self.asynchronous = asynchronous
+        self._on_hit = on_hit
         self.stopped: StopIteration | None = None
         self.without: tuple[Reason, str] = (Reason.KEY_UNREADABLE, "")
         self.fetched: Fetched | None = None
@@ -185,8 +188,10 @@ class Call:
         self.engine.events.note_fault(fault.fault, fault.detail)
 
     def hit(self, look: Look) -> Answer:
-        """The result came from the cache."""
+        """The result came from the cache. Raises what ``on_hit`` does."""
         assert look.trace is not None
+        if self._on_hit is not None:
+            self._on_hit(look.value)
         return Answer(look.value, self.outcome(Reason.HIT, saved=look.trace.seconds), look.trace)
 
     def ran(self, finished: Finished, reason: Reason, detail: str) -> Answer:
@@ -232,9 +237,16 @@ class Engine:
         self.tools = tools
         self.events = events
 
-    def call(self, stage: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Answer:
-        """Answer one call of a synchronous stage."""
-        call = Call(self, stage, args, kwargs)
+    def call(
+        self,
+        stage: Any,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        *,
+        on_hit: Callable[[Any], None] | None = None,
+    ) -> Answer:
+        """Answer one call of a synchronous stage. on_hit: as of ``Call``."""
+        call = Call(self, stage, args, kwargs, on_hit=on_hit)
         answering = self._answer(call)
         try:
             answering.send(None)

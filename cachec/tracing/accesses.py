@@ -15,8 +15,9 @@ import os
 from typing import NamedTuple
 
 
-class Kind(enum.IntFlag):
-    """How a run used a path."""
+class Kind:
+    """How a run used a path: bits of ``Input.kinds``. Plain numbers, as operations on members of an enumeration take
+    ten times as long, and there are some for each call that is reported."""
 
     #: Whether it is there, and type, mode, link count and size. A link that was not followed: its text.
     STATUS = 1
@@ -30,8 +31,8 @@ class Kind(enum.IntFlag):
     EXECUTED = 16
 
 
-class Effect(enum.IntFlag):
-    """What a run did to a path."""
+class Effect:
+    """What a run did to a path: bits of ``Input.effect`` and ``Change.effect``."""
 
     #: A new file, folder or link, also one that replaced the whole of what was there.
     CREATED = 1
@@ -105,7 +106,7 @@ class Input(NamedTuple):
     folder: str
     #: Whether a link at the end was followed.
     follow: bool
-    kinds: Kind
+    kinds: int
     #: None where nothing was there.
     state: State | None
     #: errno of the lookup; 0 where something was there.
@@ -115,7 +116,7 @@ class Input(NamedTuple):
     #: Of a listed folder: the names that were in it before the run, with their types (``lookups.names_in``), sorted.
     names: tuple[str, ...] | None
     #: What the run itself did later to what it had looked up. Both CREATED and REMOVED: it is gone again.
-    effect: Effect
+    effect: int
     #: Whether more was asked than a call does that makes a name.
     is_asked: bool = True
 
@@ -125,10 +126,10 @@ class Change(NamedTuple):
 
     #: Absolute and real, but for a link at its end.
     path: str
-    effect: Effect
+    effect: int
     before: State | None
     after: State | None
-    #: Of a file that was emptied: the mode that it would have got from open(2) if it were new.
+    #: Of a file that was emptied: the mode that it would have got from open(2) if it were new; None: not known.
     mode: int | None
 
 

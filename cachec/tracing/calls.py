@@ -36,14 +36,14 @@ _SA_RESTART = 0x10000000
 _CREAT = os.O_CREAT | os.O_WRONLY | os.O_TRUNC  # of creat(2)
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _NO_CONTENT = os.O_PATH | os.O_DIRECTORY  # O_TMPFILE has the latter
-_STATUS, _CONTENT = Kind.STATUS.value, Kind.CONTENT.value
+_STATUS, _CONTENT = Kind.STATUS, Kind.CONTENT
 
 #: Families whose sockets lead to nothing outside of the kernel: AF_UNSPEC (ends a connection), AF_NETLINK, AF_ALG.
 _KERNEL_FAMILIES = frozenset({0, 16, 38})
 
 #: Lookups by name: position of the descriptor, of the path, and of the flags (None: there is none; True and False: a
 #: link at the end is followed, and is not), and the kind.
-_LOOKUPS: Mapping[str, tuple[int | None, int, int | bool, Kind]] = {
+_LOOKUPS: Mapping[str, tuple[int | None, int, int | bool, int]] = {
     "stat": (None, 0, True, Kind.STATUS),
     "lstat": (None, 0, False, Kind.STATUS),
     "newfstatat": (0, 1, 3, Kind.STATUS),
@@ -159,7 +159,7 @@ class Calls:
             "umask": lambda _pid, _arguments: partial(setattr, recorder, "uses_umask", True),
         }
         for name, (descriptor, path, flags, kind) in _LOOKUPS.items():
-            named[name] = self._on_path(descriptor, path, flags, partial(recorder.look_up, kind=kind.value))
+            named[name] = self._on_path(descriptor, path, flags, partial(recorder.look_up, kind=kind))
         for name, (descriptor, path, flags) in _ATTRIBUTES.items():
             named[name] = self._on_path(descriptor, path, flags, recorder.set_attributes)
         for name, (descriptor, path) in _MAKES.items():

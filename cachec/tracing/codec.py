@@ -10,7 +10,7 @@ import json
 import sys
 from typing import Any
 
-from cachec.tracing.accesses import Accesses, Change, Effect, Input, Kind, Problem, Reason, State
+from cachec.tracing.accesses import Accesses, Change, Input, Problem, Reason, State
 
 #: Another form of the records, or another meaning, gets another number.
 _FORM = "record 6"
@@ -46,11 +46,11 @@ def decode(data: bytes) -> Accesses:
 def _input(*fields: Any) -> Input:
     each = Input(*fields)
     names = None if each.names is None else tuple(each.names)
-    return each._replace(kinds=Kind(each.kinds), state=_state(fields[4]), names=names, effect=Effect(each.effect))
+    return each._replace(state=_state(fields[4]), names=names)
 
 
 def _change(path: str, effect: int, before: list[int] | None, after: list[int] | None, mode: int | None) -> Change:
-    return Change(path, Effect(effect), _state(before), _state(after), mode)
+    return Change(path, effect, _state(before), _state(after), mode)
 
 
 def _state(fields: list[int] | None) -> State | None:

@@ -18,11 +18,8 @@ from cachec.tracing.accesses import Change, Effect, Input, Kind, Problem, Reason
 
 Commit = Callable[[], object]
 
-#: Kinds as plain numbers: an operation on members of an enumeration takes ten times as long, at each call.
-_STATUS, _CONTENT, _LISTING = Kind.STATUS.value, Kind.CONTENT.value, Kind.LISTING.value
-_PROGRAM = _CONTENT | Kind.EXECUTED.value
-_KINDS = [Kind(value) for value in range(2 * max(Kind))]
-_NO_EFFECT = Effect(0)
+_STATUS, _CONTENT, _LISTING = Kind.STATUS, Kind.CONTENT, Kind.LISTING
+_PROGRAM = _CONTENT | Kind.EXECUTED
 
 _ORDINARY = frozenset({stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK})
 
@@ -76,12 +73,12 @@ class _Claim:
     __slots__ = ("before", "effect", "is_moved_here", "mode", "replaced")
 
     def __init__(self, before: os.stat_result | None) -> None:
-        self.effect = Effect(0)
+        self.effect = 0
         self.before = self.replaced = before
         self.is_moved_here = False
         self.mode: int | None = None
 
-    def add(self, effect: Effect) -> None:
+    def add(self, effect: int) -> None:
         self.effect |= effect
 
 
@@ -178,7 +175,7 @@ class Recorder:
         if flags & os.O_CREAT and flags & os.O_EXCL:
             return self.look_up(folder, path, follow, _STATUS)
         if flags & os.O_TRUNC:
-            claim = self._claim(full, follow, Effect.CREATED, status, mode=mode)
+            claim = self._claim(full, follow, Effect.CREATED, status, mode=mode if flags & os.O_CREAT else None)
             return claim if flags & os.O_CREAT else _both(self.look_up(folder, path, follow, _STATUS), claim)
         return self.write_in_place(folder, path, follow)
 
@@ -330,25 +327,25 @@ class Recorder:
         self,
         full: bytes,
         follow: bool,
-        effect: Effect,
+        effect: int,
         status: os.stat_result | None,
         is_moved: bool = False,
         mode: int | None = None,
     ) -> Commit | None:
         path = _real_path(full, follow)
         if not path:  # there is no such folder, and so the call fails
-            return self.look_up(b"", os.path.dirname(full), True, Kind.STATUS)
+            return self.look_up(b"", os.path.dirname(full), True, _STATUS)
         is_own = self._is_own(full, follow, status)
         # Links on the way, and one at the end, decide where the file is.
-        way = self.look_up(b"", os.path.dirname(full), True, Kind.STATUS)
+        way = self.look_up(b"", os.path.dirname(full), True, _STATUS)
         if follow and os.path.islink(full):
-            way = _both(way, self.look_up(b"", full, False, Kind.STATUS))
+            way = _both(way, self.look_up(b"", full, False, _STATUS))
         return _both(way, partial(self._add_claim, path, effect, status, is_own, is_moved, mode))
 
     def _add_claim(
         self,
         path: bytes,
-        effect: Effect,
+        effect: int,
         status: os.stat_result | None,
         is_own: bool,
         is_moved: bool,
@@ -398,7 +395,7 @@ class Recorder:
             is_made_anew = claim.effect & Effect.REMOVED and claim.effect & Effect.CREATED and after is not None
             if _is_same(claim.before, after) and not is_made_anew:  # a number may be given out again
                 if after is None:  # made and removed: where it is there before, that is gone
-                    self._lookups.setdefault((b"", path, False), _Lookup(Kind.STATUS, None, errno.ENOENT, None))
+                    self._lookups.setdefault((b"", path, False), _Lookup(_STATUS, None, errno.ENOENT, None))
                 continue
             changes[path] = _change(path, claim.effect, claim.before, after, claim.mode)
             is_moved_here = claim.is_moved_here and _identity(claim.replaced) != _identity(after)
@@ -412,7 +409,7 @@ class Recorder:
         names = set(map(os.path.basename, created))
         inputs = []
         for (folder, path, follow), look in self._lookups.items():
-            effect = _NO_EFFECT
+            effect = 0
             if look.status is not None:
                 effect = by_file.get((look.status.st_dev, look.status.st_ino), effect)
             elif names and os.path.basename(path) in names:
@@ -542,7 +539,7 @@ def _below(folder: bytes) -> Iterator[bytes]:
 
 def _change(
     path: bytes,
-    effect: Effect,
+    effect: int,
     before: os.stat_result | None,
     after: os.stat_result | None,
     mode: int | None = None,
@@ -554,7 +551,7 @@ def _state(status: os.stat_result | None) -> State | None:
     return None if status is None else state_of(status)
 
 
-def _input(folder: bytes, path: bytes, follow: bool, look: _Lookup, effect: Effect) -> Input:
+def _input(folder: bytes, path: bytes, follow: bool, look: _Lookup, effect: int) -> Input:
     kinds = look.kinds
     if kinds & _CONTENT and look.status is not None and stat.S_ISDIR(look.status.st_mode):
         kinds = kinds & ~_CONTENT | _STATUS  # a folder has no content but its names
@@ -562,7 +559,7 @@ def _input(folder: bytes, path: bytes, follow: bool, look: _Lookup, effect: Effe
         path=os.fsdecode(path),
         folder=os.fsdecode(folder),
         follow=follow,
-        kinds=_KINDS[kinds],
+        kinds=kinds,
         state=_state(look.status),
         error=look.error,
         target=None if look.target is None else os.fsdecode(look.target),

@@ -148,5 +148,5 @@ def test_the_digest_is_of_what_the_adapter_says(tmp_path: Path) -> None:
     write(str(one), _GOOD)
     write(str(other), "# a comment\n" + _GOOD)
     assert adapters.read(one).digest() == adapters.read(other).digest()
-    write(str(other), _GOOD + "replaces = true\n")
+    write(str(other), _GOOD + "relative = true\n")
     assert adapters.read(one).digest() != adapters.read(other).digest()

@@ -186,7 +186,7 @@ def test_the_adapter(before: dict[str, str], tmp_path: Path) -> None:
     path = tmp_path / "fakecc.toml"
     path.write_text("# only a comment\n" + path.read_text())
     assert not _changed(before, _parts(*_LINE))
-    path.write_text(path.read_text().replace("flags = [", "replaces = true\nflags = ["))
+    path.write_text(path.read_text().replace("flags = [", "relative = true\nflags = ["))
     assert _changed(before, _parts(*_LINE)) == {"stage/exec:fakecc"}
 
 

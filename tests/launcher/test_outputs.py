@@ -133,68 +133,82 @@ def _status(path: str) -> tuple[int, str]:
     return stat.S_IMODE(os.stat(path).st_mode), Path(path).read_text()
 
 
-def _with_replaces(tmp_path: Path) -> None:
-    """Let the fake compiler make a new file, and its adapter say so."""
-    tool, adapter = tmp_path / "bin" / "fakecc", tmp_path / "fakecc.toml"
-    tool.write_text(tool.read_text().replace('> "$out"', '> "$out.new"; mv -f "$out.new" "$out"'))
-    adapter.write_text(adapter.read_text().replace("flags = [", "replaces = true\nflags = ["))
-
-
 @pytest.mark.usefixtures("_umask")
-@pytest.mark.parametrize("replaces", [False, True])
-def test_a_file_in_the_place_of_an_output_has_the_mode_that_the_command_gives_it(
-    launcher: Launcher, tmp_path: Path, replaces: bool
+@pytest.mark.parametrize("line", [("fakecc", "a.txt", "-o", "a.out"), ("sh", "-c", "cp a.txt new; mv -f new a.out")])
+def test_a_file_of_another_mode_in_the_place_of_an_output_is_left_to_the_command(
+    launcher: Launcher, line: tuple[str, ...]
 ) -> None:
-    if replaces:
-        _with_replaces(tmp_path)
     write("a.txt", "x\n")
-    line = ("fakecc", "a.txt", "-o", "a.out")
+    write("a.out", "old")
     launcher.run(*line)
     for mode in MODES:
-        found = []
-        for run in (subprocess.run, launcher.run, launcher.direct):
-            write("a.out", "old").chmod(mode)
-            assert run(line, stdout=subprocess.DEVNULL) if run is subprocess.run else run(*line)
-            found.append(_status("a.out"))
-        assert found[0][0] == (0o644 if replaces else mode)
-        assert found[1:] == found[:1] * 2, oct(mode)
-    assert launcher.reasons()[1:] == ["hit"] * 2 * len(MODES)
-
-
-@pytest.mark.usefixtures("_umask")
-def test_a_new_file_has_its_mode_whatever_was_there(launcher: Launcher) -> None:
-    write("a.txt", "x")
-    write("a.out", "old")
-    line = ("sh", "-c", "cp a.txt new; chmod 751 new; mv -f new a.out")
-    launcher.run(*line)
-    for mode in (0o600, 0o444, 0o755):
         for run in (launcher.run, launcher.direct):
             write("other", "old").chmod(mode)
             os.rename("other", "a.out")
-            assert run(*line)
-            assert launcher.last().hit
-            assert _status("a.out")[0] == 0o751
+            is_hit = mode == 0o644
+            assert bool(run(*line)) == (is_hit or run == launcher.run)
+            assert launcher.last().reason.value == ("hit" if is_hit else "bypass:undescribed-effect")
+            assert (_status("a.out") == (mode, "old")) == (not is_hit)
+    assert sorted(launcher.reasons()[1:]) == [*["bypass:undescribed-effect"] * (len(MODES) - 1), "hit", "hit"]
 
 
-@pytest.mark.parametrize("replaces", [False, True])
-def test_a_second_name_of_an_output_is_what_the_command_leaves(
-    launcher: Launcher, tmp_path: Path, replaces: bool
+@pytest.mark.usefixtures("_umask")
+@pytest.mark.parametrize(("mode", "script", "counts"), [
+    (0o644, "echo > a.out", False), (0o600, "echo > a.out", True), (0o600, "echo > n; mv -f n a.out", False),
+    (0o600, ": > a.out; chmod g+w a.out", True), (0o600, "rm -f a.out; echo > a.out", False),
+])  # fmt: skip
+def test_the_mode_of_a_file_that_a_command_writes_to_counts_where_a_new_one_has_another(
+    launcher: Launcher, mode: int, script: str, counts: bool
 ) -> None:
-    if replaces:
-        _with_replaces(tmp_path)
+    line, options = ("sh", "-c", script), ["--outputs", "a.out"]
+    write("a.out", "old").chmod(mode)
+    launcher.run(*line, options=options)
+    assert launcher.last().stored
+    after = _status("a.out")
+    Path("a.out").unlink()
+    launcher.run(*line, options=options)
+    assert launcher.last().hit == (not counts)
+    if counts:
+        assert _status("a.out")[0] == (0o664 if "chmod" in script else 0o644)
+    else:
+        assert _status("a.out") == after
+
+
+@pytest.mark.usefixtures("_umask")
+def test_a_folder_of_another_mode_is_left_to_the_command(launcher: Launcher) -> None:
+    line = ("sh", "-c", "mkdir out 2> /dev/null; echo 1 > out/a")
+    launcher.run(*line, options=["--outputs", "out"])
+    assert launcher.last().stored
+    for mode in (0o755, 0o700):
+        shutil.rmtree("out")
+        os.mkdir("out")
+        os.chmod("out", mode)
+        launcher.run(*line, options=["--outputs", "out"])
+        assert launcher.last().reason.value == ("hit" if mode == 0o755 else "bypass:undescribed-effect")
+
+
+def test_an_output_with_a_second_name_is_left_to_the_command(launcher: Launcher) -> None:
     write("a.txt", "x\n")
     line = ("fakecc", "a.txt", "-o", "a.out")
     launcher.run(*line)
-    made = Path("a.out").read_text()
     for run in (launcher.run, launcher.direct):
         Path("a.out").unlink()
         write("kept", "old")
         os.link("kept", "a.out")
-        assert bool(run(*line)) == (replaces or run == launcher.run)
-        if replaces:
-            assert (Path("a.out").read_text(), Path("kept").read_text()) == (made, "old")
-        elif run == launcher.run:  # the command writes to both
-            assert launcher.last().reason.value == "bypass:undescribed-effect"
+        assert bool(run(*line)) == (run == launcher.run)
+        assert launcher.reasons()[1:] == ["bypass:undescribed-effect"]
+        assert Path("a.out").read_text() == Path("kept").read_text() == "old"
+
+
+def test_a_hit_that_has_no_place_has_one_record(launcher: Launcher) -> None:
+    write("a.txt", "x\n")
+    line = ("fakecc", "a.txt", "-o", "a.out")
+    launcher.run(*line)
+    Path("a.out").unlink()
+    os.mkdir("a.out")
+    assert launcher.direct(*line) is None
+    launcher.run(*line)
+    assert launcher.reasons()[1:] == ["bypass:undescribed-effect"]
 
 
 #: A command line -> its outputs.

@@ -30,13 +30,41 @@ def test_a_new_file(source: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("restat", [False, True])
-def test_the_same_content_gets_its_mode_and_the_time_of_now(source: Path, tmp_path: Path, restat: bool) -> None:
+def test_the_same_content_gets_the_time_of_now(source: Path, tmp_path: Path, restat: bool) -> None:
     target = tmp_path / "target"
     target.write_bytes(source.read_bytes())
     os.utime(target, (5, 5))
     assert not restore.restore_file(str(source), str(target), 0o755, restat=restat)
     assert (target.stat().st_mtime == 5) == restat
-    assert stat.S_IMODE(target.stat().st_mode) == 0o755
+
+
+@pytest.mark.parametrize(("mode", "names", "hardlink", "refused"), [
+    (0o644, 1, False, ""), (0o600, 1, False, "mode 600"), (0o755, 1, False, "mode 755"), (0o4644, 1, False, "4644"),
+    (0o644, 2, False, "second name"), (0o644, 2, True, "second name"), (0o444, 2, True, ""),
+    (0o444, 1, True, "444|written"), (0o444, 2, False, "second name|written"),
+])  # fmt: skip
+def test_what_may_be_in_the_place_of_an_output(
+    tmp_path: Path, mode: int, names: int, hardlink: bool, refused: str
+) -> None:
+    target = tmp_path / "target"
+    target.write_text("old")
+    target.chmod(mode)
+    if names == 2:
+        os.link(target, tmp_path / "second")
+    if refused:
+        with pytest.raises(OSError, match=refused):
+            restore.check_place(str(target), 0o644, hardlink=hardlink)
+    else:
+        restore.check_place(str(target), 0o644, hardlink=hardlink)
+    assert stat.S_IMODE(target.stat().st_mode) == mode
+
+
+def test_a_folder_of_another_mode(tmp_path: Path) -> None:
+    os.mkdir(tmp_path / "folder", 0o700)
+    restore.check_folder(str(tmp_path / "folder"), 0o700)
+    restore.check_folder(str(tmp_path / "missing"), 0o755)
+    with pytest.raises(OSError, match="mode 700"):
+        restore.check_folder(str(tmp_path / "folder"), 0o755)
 
 
 @pytest.mark.parametrize("hardlink", [False, True])

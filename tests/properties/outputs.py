@@ -9,6 +9,27 @@ _HEADER = {"a.c": '#include "x.h"\nint f(void) { return X; }\n', "x.h": "#define
 _MAIN = {"a.c": "int g(void);\nint main(void) { return g(); }\n", "b.c": "int g(void) { return 3; }\n"}
 _BRANCH = {"a.c": "int main(int c, char **v) { (void)v; if (c > 1) return 3; return 0; }\n"}
 
+#: LINE writes to a file that is not there, that is empty and that is full, with modes of its own and of others.
+_OVER_MODES = """
+    new LINE -o absent
+    sh for mode in 600 644 755; do : > empty-$mode; echo old > full-$mode; chmod $mode empty-$mode full-$mode; done
+    any LINE -o empty-644
+    any LINE -o full-755
+    any LINE -o full-644
+    any LINE -o full-600
+    any LINE -o empty-755
+    any LINE -o empty-600
+    sh rm empty-* full-*
+    any for mode in 600 644 755; do LINE -o empty-$mode; LINE -o full-$mode; done
+    sh for mode in 600 644 755; do : > empty-$mode; echo old > full-$mode; chmod $mode empty-$mode full-$mode; done
+    any for mode in 600 644 755; do LINE -o empty-$mode; LINE -o full-$mode; done
+    sh rm empty-600; chmod 600 full-644; chmod 755 full-600; umask 077; : > empty-644; chmod 600 empty-644
+    any umask 077; for mode in 600 644 755; do LINE -o empty-$mode; LINE -o full-$mode; done
+    sh rm absent
+    any umask 077; LINE -o absent
+    any umask 077; LINE -o absent
+"""
+
 PROPERTIES = (
     # --- what a compile does not depend on ---
     Property(
@@ -369,7 +390,8 @@ PROPERTIES = (
         _PLAIN,
         """
         new $CC -MJ a.json -c a.c -o a.o
-        may $CC -MJ a.json -c a.c -o a.o
+        any $CC -MJ a.json -c a.c -o a.o
+        hit $CC -MJ a.json -c a.c -o a.o
         """,
     ),
     Property(
@@ -712,6 +734,20 @@ PROPERTIES = (
         sh rm a.o
         any umask 002; $CC -c a.c -o a.o
         """,
+    ),
+    *(
+        Property(
+            f"{kind}-over-a-file-with-a-mode",
+            C,
+            _MAIN,
+            _OVER_MODES.replace("LINE", f"$CC {line}"),
+        )
+        for kind, line in {
+            "object": "-c a.c",
+            "assembly": "-S a.c",
+            "preprocessed": "-E a.c",
+            "program": "a.c b.c",
+        }.items()
     ),
     Property(
         "umask",

@@ -1,7 +1,6 @@
-"""Every property of the tables, with every compiler that it is for. What the code does not keep yet is in ``known``.
+"""Every property of the tables, with every compiler that it is for.
 
-Of two compilers CI runs one, the first and the second in turn, and both where one is known to break the property.
-`make test-costly` runs the others.
+Of two compilers CI runs one, the first and the second in turn. `make test-costly` runs the others.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.needs import need
-from tests.properties import diagnostics, headers, known, outputs, places, tools
+from tests.properties import diagnostics, headers, outputs, places, tools
 from tests.properties.scenario import Property, compare, find_compiler
 
 PROPERTIES: tuple[Property, ...] = (
@@ -27,12 +26,11 @@ PROPERTIES: tuple[Property, ...] = (
 def _cases() -> Iterator[object]:
     for number, each in enumerate(PROPERTIES):
         for compiler in each.compilers:
-            reason = known.reason(each, compiler)
-            marks = [pytest.mark.xfail(strict=True, reason=reason)] if reason else []
+            marks = []
             if not each.quick or compiler != each.compilers[0]:
                 marks.append(pytest.mark.long)
             turn = each.compilers[0 if each.quick else number % len(each.compilers)]
-            if compiler != turn and not reason:
+            if compiler != turn:
                 marks.append(pytest.mark.costly)
             yield pytest.param(each, compiler, id=f"{each.name}-{compiler}", marks=marks)
 
@@ -50,5 +48,3 @@ def test_the_table_is_consistent() -> None:
     assert len(names) >= 80
     words = {word for each in PROPERTIES for word, _ in each.lines()}
     assert words == {"sh", "new", "hit", "may", "any", "fail"}
-    cases = {f"{each.name}-{compiler}" for each in PROPERTIES for compiler in each.compilers}
-    assert set(known.KNOWN) <= cases | set(names)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cachec.tracing import supervisor
-from cachec.tracing.accesses import Accesses, Kind, Reason
+from cachec.tracing.accesses import Accesses, Reason
 from cachec.tracing.supervisor import trace
 from tests.needs import need
 
@@ -73,9 +73,9 @@ def output(*command: object, **options: object) -> tuple[Accesses, str]:
         return accesses, file.read().decode()
 
 
-def kinds(accesses: Accesses, path: object) -> Kind:
+def kinds(accesses: Accesses, path: object) -> int:
     """How a run used a path, by its full text or the end of it."""
-    found = Kind(0)
+    found = 0
     for each in accesses.inputs:
         full = os.path.normpath(os.path.join(each.folder, each.path))
         if full == str(path) or full.endswith(f"/{path}"):

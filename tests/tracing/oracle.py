@@ -18,7 +18,7 @@ from tests.strace import Calls, SystemCall, descriptor_path, string
 _CALLS = "%file,?getdents64,fchdir,?clone,?clone3,?fork,?vfork,?inotify_add_watch,connect"
 
 #: Calls that use one path, with its position, that of the descriptor (None: there is none), and the kind.
-_LOOKUPS: dict[str, tuple[int | None, int, Kind]] = {
+_LOOKUPS: dict[str, tuple[int | None, int, int]] = {
     **dict.fromkeys(("stat", "lstat", "statfs", "access", "readlink", "chdir"), (None, 0, Kind.STATUS)),
     **dict.fromkeys(("newfstatat", "statx", "faccessat", "faccessat2", "readlinkat"), (0, 1, Kind.STATUS)),
     "inotify_add_watch": (None, 1, Kind.STATUS),
@@ -44,8 +44,8 @@ _CHANGES: dict[str, tuple[tuple[int | None, int, bool], ...]] = {
 class Account:
     """Lookups as (absolute path, kind). required: an input each, unless the run made the path; allowed: may be one."""
 
-    required: set[tuple[str, Kind]] = field(default_factory=set)
-    allowed: set[tuple[str, Kind]] = field(default_factory=set)
+    required: set[tuple[str, int]] = field(default_factory=set)
+    allowed: set[tuple[str, int]] = field(default_factory=set)
     #: Paths that the run made, or took away.
     made: set[str] = field(default_factory=set)
 
@@ -177,15 +177,19 @@ class _Reader:
                 return f"{self._start}/{target}" + path.removeprefix(at)
         return path
 
-    def _require(self, path: str, kind: Kind) -> None:
+    def _require(self, path: str, kind: int) -> None:
         texts = (path, self._resolve(path, follow=True))
         if any(text == made or text.startswith(made + "/") for made in self.account.made for text in texts):
             self._allow(path, kind)
             return
-        self.account.required.update((path, each) for each in kind)
+        self.account.required.update((path, each) for each in _bits(kind))
 
-    def _allow(self, path: str, *kinds: Kind) -> None:
-        self.account.allowed.update((path, each) for kind in kinds for each in kind)
+    def _allow(self, path: str, *kinds: int) -> None:
+        self.account.allowed.update((path, each) for kind in kinds for each in _bits(kind))
+
+
+def _bits(kinds: int) -> list[int]:
+    return [bit for bit in (1 << number for number in range(kinds.bit_length())) if kinds & bit]
 
 
 def normal(path: str) -> str:
@@ -193,9 +197,11 @@ def normal(path: str) -> str:
     return "/" + os.path.normpath(path).lstrip("/")
 
 
-def inputs(accesses: Accesses) -> set[tuple[str, Kind]]:
+def inputs(accesses: Accesses) -> set[tuple[str, int]]:
     """The inputs of a traced run, as strace's account has them."""
-    return {(normal(os.path.join(each.folder, each.path)), kind) for each in accesses.inputs for kind in each.kinds}
+    return {
+        (normal(os.path.join(each.folder, each.path)), kind) for each in accesses.inputs for kind in _bits(each.kinds)
+    }
 
 
 def snapshot(folder: Path) -> dict[str, tuple[int, ...]]:

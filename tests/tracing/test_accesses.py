@@ -19,18 +19,18 @@ CREATED, WRITTEN, REMOVED, ATTRIBUTES = Effect.CREATED, Effect.WRITTEN, Effect.R
 STATUS, CONTENT, LISTING = Kind.STATUS, Kind.CONTENT, Kind.LISTING
 
 
-def inputs(accesses: Accesses, work: Path) -> dict[str, Kind]:
+def inputs(accesses: Accesses, work: Path) -> dict[str, int]:
     """The inputs in the folder, by their relative path."""
-    found: dict[str, Kind] = {}
+    found: dict[str, int] = {}
     for each in accesses.inputs:
         path = os.path.normpath(os.path.join(each.folder, each.path))
         if path.startswith(f"{work}/"):
             name = path.removeprefix(f"{work}/")
-            found[name] = found.get(name, Kind(0)) | each.kinds
+            found[name] = found.get(name, 0) | each.kinds
     return found
 
 
-def changes(accesses: Accesses, work: Path) -> dict[str, Effect]:
+def changes(accesses: Accesses, work: Path) -> dict[str, int]:
     return {change.path.removeprefix(f"{work}/"): change.effect for change in accesses.changes}
 
 
@@ -40,7 +40,7 @@ def find(accesses: Accesses, path: str, *, follow: bool = True) -> Input:
 
 
 #: A script of shell in a folder with the files in1 and in2 and the folder sub with in3; its inputs and its changes.
-CASES: dict[str, tuple[str, dict[str, Kind], dict[str, Effect]]] = {
+CASES: dict[str, tuple[str, dict[str, int], dict[str, int]]] = {
     "looked at, then opened": ("[ -e in1 ]; read x < in1", {"in1": STATUS | CONTENT}, {}),
     "absent": ("[ -e none ]", {"none": STATUS}, {}),
     "absent, then made": ("[ -e out ] || echo x > out; read x < out", {"out": STATUS}, {"out": CREATED}),
@@ -109,7 +109,7 @@ def test_first_touch(work: Path, name: str) -> None:
     found = inputs(accesses, work)
     # Tools look at paths before they act; what must be there is, and no more is an input by its content.
     assert {path: kinds & expected.get(path, CONTENT | LISTING) for path, kinds in found.items()} == {
-        **{path: Kind(0) for path in found},
+        **dict.fromkeys(found, 0),
         **expected,
     }
     assert changes(accesses, work) == changed
@@ -153,7 +153,7 @@ def test_a_listing_is_that_of_before_the_run(work: Path) -> None:
 
 def test_what_is_replaced_by_the_run_says_so(work: Path) -> None:
     accesses = run("/bin/sh", "-c", "[ -e out ]; [ -e none ]; echo x > out")
-    assert (find(accesses, "out").effect, find(accesses, "none").effect) == (CREATED, Effect(0))
+    assert (find(accesses, "out").effect, find(accesses, "none").effect) == (CREATED, 0)
     accesses = run("/bin/sh", "-c", "[ -e out ]; rm out; echo x > out")
     assert find(accesses, "out").effect == CREATED | REMOVED
 

@@ -85,8 +85,13 @@ class Rule:
 
 def matches(name: str, patterns: Iterable[str]) -> bool:
     """Whether a name is one of these, or matches one of the patterns among them."""
-    names, prefixes = _split(patterns)
-    return name in names or name.startswith(prefixes)
+    return not unmatched([name], patterns)
+
+
+def unmatched(names: Iterable[str], patterns: Iterable[str]) -> list[str]:
+    """Return those of the names that are none of these, and match none of the patterns among them."""
+    fixed, prefixes = _split(patterns)
+    return [name for name in names if name not in fixed and not name.startswith(prefixes)]
 
 
 def overlap(one: str, other: str) -> bool:
