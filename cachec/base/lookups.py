@@ -42,7 +42,7 @@ def described_state(mode: int, nlink: int, size: int, dev: int, ino: int, owner:
 def owner_words(uid: int, gid: int) -> bytes:
     """Return the owner of a file as it counts: nothing for root and for who runs this process. Who is root in a
     container, and another user outside of it, has the same results."""
-    is_usual = uid in (0, os.geteuid()) and gid in (0, os.getegid())
+    is_usual = (not uid or uid == os.geteuid()) and (not gid or gid == os.getegid())
     return b"" if is_usual else b" %d/%d" % (uid, gid)
 
 

@@ -65,7 +65,16 @@ def check_place(target: str | bytes, mode: int, *, hardlink: bool = False) -> No
         raise OSError(
             errno.EMLINK, "it has a second name (a hard link), which the command may write to as well", target
         )
+    if any(name.startswith("user.") for name in _attributes(target)):
+        raise OSError(errno.EEXIST, "it has extended attributes, which the command may keep", target)
     _check_mode(stat.S_IMODE(status.st_mode), mode, target)
+
+
+def _attributes(target: str | bytes) -> list[str]:
+    try:
+        return os.listxattr(target)
+    except OSError:  # a file system that has none
+        return []
 
 
 def check_folder(target: str, mode: int) -> None:

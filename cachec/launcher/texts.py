@@ -175,8 +175,10 @@ def alike(files: Mapping[str, str]) -> Iterator[list[str]]:
 
 def _texts(files: Mapping[str, str]) -> Iterator[tuple[str, bytes]]:
     for path in files:
-        if os.stat(path).st_size > _MAX_BYTES:
-            continue
-        with open(path, "rb") as file:
-            if not (data := file.read(4)).startswith((b"\x7fELF", b"!<ar")):
-                yield path, data + file.read()
+        with open(path, "rb", 0) as file:  # raw: most are small, and there are hundreds
+            if os.fstat(file.fileno()).st_size <= _MAX_BYTES and not _is_binary(data := file.read(1 << 16)):
+                yield path, data + file.read() if len(data) == 1 << 16 else data
+
+
+def _is_binary(data: bytes) -> bool:
+    return data.startswith((b"\x7fELF", b"!<ar"))

@@ -126,7 +126,7 @@ class Recorder:
                 return self._look_up_special(full, follow, status, kind, key)
         if self._claims:
             if self._is_own(full, follow, status):
-                return None
+                return self._look_up_links(full, follow)
             if self._is_below_own(full, follow):
                 return self.look_up(b"", _resolved(full, follow), follow, kind, is_asked)
         if known is not None:
@@ -311,6 +311,21 @@ class Recorder:
             if claim is not None and claim.effect & Effect.CREATED:
                 return _identity(claim.replaced) != _identity(_status(b"", path, False)[1])
         return False
+
+    def _look_up_links(self, full: bytes, follow: bool, most: int = _MOST_LINKS) -> Commit | None:
+        """The links that lead to what is the run's own, but for those that are its own too."""
+        if not most or full == _real_path(full, follow):
+            return None
+        commit = None
+        names = full.split(b"/")
+        for end in range(2, len(names) + follow):
+            path = b"/".join(names[:end])
+            text = _text_of_link(path)
+            if text is not None:
+                target = os.path.join(os.path.dirname(path), text)
+                links = self.look_up(b"", path, False, _STATUS), self._look_up_links(target, True, most - 1)
+                commit = _both(commit, _both(*links))
+        return commit
 
     def _is_below_own(self, full: bytes, follow: bool) -> bool:
         """Whether a path leads through a link that the run made. What it leads to need not be there."""

@@ -187,6 +187,29 @@ def test_a_folder_of_another_mode_is_left_to_the_command(launcher: Launcher) -> 
         assert launcher.last().reason.value == ("hit" if mode == 0o755 else "bypass:undescribed-effect")
 
 
+def test_a_link_to_a_folder_that_the_command_makes_counts(launcher: Launcher) -> None:
+    line = ("sh", "-c", "mkdir -p made; echo 1 > way/a.out")
+    for options in ([], ["--outputs", "made", "--outputs", "other"]):
+        for target in ("made", "first", "made"):  # by another link the second time
+            shutil.rmtree("made", ignore_errors=True)
+            Path("way").unlink(missing_ok=True)
+            os.symlink(target, "way")
+            Path("first").unlink(missing_ok=True)
+            os.symlink("made", "first")
+            launcher.run(*line, options=options)
+            assert Path("made/a.out").read_text() == "1\n"
+        Path("way").unlink()
+        os.symlink("first", "way")
+        for folder in ("made", "other"):
+            shutil.rmtree("made", ignore_errors=True)
+            os.makedirs("other", exist_ok=True)
+            Path("first").unlink()
+            os.symlink(folder, "first")
+            launcher.run(*line, options=options)
+            assert Path("other/a.out").exists() == (folder == "other")
+        Path("other/a.out").unlink()
+
+
 def test_an_output_with_a_second_name_is_left_to_the_command(launcher: Launcher) -> None:
     write("a.txt", "x\n")
     line = ("fakecc", "a.txt", "-o", "a.out")

@@ -59,6 +59,15 @@ def test_what_may_be_in_the_place_of_an_output(
     assert stat.S_IMODE(target.stat().st_mode) == mode
 
 
+def test_extended_attributes_in_the_place_of_an_output(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.write_text("old")
+    target.chmod(0o644)
+    os.setxattr(target, "user.origin", b"x")
+    with pytest.raises(OSError, match="extended attributes"):
+        restore.check_place(str(target), 0o644)
+
+
 def test_a_folder_of_another_mode(tmp_path: Path) -> None:
     os.mkdir(tmp_path / "folder", 0o700)
     restore.check_folder(str(tmp_path / "folder"), 0o700)
