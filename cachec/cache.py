@@ -63,7 +63,8 @@ class Cache:
 
     def _open(self, settings: config.Settings) -> None:
         self.settings = settings
-        self._opened = OpenedCache(self.settings)
+        with unseen():  # where the store is, no result depends on
+            self._opened = OpenedCache(self.settings)
         self.events, self.store = self._opened.events, self._opened.store
         self._engines: list[Engine] = []
         # Digests that were learned are kept when the process ends: one that only hits writes nothing before.

@@ -301,6 +301,7 @@ READ_KINDS = frozenset(
     {"weight", "file", "absent", "there", "listing", "links", "access", "status", "tool", "env", "processor", "state"}
     | {"cwd", "folder", "same", "code", "module", "distribution"}
     | {"content", "lookup", "names", "attributes", "stdin", "umask", "search"}
+    | {"source", "modules", "global", "ambient", "current", "process", "effects"}
 )
 
 
@@ -315,8 +316,12 @@ class Read(msgspec.Struct, frozen=True):
     result: the digest is of its path), of a command ``same`` (name = paths, of which some are one file), of Python
     ``code`` (see ``key.code.ran``), of a traced command ``content``, ``lookup``, ``names``, ``attributes``,
     ``stdin``, ``umask`` and ``search`` (see ``commands.traced``), ``module`` (where = one that was looked for in vain)
-    and ``distribution`` (where = its name, ``*`` for all). Paths of a stage's reads are kept from an anchor
-    (``base.anchors``). digest: of
+    and ``distribution`` (where = its name, ``*`` for all). Of an isolated stage ``source`` (where = a Python file),
+    ``modules`` (where = a folder that modules were looked for in; both see ``key.sources``), ``global`` (where = a
+    module, name = one of its globals; with ``=`` and a digest where its text makes that value, so that it holds before
+    the module is imported too), ``ambient`` (where = a plugin),
+    ``current`` (where = the current folder), ``process`` (where = a setting, see ``key.process_state``) and
+    ``effects`` (of a notebook's cells). Paths of a stage's reads are kept from an anchor (``base.anchors``). digest: of
     the content seen; of nothing (``EMPTY``) where a file was absent.
     """
 

@@ -47,13 +47,17 @@ def apply(values: Mapping[str, Any]) -> None:
             setting.write(values.get(name))
 
 
+#: The digest of a setting at its default.
+_DEFAULT: Final = digest_bytes(b"null")
+
+
 def digest(name: str) -> str:
     """The digest of one of ``COUNTED`` as it is now."""
     setting = _SETTINGS[name]
     if setting.counted is None:
         raise KeyError(name)
     value = setting.read()
-    return digest_bytes(msgspec.json.encode(None if value is None else setting.counted(value), order="sorted"))
+    return _DEFAULT if value is None else digest_bytes(msgspec.json.encode(setting.counted(value), order="sorted"))
 
 
 # --- one by one

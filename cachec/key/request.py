@@ -299,10 +299,12 @@ class Requests:
         return self.forms.now(held).digest(vars(held)[name]) if name in vars(held) else ABSENT
 
     def ambient_digest(self, plugin: str) -> str:
-        """What stands for the live settings of the library that a plugin speaks for."""
+        """What stands for the live settings of the library of a plugin; ``ABSENT`` where the plugin is not here."""
         from cachec.key import ambient  # of isolated stages
+        from cachec.key.dependencies import ABSENT
 
-        return ambient.digest(self._plugins.named(plugin))
+        found = [each for each in self._plugins.all() if each.name == plugin]
+        return ambient.digest(found[0]) if found else ABSENT
 
     def metadata(self, name: str) -> str:
         """What stands for an installed distribution as it is now."""

@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from cachec.base.hashing import FileDigests, Hasher, Memory, digest_bytes
+from cachec.base.hashing import EMPTY, FileDigests, Hasher, Memory, digest_bytes
 from cachec.base.kept import Kept
 from cachec.key import bindings, scripts
 from cachec.key.code import syntax
@@ -263,10 +263,13 @@ def read(path: str, names: Collection[str] | None, digests: FileDigests) -> Read
 
 
 def present(read: Read, digests: FileDigests) -> Digest:
-    """What the digest of a read would be now. Equal bytes are not parsed."""
-    asked = Asked(*json.loads(read.name))
+    """What the digest of a read would be now. Equal bytes are not parsed, but for an unknown digest (``EMPTY``)."""
     try:
-        if digests.of_path(read.where) == asked.raw:
+        asked = msgspec.json.decode(read.name, type=Asked)
+    except MALFORMED_JSON:
+        return ABSENT  # of another store, or damaged
+    try:
+        if digests.of_path(read.where) == asked.raw and read.digest != EMPTY:
             return read.digest
         with open(read.where, "rb") as file:
             text = file.read()
@@ -277,7 +280,11 @@ def present(read: Read, digests: FileDigests) -> Digest:
 
 def explain(read: Read, digests: FileDigests) -> str:
     """What of a read is not as it was, for people: the file, and the function or line where these can be told."""
-    asked, path = Asked(*json.loads(read.name)), read.where
+    path = read.where
+    try:
+        asked = msgspec.json.decode(read.name, type=Asked)
+    except MALFORMED_JSON:
+        return f"what was read of {path} is not known"
     try:
         with open(path, "rb") as file:
             text = file.read()
@@ -335,7 +342,10 @@ def read_of_modules(folder: str, found: Mapping[str, Sequence[str]]) -> Read:
 
 def present_modules(read: Read) -> Digest:
     """What the digest of a read of kind ``modules`` would be now."""
-    names: list[str] = msgspec.json.decode(read.name)
+    try:
+        names = msgspec.json.decode(read.name, type=list[str])
+    except MALFORMED_JSON:
+        return ABSENT  # of another store, or damaged
     return _digest_of_modules(find_modules(read.where, names, list_folder(read.where)))
 
 

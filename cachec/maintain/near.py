@@ -23,6 +23,9 @@ _OPTIONS = {
     "sources": "--source",
 }
 
+#: Kinds of reads of files that a project has.
+_SOURCES = frozenset({"file", "source"})
+
 #: How many names are offered, and how many are held against a word: each takes some 20 µs.
 _SHOWN, _LOOKED_AT = 3, 5000
 
@@ -77,7 +80,7 @@ def _names(field: str, item: Item, around: Surroundings) -> Iterator[str]:
         for manifest in () if terms is None else terms.summary.manifests:
             yield from around.weight_names(manifest)
     elif field == "sources":
-        yield from (read.where for trace in item.entry.traces for read in trace.reads if read.kind == "file")
+        yield from (read.where for trace in item.entry.traces for read in trace.reads if read.kind in _SOURCES)
 
 
 def _near(name: str, known: set[str]) -> tuple[str, ...]:

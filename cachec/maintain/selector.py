@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from cachec.base.anchors import is_anchored
 from cachec.base.texts import key_prefix
 from cachec.errors import UsageError
-from cachec.model import Digest, PartKind, Trace
+from cachec.model import BELOW_BASE, Digest, PartKind, Trace
 from cachec.store.summaries import Facts, Given
 
 if TYPE_CHECKING:
@@ -178,10 +179,11 @@ def _source(text: str, around: Surroundings) -> Match:
 
     def seen(item: Item) -> bool:
         return any(
-            read.kind in {"file", "absent", "listing", "tool", "content", "lookup", "names"}
+            read.kind in {"file", "absent", "listing", "tool", "content", "lookup", "names", "source"}
             and (
                 (where := around.place(read.where)) in places
                 or where.startswith(inside)
+                or (_is_of_a_stage(read.where) and _may_be_below(read.where.partition(":")[2], places))
                 # One by a relative name is of whichever folder it is looked at in.
                 or (not where.startswith("/") and os.path.basename(where) == base != "")
             )
@@ -190,6 +192,20 @@ def _source(text: str, around: Surroundings) -> Match:
         )
 
     return lambda item: (bool(modules) and code(item)) or given(item) or seen(item)
+
+
+def _is_of_a_stage(where: str) -> bool:
+    """Whether a path counts from a folder that only the process of a stage knows."""
+    return is_anchored(where) and not where.startswith(BELOW_BASE)
+
+
+def _may_be_below(path: str, places: Iterable[str]) -> bool:
+    """Whether a path from an unknown folder may be one of these places or below one: it shares their last names."""
+    while path:
+        if any(place.endswith("/" + path) for place in places):
+            return True
+        path = os.path.dirname(path)
+    return False
 
 
 def module_names(path: str) -> Iterator[str]:

@@ -33,7 +33,12 @@ _SYSTEM = (
 #: Kinds of reads whose ``where`` is a path, of stages and of commands.
 _PATHS = frozenset(
     {"file", "absent", "there", "listing", "links", "access", "status", "tool", "code", "cwd"}
-    | {"content", "attributes"}  # a look-up, or names, are the same on most machines: of a folder, or of nothing
+    | {
+        "content",
+        "attributes",
+        "source",
+        "current",
+    }  # a look-up, or names, are the same on most machines: of a folder, or of nothing
 )
 
 #: What says nothing against a remote.

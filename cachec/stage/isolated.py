@@ -19,6 +19,7 @@ from cachec.codecs import decode
 from cachec.commands.traced import Changed, Reads
 from cachec.errors import StageCrashed, StageTimedOut, shown
 from cachec.key import ambient, process_state
+from cachec.key.dependencies import PRESENT
 from cachec.key.tools.environment import OBEYED_NAME, variable_digest
 from cachec.model import Node, Read, Reason
 from cachec.stage.look import Look
@@ -222,14 +223,16 @@ class IsolatedRun(Run):
             self.recorder.seen(Read("process", name, "", process_state.digest(name)))
 
     def _globals(self, done: Done) -> Iterator[Read]:
-        """The globals that the code which ran names. With ``=``: the text of the module makes this value."""
+        """The globals that the code which ran names. A name with a digest: the module's text makes this value."""
         for module, names in {**done.imported, **self._table}.items():
             theirs = self._prepared.table.get(module, done.imported.get(module, {}))
             for name in done.names & names.keys():
                 digest = names[name]
                 if digest and (module, name) not in self._missing:
-                    sign = "=" if theirs.get(name) == digest and (module, name) not in self._carried else ""
-                    yield Read("global", module, sign + name, digest)
+                    if theirs.get(name) == digest and (module, name) not in self._carried:
+                        yield Read("global", module, f"{name}={digest}", PRESENT)
+                    else:
+                        yield Read("global", module, name, digest)
 
     def _is_cache(self, path: str) -> bool:
         return os.path.join(path, "").startswith(os.path.join(os.fspath(self._tools.store.folder), ""))

@@ -312,7 +312,7 @@ def describe_change(read: Read, keeps_out: str = "", change: str = "") -> str:
     verb = {
         "source": "has other code in what ran",
         "modules": "has another module of a name that was looked for",
-        "global": f"{read.name.removeprefix('=')} has another value",
+        "global": f"{read.name.partition('=')[0]} has another value",
         "ambient": "has other settings",
         "current": "is not the current folder",
         "process": "is in another state",

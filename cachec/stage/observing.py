@@ -373,10 +373,11 @@ class Observing:
     def present(self, read: Read, dependencies: Dependencies) -> str:
         """The digest that a resolved read has now."""
         if read.kind == "global":
-            name = read.name.removeprefix("=")
-            if read.where in sys.modules:
-                return self._requests.global_digest(read.where, name)
-            return read.digest if name != read.name else ABSENT  # =: as the text of the module makes it
+            name, _, made = read.name.partition("=")
+            now = self._requests.global_digest(read.where, name) if read.where in sys.modules else None
+            if not made:
+                return now or ABSENT
+            return PRESENT if now in {None, made} else ABSENT  # the text of the module makes it what it is
         if read.kind == "ambient":
             return self._requests.ambient_digest(read.where)
         if read.kind == "effects":
@@ -384,7 +385,7 @@ class Observing:
         if read.kind == "process":
             from cachec.key import process_state  # of isolated stages
 
-            return process_state.digest(read.where)
+            return process_state.digest(read.where) if read.where in process_state.COUNTED else ABSENT
         if read.kind in {"code", "module", "distribution"}:
             return self._ran.present(read, read.where)
         if read.kind == "state":

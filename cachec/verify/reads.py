@@ -44,6 +44,13 @@ _RESULTS = {
     "cwd": "path",
     "folder": "path",
     "same": "same file or not",
+    "source": "code",
+    "modules": "modules of some names",
+    "global": "global",
+    "ambient": "settings",
+    "current": "path",
+    "process": "state",
+    "effects": "code",
 }
 
 #: Kind of a read that is of no path -> what it is of.
@@ -60,11 +67,20 @@ _GROUPS = {
     "cwd": "folders whose path counts",
     "folder": "folders whose path counts",
     "same": "paths that may be one file",
+    "global": "globals of Python modules",
+    "ambient": "settings of libraries",
+    "current": "folders whose path counts",
+    "process": "state of the process",
+    "effects": "Python code that ran",
 }
 
 #: Kinds that only a call can look up again: of a command, of a stage.
 _OF_A_COMMAND = frozenset({"weight", "stdin"})
-_OF_A_STAGE = _OF_A_COMMAND | {"state", "code", "module", "distribution", "cwd", "folder", "same"}
+_OF_A_STAGE = (
+    _OF_A_COMMAND
+    | {"state", "code", "module", "distribution", "cwd", "folder", "same"}
+    | {"global", "ambient", "current", "process", "effects"}
+)
 
 _FAILED_LOOKUPS = {digest_bytes(b"-%d" % number): name for number, name in errno.errorcode.items()}
 
@@ -84,9 +100,13 @@ def place_of(read: Read) -> tuple[str, str]:
     if read.kind == "weight":
         return f"weights of {read.where}", read.name
     if read.kind in _GROUPS:
-        name = "umask" if read.kind == "umask" else read.name if read.kind in {"code", "same", "stdin"} else read.where
+        name = read.name if read.kind in {"code", "same", "stdin"} else read.where
+        if read.kind == "umask":
+            name = "umask"
+        elif read.kind == "global":
+            name = f"{read.where}.{read.name.partition('=')[0]}"
         return _GROUPS[read.kind], name.replace("\0", ", ") or "."
-    if read.kind in {"names", "listing"}:
+    if read.kind in {"names", "listing", "modules"}:
         return read.where, "."
     anchor, rest = "", read.where
     if rest.startswith(BELOW_BASE) or is_anchored(rest):

@@ -19,7 +19,6 @@ from cachec.commands.process import Ended as EndedProcess
 from cachec.commands.traced import Traced, untraced
 from cachec.store.locks import forking_to_exec
 from cachec.tracing.codec import DamagedRecord, decode
-from cachec.worker import starter
 from cachec.worker.messages import Call, Done, Failed, Output, Prepared, Setup, Start
 from cachec.worker.protocol import CannotSend, Channel, Ended
 from cachec.worker.values import Values, WeightRequest, answer_request
@@ -134,7 +133,7 @@ class _Starter:
         try:
             with forking_to_exec():
                 self._process = subprocess.Popen(
-                    starter.command_line(theirs.fileno()),
+                    _command_line(theirs.fileno()),
                     stdin=subprocess.DEVNULL,
                     stderr=subprocess.PIPE,
                     pass_fds=(theirs.fileno(),),
@@ -280,6 +279,16 @@ class _Starter:
                 with contextlib.suppress(OSError):
                     os.write(2, data)
                 self._tail = (self._tail + data.decode(errors="replace"))[-_TAIL:]
+
+
+def _command_line(control: int) -> list[str]:
+    """What starts a starter, with the flags of this interpreter. control: the descriptor of its socket."""
+    from subprocess import _args_from_interpreter_flags as flags  # type: ignore[attr-defined] # as multiprocessing does
+
+    # The folder of cachec comes first for its own imports alone: ``Start.path`` replaces the path.
+    folder = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    text = "import sys; sys.path.insert(0, sys.argv.pop(1)); from cachec.worker.starter import main; main()"
+    return [sys.executable, *flags(), "-c", text, folder, str(control)]
 
 
 def _packages() -> list[str]:

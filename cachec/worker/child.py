@@ -168,14 +168,16 @@ class Worker:
         }
 
     def _run(self, call: Call) -> Done | Failed:
-        self._store = Store(call.store.folder, call.store.namespace, fsync=call.store.fsync)
+        with unseen():
+            self._store = Store(call.store.folder, call.store.namespace, fsync=call.store.fsync)
         failed = self._carry(call)
         if failed:
             return Failed(failed)
         for module, name in call.missing:
             vars(sys.modules[module]).pop(name, None)
-        process_state.apply(call.process)
-        unset = ambient.apply(self._plugins, call.ambient)
+        with unseen():
+            process_state.apply(call.process)
+            unset = ambient.apply(self._plugins, call.ambient)
         if unset:
             return Failed(unset)
         function = _found(call.function)
@@ -184,7 +186,8 @@ class Worker:
         arguments = {name: _guarded(value, name, recorder, digests, call) for name, value in call.arguments.items()}
         self._now = self._forms.now(has_fills=False)
         before, known = self._snapshots(call), self._modules().keys()
-        watchers = [Generators().moved, *(_watched(plugin) for plugin in self._plugins.all())]
+        with unseen():
+            watchers = [Generators().moved, *(_watched(plugin) for plugin in self._plugins.all())]
         packages = self._packages().keys()
         self._imports.begin_run()
         with self._streams(call.streams):

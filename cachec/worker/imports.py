@@ -165,7 +165,11 @@ class Imports:
         """
         if not self._is_child:
             self._record_shadows()
-        modules = [sources.read_of_modules(path, folder.found) for path, folder in sorted(self._folders.items())]
+        modules = [
+            sources.read_of_modules(path, folder.found)
+            for path, folder in sorted(self._folders.items())
+            if folder.found
+        ]
         used = self.used()
         named = self._marks(memory) if any(each.names is not None for each in used) else None
         return modules + [each.read(memory, named) for each in used]

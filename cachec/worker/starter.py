@@ -30,16 +30,6 @@ _IDLE_SECONDS = 60.0
 _ROUNDS, _ROUND_SECONDS = 100, 0.005
 
 
-def command_line(control: int) -> list[str]:
-    """What starts a starter, with the flags of this interpreter. control: the descriptor of its socket."""
-    from subprocess import _args_from_interpreter_flags as flags  # type: ignore[attr-defined] # as multiprocessing does
-
-    # The folder of cachec comes first for its own imports alone: ``Start.path`` replaces the path.
-    folder = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    text = f"import sys; sys.path.insert(0, sys.argv.pop(1)); from {__name__} import main; main()"
-    return [sys.executable, *flags(), "-c", text, folder, str(control)]
-
-
 def main() -> None:
     """Make workers, one after another, as long as the caller is there."""
     fd = int(sys.argv[1])

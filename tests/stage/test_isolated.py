@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,6 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+import cachec
+from cachec.base.hashing import FileDigests
+from cachec.key import sources
+from cachec.model import READ_KINDS, Read
 
 #: Runs a script in a project of its own; returns what it printed, and the outcomes of its stages.
 Run = Callable[..., tuple[str, list[str]]]
@@ -246,3 +253,80 @@ show(g)
     printed, outcomes = run(text, env={"CACHEC_MODE": "both", "CACHEC_ISOLATED": "0"})
     assert printed == "True bypass:isolation-differs\n3\n"
     assert outcomes[0].startswith("miss:first-run")
+
+
+_KINDS = """
+import helper, decimal
+class Config:
+    width = 4
+@cache.stage
+def f(x):
+    with open("data.txt") as file:
+        text = file.read()
+    return helper.scale(x) + Config.width + len(text) + len(os.getcwd() * 0) + len(os.environ.get("EXTRA", ""))
+Config.width = 5
+show(f, 1)
+"""
+
+
+def _cachec(store: Path, *words: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    environ = {**os.environ, "CACHEC_DIR": str(store), **(env or {})}
+    command = [sys.executable, "-m", "cachec", *words]
+    return subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+
+
+def test_what_a_run_looked_up_can_be_shown_and_selected(tmp_path: Path, project: Path, run: Run) -> None:
+    (project / "helper.py").write_text("def scale(x):\n    return x * 3\n")
+    (project / "data.txt").write_text("data")
+    run(_KINDS)
+    store = tmp_path / "store"
+    (listed,) = json.loads(_cachec(store, "ls", "--json").stdout)["entries"]
+    shown = _cachec(store, "show", listed["key"], "--reads", "--check", "--full")
+    assert shown.returncode == 0, shown.stderr
+    assert {"helper.py", "data.txt", "EXTRA", "__main__.Config"} <= set(shown.stdout.split())
+    gone = _cachec(store, "invalidate", "--source", str(project / "helper.py"), "--yes")
+    assert gone.returncode == 0, gone.stderr
+    assert run(_KINDS)[1] != ["hit"]
+
+
+def test_an_entry_of_a_remote_hits_in_another_checkout(tmp_path: Path, project: Path, run: Run) -> None:
+    (project / "helper.py").write_text("def scale(x):\n    return x * 3\n")
+    (project / "data.txt").write_text("data")
+    (tmp_path / "remote").mkdir()
+    remote = {"CACHEC_REMOTE": f"file://{tmp_path}/remote"}
+    value, _ = run(_KINDS, env=remote)
+    sent = _cachec(tmp_path / "store", "push", env=remote)
+    assert sent.returncode == 0, sent.stderr
+    other = tmp_path / "elsewhere" / "other"
+    other.parent.mkdir()
+    subprocess.run(["cp", "-r", project, other], check=True)
+    again, outcomes = run(_KINDS, env={**remote, "STORE": str(tmp_path / "another store")}, folder=other)
+    assert (again, outcomes) == (value, ["hit"])
+
+
+def test_variables_that_only_cachec_reads_do_not_count(project: Path, run: Run) -> None:
+    text = "@cache.stage\ndef f(x):\n    return x\nshow(f, 1)"
+    assert run(text, env={"ONE": "1", "CACHEC_REMOTE_TOKEN": "a", "CC": "gcc"})[1] == [
+        "miss:first-run (no entry of this stage yet)"
+    ]
+    assert run(text, env={"ONE": "2", "CACHEC_REMOTE_TOKEN": "b", "CC": "clang"})[1] == ["hit"]
+
+
+def test_every_kind_of_read_has_words() -> None:
+    """Those that have none are refused from another store, and can't be shown."""
+    texts = [path.read_text() for path in Path(cachec.__file__).parent.rglob("*.py")]
+    made = {kind for text in texts for kind in re.findall(r"\bRead\(\"([a-z]+)\"", text)}
+    assert made <= READ_KINDS
+    assert "source" in made
+
+
+@pytest.mark.parametrize("name", ["", "[]", "{", '["x"]', "[1, null]", '["' + "0" * 64 + '", null, "x"]', "[" * 9000])
+@pytest.mark.parametrize("kind", ["source", "modules"])
+def test_a_damaged_read_is_no_hit_and_no_error(tmp_path: Path, kind: str, name: str) -> None:
+    (tmp_path / "a.py").write_text("x = 1\n")
+    read = Read(kind, str(tmp_path / "a.py" if kind == "source" else tmp_path), name, "0" * 64)
+    digests = FileDigests()
+    present = sources.present(read, digests) if kind == "source" else sources.present_modules(read)
+    assert present != read.digest
+    if kind == "source":
+        assert sources.explain(read, digests)
