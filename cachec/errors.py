@@ -24,6 +24,7 @@
     │       └── UnstorableValue          an object of a library's has no stored form, or may not be stored as it is
     ├── StageFailed              an isolated stage did not come to its end
     │   ├── StageCrashed             a signal, or a call of exit, ended its process
+    │   ├── StageOutOfMemory         it took more memory than it may
     │   └── StageTimedOut            it took longer than it may
     ├── ReproducerError          a reproducer is malformed, or can't be made or run here
     └── StoreFault               internal: the cache itself failed; always caught, counted and treated as a miss
@@ -198,6 +199,18 @@ class StageTimedOut(StageFailed):
     def __init__(self, stage: str, timeout: float) -> None:
         super().__init__(stage, f"did not return within {timeout:g} s, and was ended")
         self.timeout = timeout
+
+
+class StageOutOfMemory(StageFailed):
+    """An isolated stage took more memory than ``memory=`` allows, and was ended.
+
+    memory: the limit. taken: what the worker and the programs that it started had resident. Both in bytes.
+    """
+
+    def __init__(self, stage: str, memory: int, taken: int) -> None:
+        super().__init__(stage, f"took {taken} bytes of memory where memory={memory} is allowed, and was ended")
+        self.memory = memory
+        self.taken = taken
 
 
 class ReproducerError(CachecError):

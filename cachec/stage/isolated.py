@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from types import ModuleType
 from typing import Any
 
@@ -15,12 +15,14 @@ from cachec.base.distributions import Distributions
 from cachec.base.installed import Installed
 from cachec.base.paths import is_below
 from cachec.base.unseen import unseen
+from cachec.base.waiting import Waiter
 from cachec.codecs import decode
 from cachec.commands.traced import Changed, Reads
-from cachec.errors import StageCrashed, StageTimedOut, shown
+from cachec.errors import StageCrashed, StageOutOfMemory, StageTimedOut, shown
 from cachec.key import ambient, process_state
 from cachec.key.tools.environment import OBEYED_NAME, variable_digest
 from cachec.model import Node, Read, Reason
+from cachec.stage.bracket import Bracket
 from cachec.stage.look import Look
 from cachec.stage.run import Finished, Run
 from cachec.stage.verify import difference
@@ -36,6 +38,17 @@ _DECODE = msgspec.json.Decoder(Node).decode
 _READ = Kind.CONTENT | Kind.EXECUTED
 
 
+class _Unseen(AbstractContextManager[None]):
+    """``unseen``, to be entered again for each step of a coroutine."""
+
+    def __enter__(self) -> None:
+        self._entered = unseen()
+        self._entered.__enter__()
+
+    def __exit__(self, *raised: Any) -> None:
+        self._entered.__exit__(*raised)
+
+
 class Fallback(Exception):
     """The stage has to run in the caller's process; the message says why."""
 
@@ -46,27 +59,28 @@ class IsolatedRun(Run):
     Use ``execute``, then ``finish`` or ``abandon``.
     """
 
-    def execute(self, *, timeout: float | None) -> Done:
-        """Run the stage, and record what it looked up. Raises Fallback, StageCrashed, StageTimedOut, OSError."""
+    async def execute(self, waiter: Waiter, limits: caller.Limits) -> Done:
+        """Run the stage, and record what it looked up.
+
+        Raises Fallback, StageCrashed, StageTimedOut, StageOutOfMemory, OSError.
+        """
         known = self._tools.fallbacks.get(self._request.digest)
         if known is not None:
             raise Fallback(known)
         try:
-            with unseen():
-                return self._executed(timeout)
+            done: Done = await Bracket((_Unseen(),)).steps(self._executed(waiter, limits))
         except Fallback as fallback:
             self._tools.fallbacks[self._request.digest] = str(fallback)
             raise
+        return done
 
-    def _executed(self, timeout: float | None) -> Done:
+    async def _executed(self, waiter: Waiter, limits: caller.Limits) -> Done:
         self._installed = Installed()
         self._modules = self._project_modules()
-        self._values = Values(self._tools.plugins)
         try:
-            main = main_of(self._installed.is_project)
+            self._main = main = main_of(self._installed.is_project)
         except ReplayError as error:
             raise Fallback(str(error)) from error
-        self._main = main
         setup = Setup(
             folder=os.getcwd(),
             path=[os.path.abspath(path) if path else os.getcwd() for path in sys.path],
@@ -75,15 +89,17 @@ class IsolatedRun(Run):
             main=main,
             values={} if main is None else self._needed(main),
         )
-        run = partial(self._tools.starters.run, setup, self._call, timeout=timeout)
         try:
-            ran = run(self._values)
+            ran = await self._ran(setup, waiter, limits)
             if ran.done is not None and ran.done.moved and ran.done.new_packages:
                 # Importing a package may draw random numbers: seen once it is imported before.
-                self._values = Values(self._tools.plugins)
-                ran = run(self._values, packages=ran.done.new_packages)
+                ran = await self._ran(setup, waiter, limits, ran.done.new_packages)
         except caller.TimedOut as error:
-            raise StageTimedOut(self._stage.options.name, timeout or 0.0) from error
+            raise StageTimedOut(self._stage.options.name, limits.seconds or 0.0) from error
+        except caller.OutOfMemory as error:
+            raise StageOutOfMemory(self._stage.options.name, limits.memory or 0, error.resident) from error
+        except OSError as error:
+            raise Fallback(f"no process can be started: {error}") from error
         if ran.failed:
             raise Fallback(ran.failed)
         if ran.done is None:
@@ -92,6 +108,13 @@ class IsolatedRun(Run):
             raise Fallback(ran.done.changed)
         self._record(ran)
         return ran.done
+
+    async def _ran(
+        self, setup: Setup, waiter: Waiter, limits: caller.Limits, packages: Sequence[str] = ()
+    ) -> caller.RunResult:
+        self._values = Values(self._tools.plugins)
+        run = self._tools.starters.run
+        return await run(setup, self._call, self._values, waiter=waiter, limits=limits, packages=packages)
 
     # --- what the worker is given
 
