@@ -130,7 +130,7 @@ class Calls:
                 task.end(GeneratorExit())
 
     def _words(self, seconds: float) -> str:
-        done = sum(task.pause is None for task in self._tasks)
+        done = sum(task.answer is not None for task in self._tasks)
         return f"{self._name}: {done} of {len(self._tasks)}, {len(self._running)} running, {period(seconds)}"
 
 

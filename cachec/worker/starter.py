@@ -122,6 +122,8 @@ def _supervise(fds: Sequence[int], caller: int, common: Common) -> None:
     readers = dict.fromkeys((control.fileno(), caller), _end_all)
     accesses = trace_call(partial(_work, worker, common, os.getpid()), readers)
     worker.close()
+    if accesses.returncode != 0:  # it has not ended by itself, so what it has started has not either
+        _end_all()
     with open(report, "wb") as file:
         file.write(encode(accesses))
     os.close(2)  # the caller waits for the end of it
@@ -150,7 +152,7 @@ def _load(packages: Sequence[str], common: Common) -> None:
 
 
 def _end_all() -> bool:
-    """Kill the worker with all that it has started, as the caller has ended."""
+    """Kill the worker with all that it has started."""
     for _ in range(_ROUNDS):
         if not kill_traced():
             break
