@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 
 from cachec.base.distributions import Distributions
-from cachec.base.installed import Installed
 from cachec.base.paths import is_below
 from cachec.base.unseen import unseen
 from cachec.base.waiting import Waiter
@@ -75,7 +74,7 @@ class IsolatedRun(Run):
         return done
 
     async def _executed(self, waiter: Waiter, limits: caller.Limits) -> Done:
-        self._installed = Installed()
+        self._installed = self._tools.installed()
         self._modules = self._project_modules()
         try:
             self._main = main = main_of(self._installed.is_project)
@@ -124,10 +123,13 @@ class IsolatedRun(Run):
         for name, module in list(sys.modules.items()):
             file = getattr(module, "__file__", None) if isinstance(module, ModuleType) else None
             if (name == "__main__" and file is None) or (
-                isinstance(file, str) and self._installed.is_project(os.path.abspath(file)) and name != "__mp_main__"
+                isinstance(file, str) and self._is_project(file) and name != "__mp_main__"
             ):
                 found[name] = module
         return found
+
+    def _is_project(self, file: str) -> bool:
+        return self._installed.is_project(file if file.startswith("/") else os.path.abspath(file))
 
     def _needed(self, main: MainModule) -> dict[str, Any]:
         """The globals of ``__main__`` that its definitions need when they are made."""

@@ -332,16 +332,21 @@ def _relay(source: int, tail: list[str]) -> None:
 
 def _packages() -> list[str]:
     """The installed packages that this process has imported, in that order; but for what has threads or a main module
-    of its own."""
+    of its own. The modules of cachec that a stage needs are among them."""
     installed = Installed()
     found: dict[str, None] = {}
     for name, module in list(sys.modules.items()):
         first = name.partition(".")[0]
         file = getattr(module, "__file__", None)
-        if isinstance(file, str) and installed.is_package(file) and first not in _NOT_AHEAD:
+        if first == "cachec" and ".".join(name.split(".")[:2]) not in _NOT_AHEAD:
+            found.setdefault(name)
+        elif isinstance(file, str) and installed.is_package(file) and first not in _NOT_AHEAD:
             found.setdefault(first)
     return list(found)
 
 
 #: Packages that are not imported ahead: they look into the program that runs.
-_NOT_AHEAD = frozenset({"IPython", "_pytest", "coverage", "ipykernel", "pytest", "pytest_timeout", "xdist"})
+_NOT_AHEAD = frozenset(
+    {"IPython", "_pytest", "coverage", "ipykernel", "pytest", "pytest_timeout", "xdist"}
+    | {"cachec.__main__", "cachec.cli", "cachec.pytest_plugin", "cachec.testing", "cachec.warm"}
+)

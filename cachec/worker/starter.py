@@ -61,7 +61,7 @@ class _Starter:
             raise Ended
         self._idle_seconds = start.idle_seconds
         sys.path[:] = start.path
-        _load(start.packages, self._common)
+        _load(["tomllib", *start.packages], self._common)  # each cache that is opened reads its settings
         self._supervisors: set[int] = set()
         #: Gets a byte when a child has ended.
         self._woken, waking = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
