@@ -36,9 +36,12 @@ A failing stage or compiler raises its own exception, never one of these.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import copyreg
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from cachec.model import Fault
 
 
@@ -166,11 +169,22 @@ class UnusableHere(PluginError):
 
 
 class StageFailed(CachecError):
-    """An isolated stage did not come to its end. stage: its name."""
+    """An isolated stage did not come to its end. stage: its name. reproducer: the path of one, where the setting
+    ``repro_dir`` asks for it."""
 
     def __init__(self, stage: str, words: str) -> None:
         super().__init__(f"stage {stage} {words}")
         self.stage = stage
+        self.reproducer: Path | None = None
+
+    def __str__(self) -> str:
+        if self.reproducer is None:
+            return f"{super().__str__()}\nCACHEC_REPRO_DIR=FOLDER has a reproducer written"
+        return f"{super().__str__()}\nto run it again: cachec repro run --run-code {self.reproducer}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Out of a process pool too, where the arguments are not those of ``__init__``."""
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__
 
 
 class StageCrashed(StageFailed):
@@ -188,7 +202,7 @@ class StageCrashed(StageFailed):
         else:
             how = f"ended its process with exit code {returncode}"
         tail = f"; the end of its standard error:\n{stderr}" if stderr else ""
-        super().__init__(stage, f"{how} before it returned{tail}")
+        super().__init__(stage, f"{how} before it returned{tail}".rstrip())
         self.returncode = returncode
         self.stderr = stderr
 

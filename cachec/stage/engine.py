@@ -17,7 +17,15 @@ from cachec.base.uncached import uncached
 from cachec.base.unseen import unseen
 from cachec.base.waiting import Blocking, InLoop, Waiter
 from cachec.config import Settings
-from cachec.errors import CacheMissError, StoreFault, Uncacheable, UnresolvedCode, UnstorableResult, UsageError
+from cachec.errors import (
+    CacheMissError,
+    StageFailed,
+    StoreFault,
+    Uncacheable,
+    UnresolvedCode,
+    UnstorableResult,
+    UsageError,
+)
 from cachec.events import EventLog
 from cachec.key.binding import Binding
 from cachec.model import Fault, Fetched, Mode, Outcome, Reason, Trace
@@ -557,4 +565,6 @@ def _leave_reproducer(call: Call, run: Run, error: Exception) -> None:
     except Exception as problem:  # noqa: BLE001 - told, and less than what is on its way to the caller
         events.note_reproducer(f"no reproducer of the failure could be written: {problem}")
     else:
+        if isinstance(error, StageFailed):
+            error.reproducer = path
         events.note_reproducer(f"a reproducer of the failure is in {path}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 
@@ -223,3 +224,29 @@ except cachec.StageCrashed as error:
     print("SIGABRT" in str(error), error.stderr.endswith("the last words"))
 """
     assert run(text) == ["True True"]
+
+
+def test_a_crash_leaves_a_reproducer_and_names_it(run: Run) -> None:
+    text = """
+@cache.stage(isolated=True)
+def f(n):
+    os.abort()
+for folder in "", os.path.join(HERE, "repros"):
+    os.environ["CACHEC_REPRO_DIR"] = folder
+    stage = cachec.Cache(os.path.join(HERE, "store"), log="off").stage(isolated=True)(f.__wrapped__)
+    try:
+        stage(1)
+    except cachec.StageCrashed as error:
+        print(error.reproducer is not None and error.reproducer.exists(), str(error).splitlines()[-1].split()[0])
+"""
+    assert run(text) == ["False CACHEC_REPRO_DIR=FOLDER", "True to"]
+
+
+def test_what_ended_a_stage_can_leave_a_pool() -> None:
+    for error in (
+        cachec.StageCrashed("f", -11, "words"),
+        cachec.StageTimedOut("f", 1.5),
+        cachec.StageOutOfMemory("f", 100, 200),
+    ):
+        copy = pickle.loads(pickle.dumps(error))
+        assert (type(copy), str(copy), vars(copy)) == (type(error), str(error), vars(error))
