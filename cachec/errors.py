@@ -184,7 +184,7 @@ class StageFailed(CachecError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Out of a process pool too, where the arguments are not those of ``__init__``."""
-        return copyreg.__newobj__, (type(self), *self.args), self.__dict__
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
 class StageCrashed(StageFailed):

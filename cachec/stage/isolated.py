@@ -76,6 +76,10 @@ class IsolatedRun(Run):
     async def _executed(self, waiter: Waiter, limits: caller.Limits) -> Done:
         self._installed = self._tools.installed()
         self._modules = self._project_modules()
+        # Before the starter: what a plugin imports for it may set variables of the environment.
+        self._table = self._tools.requests.forms.table(self._modules)
+        self._ambient = ambient.snapshot(self._tools.plugins)
+        self._process = process_state.snapshot()
         try:
             self._main = main = main_of(self._installed.is_project)
         except ReplayError as error:
@@ -147,8 +151,7 @@ class IsolatedRun(Run):
     def _call(self, prepared: Prepared) -> Call:
         """What is to be run, once it is known what the worker has imported."""
         forms = self._tools.requests.forms
-        table = forms.table(self._modules)
-        self._table, self._prepared = table, prepared
+        table, self._prepared = self._table, prepared
         carried: dict[str, dict[str, Carried]] = {}
         missing: list[tuple[str, str]] = []
         replayed = set()
@@ -182,8 +185,8 @@ class IsolatedRun(Run):
             arguments=dict(self._given),
             carried=carried,
             missing=tuple(missing),
-            process=process_state.snapshot(),
-            ambient=ambient.snapshot(self._tools.plugins),
+            process=self._process,
+            ambient=self._ambient,
             streams=(_is_replaced("stdout"), _is_replaced("stderr")),
             store=StoreOptions(os.fspath(store.folder), store.namespace, store.fsync),
             per_rank=options.per_rank,

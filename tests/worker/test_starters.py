@@ -248,5 +248,5 @@ def test_what_ended_a_stage_can_leave_a_pool() -> None:
         cachec.StageTimedOut("f", 1.5),
         cachec.StageOutOfMemory("f", 100, 200),
     ):
-        copy = pickle.loads(pickle.dumps(error))
+        copy = pickle.loads(pickle.dumps(error))  # noqa: S301 - of this test
         assert (type(copy), str(copy), vars(copy)) == (type(error), str(error), vars(error))
