@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import os
 import weakref
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 
@@ -121,6 +121,7 @@ class Cache:
         lock_timeout: float | None = None,
         isolated: bool | None = None,
         timeout: float | None = None,
+        memory: int | str | None = None,
     ) -> Callable[[Callable[P, R]], Stage[P, R]]: ...
 
     def stage(
@@ -142,6 +143,7 @@ class Cache:
         lock_timeout: float | None = None,
         isolated: bool | None = None,
         timeout: float | None = None,
+        memory: int | str | None = None,
     ) -> Any:
         """Make a function a stage: ``@cache.stage`` or ``@cache.stage(tools=["jaxlib"])``.
 
@@ -152,7 +154,7 @@ class Cache:
         per_rank: put the rank of sharded weights in it. deterministic: False where two runs may differ in bytes (mode
         ``verify`` then compares numerically). tags: for selecting entries later. mode, lock_timeout: as the settings,
         for this stage alone. isolated: run misses in a process of their own; by default as the setting. timeout:
-        seconds that such a run may take.
+        seconds that such a run may take. memory: bytes, or "8GB", that its process may take, with what it starts.
 
         Raises UnsupportedFunction for what is no function that was defined with def (a ``functools.partial``, a bound
         method, a class, a descriptor, ...) and for a generator, UsageError for an unknown name in ``ignore``.
@@ -194,6 +196,7 @@ class Cache:
                 tags=tuple(tags),
                 isolated=self._isolates(own) if isolated is None else isolated,
                 timeout=timeout,
+                memory=_memory(memory),
             )
             return Stage(self._engine, wrapped, options, mode=own, lock_timeout=lock_timeout)
 
@@ -268,6 +271,20 @@ class Cache:
         """Call a stage; returns its result and the outcome of the call."""
         return stage.call(*args, **kwargs)
 
+    def map(self, stage: Callable[..., R], inputs: Iterable[Any], /, *, jobs: int | None = None) -> list[R]:
+        """Call a stage with each of the inputs, its one argument; returns the results in that order.
+
+        Hits are answered at once. Misses of an isolated stage run at the same time, up to ``jobs`` of them, by default
+        one for each usable processor; equal inputs run once. Misses of another stage, and what can't be isolated, run
+        one after another. stage: the stage, or a ``functools.partial`` of it that gives the other arguments.
+
+        Where inputs raise, what the first of them raises is raised: once the runs that had begun have ended, and no
+        other has begun. Ctrl-C ends them at once. Raises UsageError for an ``async def`` stage, and for no stage.
+        """
+        from cachec.stage.together import map_stage  # by whoever calls it
+
+        return map_stage(stage, inputs, jobs)
+
     def close(self) -> None:
         """Close files and database connections. The cache opens them again when it is used again."""
         self.store.close()
@@ -294,6 +311,17 @@ def _check_depends(depends: Sequence[object]) -> None:
                 f"depends[{number}] is a {type(item).__name__}; give a path (str or Path), a function, a class or a "
                 "module, each as an item of its own"
             )
+
+
+def _memory(given: int | str | None) -> int | None:
+    """The limit in bytes. Raises UsageError for what is no size."""
+    try:
+        size = config.parse_size(given) if isinstance(given, str) else given
+    except ValueError:
+        size = 0
+    if size is not None and size <= 0:
+        raise UsageError(f"memory={given!r} is not accepted; give a number of bytes, or a size such as '8GB'")
+    return size
 
 
 def _check_name(name: str) -> None:

@@ -24,6 +24,7 @@
     │       └── UnstorableValue          an object of a library's has no stored form, or may not be stored as it is
     ├── StageFailed              an isolated stage did not come to its end
     │   ├── StageCrashed             a signal, or a call of exit, ended its process
+    │   ├── StageOutOfMemory         it took more memory than it may
     │   └── StageTimedOut            it took longer than it may
     ├── ReproducerError          a reproducer is malformed, or can't be made or run here
     └── StoreFault               internal: the cache itself failed; always caught, counted and treated as a miss
@@ -35,9 +36,12 @@ A failing stage or compiler raises its own exception, never one of these.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import copyreg
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from cachec.model import Fault
 
 
@@ -165,11 +169,22 @@ class UnusableHere(PluginError):
 
 
 class StageFailed(CachecError):
-    """An isolated stage did not come to its end. stage: its name."""
+    """An isolated stage did not come to its end. stage: its name. reproducer: the path of one, where the setting
+    ``repro_dir`` asks for it."""
 
     def __init__(self, stage: str, words: str) -> None:
         super().__init__(f"stage {stage} {words}")
         self.stage = stage
+        self.reproducer: Path | None = None
+
+    def __str__(self) -> str:
+        if self.reproducer is None:
+            return f"{super().__str__()}\nCACHEC_REPRO_DIR=FOLDER has a reproducer written"
+        return f"{super().__str__()}\nto run it again: cachec repro run --run-code {self.reproducer}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Out of a process pool too, where the arguments are not those of ``__init__``."""
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
 class StageCrashed(StageFailed):
@@ -187,7 +202,7 @@ class StageCrashed(StageFailed):
         else:
             how = f"ended its process with exit code {returncode}"
         tail = f"; the end of its standard error:\n{stderr}" if stderr else ""
-        super().__init__(stage, f"{how} before it returned{tail}")
+        super().__init__(stage, f"{how} before it returned{tail}".rstrip())
         self.returncode = returncode
         self.stderr = stderr
 
@@ -198,6 +213,18 @@ class StageTimedOut(StageFailed):
     def __init__(self, stage: str, timeout: float) -> None:
         super().__init__(stage, f"did not return within {timeout:g} s, and was ended")
         self.timeout = timeout
+
+
+class StageOutOfMemory(StageFailed):
+    """An isolated stage took more memory than ``memory=`` allows, and was ended.
+
+    memory: the limit. taken: what the worker and the programs that it started had resident. Both in bytes.
+    """
+
+    def __init__(self, stage: str, memory: int, taken: int) -> None:
+        super().__init__(stage, f"took {taken} bytes of memory where memory={memory} is allowed, and was ended")
+        self.memory = memory
+        self.taken = taken
 
 
 class ReproducerError(CachecError):

@@ -18,6 +18,7 @@ class Installed:
     def __init__(self) -> None:
         self._packages = _prefixes(_packages())
         self._library = _prefixes([*_library(), *_own()])
+        self._projects: dict[str, bool] = {}
 
     def holds(self, path: str) -> bool:
         """Whether an absolute path is one of these folders, or below one."""
@@ -32,8 +33,11 @@ class Installed:
         return path.startswith(self._packages)
 
     def is_project(self, path: str) -> bool:
-        """Whether the file of a module is the project's."""
-        return path.startswith("/") and not self.holds(path)
+        """Whether the file of a module is the project's. Remembered: each run asks of all modules."""
+        known = self._projects.get(path)
+        if known is None:
+            known = self._projects[path] = path.startswith("/") and not self.holds(path)
+        return known
 
 
 def _packages() -> Iterator[str]:

@@ -30,6 +30,7 @@ class StageOptions(msgspec.Struct, frozen=True, dict=True):
     tags: tuple[str, ...] = ()
     isolated: bool = False
     timeout: float | None = None
+    memory: int | None = None
 
     @cached_property
     def depends_on_code(self) -> tuple[object, ...]:

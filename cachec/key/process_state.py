@@ -22,6 +22,7 @@ import msgspec
 from cachec.base.hashing import digest_bytes
 from cachec.base.lookups import umask
 from cachec.base.texts import module_of
+from cachec.base.unseen import unseen
 
 __all__ = ["COUNTED", "apply", "digest", "snapshot"]
 
@@ -42,9 +43,10 @@ def snapshot() -> dict[str, Any]:
 
 def apply(values: Mapping[str, Any]) -> None:
     """Bring this process to what ``snapshot`` returned in another. Raises what the setters raise."""
-    for name, setting in _SETTINGS.items():
-        if setting.read() != values.get(name):
-            setting.write(values.get(name))
+    with unseen():  # what the arguments and the current folder are is asked here, and not by the stage
+        for name, setting in _SETTINGS.items():
+            if setting.read() != values.get(name):
+                setting.write(values.get(name))
 
 
 #: The digest of a setting at its default.

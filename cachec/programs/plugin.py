@@ -72,6 +72,14 @@ class Plugin:
     types: tuple[str, ...] = ()
     #: Those of them that have no pickle: they go to another process by ``encode`` and ``decode``.
     sent: tuple[str, ...] = ()
+    #: ``module.qualname`` of what goes to another process by ``reduce``, so that its data is not copied.
+    reduced: tuple[str, ...] = ()
+
+    def reduce(self, value: Any) -> Any:
+        """As ``object.__reduce__``: an importable function and its arguments, the data as an array of numpy, which is
+        sent as it lies in memory. NotImplemented for a value that is sent as it pickles itself.
+        """
+        raise self._refusal("reduce", value)
 
     def ambient(self) -> Mapping[str, str]:
         """Live library state that changes results, by name; the same whether or not the library is imported yet.

@@ -48,8 +48,8 @@ class Stage(Generic[P, R]):
         self.mode = mode
         self.lock_timeout = lock_timeout
         self.binding = Binding(plain)
-        self._engine = engine
-        self._asynchronous = bool(plain.__code__.co_flags & _COROUTINE)
+        self.engine = engine
+        self.is_asynchronous = bool(plain.__code__.co_flags & _COROUTINE)
         self._before: tuple[Any, ...] = ()
 
     def __get__(self, instance: Any, owner: type | None = None) -> Stage[..., R]:
@@ -67,23 +67,23 @@ class Stage(Generic[P, R]):
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """The function's result: from the cache where its key and what it read are unchanged."""
-        if self._asynchronous:
+        if self.is_asynchronous:
             return cast("R", self._call_async(args, kwargs))
-        result: R = self._engine.call(self, (*self._before, *args), kwargs).value
+        result: R = self.engine.call(self, (*self._before, *args), kwargs).value
         return result
 
     async def _call_async(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return (await self._engine.call_async(self, (*self._before, *args), kwargs)).value
+        return (await self.engine.call_async(self, (*self._before, *args), kwargs)).value
 
     async def _both_async(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Outcome]:
-        answer = await self._engine.call_async(self, (*self._before, *args), kwargs)
+        answer = await self.engine.call_async(self, (*self._before, *args), kwargs)
         return answer.value, answer.outcome
 
     def call(self, /, *args: P.args, **kwargs: P.kwargs) -> tuple[R, Outcome]:
         """The result and how the call ended; for an ``async def`` stage an awaitable of both."""
-        if self._asynchronous:
+        if self.is_asynchronous:
             return cast("tuple[R, Outcome]", self._both_async(args, kwargs))
-        answer = self._engine.call(self, (*self._before, *args), kwargs)
+        answer = self.engine.call(self, (*self._before, *args), kwargs)
         return answer.value, answer.outcome
 
     def check(self, /, *args: P.args, **kwargs: P.kwargs) -> Outcome:
@@ -91,7 +91,7 @@ class Stage(Generic[P, R]):
 
         Nothing is run, decoded, stored or counted; a call that can't be keyed ends with ``error:usage``. Raises
         TypeError for arguments that the function does not take."""
-        return self._engine.check(self, (*self._before, *args), kwargs)
+        return self.engine.check(self, (*self._before, *args), kwargs)
 
     def why(self, /, *args: P.args, **kwargs: P.kwargs) -> str:
         """The same in words."""
@@ -105,7 +105,7 @@ class Stage(Generic[P, R]):
 
     def invalidate(self, /, *args: P.args, **kwargs: P.kwargs) -> bool:
         """Forget what is stored for a call; whether there was anything."""
-        return self._engine.tools.store.invalidate(self._request(args, kwargs).digest)
+        return self.engine.tools.store.invalidate(self._request(args, kwargs).digest)
 
     def uncached(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function itself: no key, no store, nothing counted."""
@@ -113,7 +113,7 @@ class Stage(Generic[P, R]):
 
     def _request(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         arguments = self.binding.bind((*self._before, *args), kwargs)
-        return self._engine.tools.requests.request(self, arguments)
+        return self.engine.tools.requests.request(self, arguments)
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         """By name, as a function: so that a stage can be given to worker processes."""

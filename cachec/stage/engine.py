@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,8 +15,17 @@ from cachec import recording
 from cachec.base import fsio, oversight
 from cachec.base.uncached import uncached
 from cachec.base.unseen import unseen
+from cachec.base.waiting import Blocking, InLoop, Waiter
 from cachec.config import Settings
-from cachec.errors import CacheMissError, StoreFault, Uncacheable, UnresolvedCode, UnstorableResult, UsageError
+from cachec.errors import (
+    CacheMissError,
+    StageFailed,
+    StoreFault,
+    Uncacheable,
+    UnresolvedCode,
+    UnstorableResult,
+    UsageError,
+)
 from cachec.events import EventLog
 from cachec.key.binding import Binding
 from cachec.model import Fault, Fetched, Mode, Outcome, Reason, Trace
@@ -60,11 +69,12 @@ class Call:
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
         *,
-        asynchronous: bool = False,
+        waiter: Waiter | None = None,
+        shows_progress: bool = True,
         on_hit: Callable[[Any], None] | None = None,
     ) -> None:
-        """asynchronous: whether the stage gives an awaitable, and waiting for a lock lets others go on. on_hit: takes
-        the value of a hit, which is one only where that raises nothing."""
+        """waiter: how it waits; None: it blocks the thread. shows_progress: whether a person sees the run by itself.
+        on_hit: takes the value of a hit, which is one only where that raises nothing."""
         self.engine = engine
         self.stage = stage
         self.started = time.perf_counter()
@@ -72,7 +82,8 @@ class Call:
         self.mode = oversight.current().mode_in(engine.settings.store_folder) or own
         self.binding: Binding = stage.binding
         self.arguments = self.binding.bind(args, kwargs)
-        self.asynchronous = asynchronous
+        self.waiter: Waiter = Blocking() if waiter is None else waiter
+        self._shows_progress = shows_progress
         self._on_hit = on_hit
         self.stopped: StopIteration | None = None
         self.without: tuple[Reason, str] = (Reason.KEY_UNREADABLE, "")
@@ -173,14 +184,13 @@ class Call:
 
     def progress(self, look: Look) -> AbstractContextManager[None]:
         """Around the run after ``look``: what a person sees of it, where there is one who looks."""
-        if self.engine.settings.progress == "off" or self.engine.settings.log == "off" or _computing.get():
+        if not self._shows_progress or _computing.get():
             return nullcontext()  # around a stage in a stage there is one already
-        from cachec.stage.progress import Progress, way_to_show  # on a miss only
+        from cachec.stage.progress import run_words  # on a miss only
 
-        way = way_to_show(self.engine.events.note_running, os.environ)
-        if way is None:
-            return nullcontext()
-        return Progress(*way, self.stage.options.name, self.engine.tools.looker.last_time(self.keyed, look))
+        return self.engine.progress(
+            lambda: run_words(self.stage.options.name, self.engine.tools.looker.last_time(self.keyed, look))
+        )
 
     def note(self, fault: StoreFault) -> None:
         """Count what failed in the cache meanwhile."""
@@ -247,21 +257,13 @@ class Engine:
     ) -> Answer:
         """Answer one call of a synchronous stage. on_hit: as of ``Call``."""
         call = Call(self, stage, args, kwargs, on_hit=on_hit)
-        answering = self._answer(call)
-        try:
-            answering.send(None)
-        except StopIteration as stop:
-            answer: Answer = stop.value
-            return answer
-        except RuntimeError:
-            if call.stopped is None:
-                raise
-        assert call.stopped is not None, "a synchronous stage was suspended"
-        raise call.stopped  # the stage's own, which a coroutine can't raise
+        answer = step(call, self.answer(call))
+        assert isinstance(answer, Answer), "a synchronous stage was suspended"
+        return answer
 
     async def call_async(self, stage: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Answer:
         """Answer one call of an ``async def`` stage."""
-        return await self._answer(Call(self, stage, args, kwargs, asynchronous=True))
+        return await self.answer(Call(self, stage, args, kwargs, waiter=InLoop()))
 
     def check(self, stage: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Outcome:
         """What a call would do, without running or counting anything."""
@@ -272,9 +274,20 @@ class Engine:
         remotes = () if self.remotes is None else self.remotes.all
         return mode not in {Mode.READ_ONLY, Mode.REFRESH} and any(remote.address.is_read for remote in remotes)
 
+    def progress(self, words: Callable[[], Callable[[float], str]]) -> AbstractContextManager[None]:
+        """Around runs: what a person sees of them, where there is one who looks. words: makes what is said after so
+        many seconds."""
+        if self.settings.progress == "off" or self.settings.log == "off":
+            return nullcontext()
+        from cachec.stage.progress import Progress, way_to_show  # on a miss only
+
+        way = way_to_show(self.events.note_running, os.environ)
+        return nullcontext() if way is None else Progress(*way, words())
+
     # --- the decision
 
-    async def _answer(self, call: Call) -> Answer:
+    async def answer(self, call: Call) -> Answer:
+        """Answer a call. Whoever takes this on by hand does so by ``step``."""
         if call.mode is Mode.OFF:
             return Answer(await _plain_result(call), call.outcome(Reason.MODE_OFF))
         look = call.look()
@@ -282,10 +295,11 @@ class Engine:
             if call.mode is Mode.REQUIRE:
                 raise _required(call, None)
             return await _unkeyed(call)
+        if look.trace is not None and call.mode not in {Mode.REFRESH, Mode.VERIFY}:
+            return call.hit(look)
+        await call.waiter.turn()
         if look.trace is not None and call.mode is Mode.VERIFY:
             return await self._verify(call, look)
-        if look.trace is not None and call.mode is not Mode.REFRESH:
-            return call.hit(look)
         if call.mode is Mode.REQUIRE and self.remotes is None:
             raise _required(call, look)
         if call.mode is Mode.READ_ONLY:
@@ -325,12 +339,7 @@ class Engine:
                 keyed.digest, lambda place: looker.present_of_other(place, keyed), call.stage.options.name
             )
 
-        if call.asynchronous:
-            import asyncio  # whoever awaits this has it
-
-            asked = await asyncio.to_thread(fetch)
-        else:
-            asked = fetch()
+        asked = await call.waiter.result_of(fetch)
         call.fetched = asked.fetched
         return asked
 
@@ -354,11 +363,13 @@ class Engine:
     async def _run_isolated(self, call: Call, run: Any, look: Look, why: tuple[Reason, str], *, store: bool) -> Answer:
         """Run the stage in a process of its own, or here where that can't be done."""
         from cachec.stage.isolated import Fallback
+        from cachec.worker.caller import Limits
 
         token = _computing.set(_computing.get() | {call.keyed.digest})
         try:
             with call.progress(look):
-                done = await _in_worker(call, run)
+                options = call.stage.options
+                done = await run.execute(call.waiter, Limits(options.timeout, options.memory))
         except Fallback as fallback:
             return await _in_process(call, run, str(fallback))
         except BaseException as error:
@@ -417,7 +428,7 @@ class Engine:
                     self.events.note_waiting(lock.holder(), waited)
                     lock.note_wait(waited)
                     tell_at = max(2 * waited, _TELL_SECONDS)
-                await _pause(call, min(pause, max(timeout - waited, 0.0)))
+                await call.waiter.sleep(min(pause, max(timeout - waited, 0.0)))
                 pause = min(pause * 2, _POLL_SECONDS[1])
         except StoreFault as fault:
             call.note(fault)
@@ -425,20 +436,23 @@ class Engine:
         return lock
 
 
+def step(call: Call, answering: Coroutine[Any, Any, Answer]) -> Any:
+    """Take a call on, to its answer or to what it yields because it waits. Raises what the stage raises."""
+    try:
+        return answering.send(None)
+    except StopIteration as stop:
+        return stop.value
+    except RuntimeError:
+        if call.stopped is None:
+            raise
+    raise call.stopped  # the stage's own, which a coroutine can't raise
+
+
 def _waits_for_us(holder: int) -> bool:
     """Whether a lock is held by a process that runs this one, as a command say."""
     from cachec.store.locks import is_ancestor  # for who waits alone
 
     return holder != os.getpid() and is_ancestor(holder)
-
-
-async def _pause(call: Call, seconds: float) -> None:
-    if call.asynchronous:
-        import asyncio  # slow to import, and whoever awaits this has it
-
-        await asyncio.sleep(seconds)
-    else:
-        time.sleep(seconds)
 
 
 async def _result(call: Call, arguments: Mapping[str, Any], bracket: Bracket) -> Any:
@@ -449,7 +463,7 @@ async def _result(call: Call, arguments: Mapping[str, Any], bracket: Bracket) ->
     except StopIteration as error:
         call.stopped = error  # Python makes a RuntimeError of it on its way out of a coroutine
         raise
-    return await bracket.steps(result) if call.asynchronous else result
+    return await bracket.steps(result) if isinstance(call.waiter, InLoop) else result
 
 
 def _reason_of(error: Uncacheable) -> Reason:
@@ -462,15 +476,6 @@ async def _plain_result(call: Call) -> Any:
     """The same, where nothing is looked at beside it."""
     with uncached():
         return await _result(call, call.arguments, Bracket(()))
-
-
-async def _in_worker(call: Call, run: Any) -> Any:
-    timeout = call.stage.options.timeout
-    if not call.asynchronous:
-        return run.execute(timeout=timeout)
-    import asyncio  # whoever awaits this has it
-
-    return await asyncio.to_thread(run.execute, timeout=timeout)
 
 
 async def _in_process(call: Call, run: Any, why: str) -> Answer:
@@ -555,8 +560,8 @@ def _raised(call: Call, run: Run, error: BaseException) -> None:
     if call.engine.settings.repro_dir is not None and isinstance(error, Exception):
         _leave_reproducer(call, run, error)
     run.abandon()
-    if isinstance(error, KeyboardInterrupt):
-        return  # somebody ended the program: that says nothing of the stage
+    if isinstance(error, KeyboardInterrupt | GeneratorExit):
+        return  # somebody ended the program, or other calls with it: that says nothing of the stage
     call.outcome(Reason.STAGE_RAISED, detail=f"{type(error).__qualname__}: {error}")
 
 
@@ -572,4 +577,6 @@ def _leave_reproducer(call: Call, run: Run, error: Exception) -> None:
     except Exception as problem:  # noqa: BLE001 - told, and less than what is on its way to the caller
         events.note_reproducer(f"no reproducer of the failure could be written: {problem}")
     else:
+        if isinstance(error, StageFailed):
+            error.reproducer = path
         events.note_reproducer(f"a reproducer of the failure is in {path}")

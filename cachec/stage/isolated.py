@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from types import ModuleType
 from typing import Any
 
 import msgspec
 
 from cachec.base.distributions import Distributions
-from cachec.base.installed import Installed
 from cachec.base.paths import is_below
 from cachec.base.unseen import unseen
+from cachec.base.waiting import Waiter
 from cachec.codecs import decode
 from cachec.commands.traced import Changed, Reads
-from cachec.errors import StageCrashed, StageTimedOut, shown
+from cachec.errors import StageCrashed, StageOutOfMemory, StageTimedOut, shown
 from cachec.key import ambient, process_state
 from cachec.key.dependencies import PRESENT
 from cachec.key.tools.environment import OBEYED_NAME, variable_digest
 from cachec.model import Node, Read, Reason
+from cachec.stage.bracket import Bracket
 from cachec.stage.look import Look
 from cachec.stage.run import Finished, Run
 from cachec.stage.verify import difference
@@ -37,6 +38,17 @@ _DECODE = msgspec.json.Decoder(Node).decode
 _READ = Kind.CONTENT | Kind.EXECUTED
 
 
+class _Unseen(AbstractContextManager[None]):
+    """``unseen``, to be entered again for each step of a coroutine."""
+
+    def __enter__(self) -> None:
+        self._entered = unseen()
+        self._entered.__enter__()
+
+    def __exit__(self, *raised: Any) -> None:
+        self._entered.__exit__(*raised)
+
+
 class Fallback(Exception):
     """The stage has to run in the caller's process; the message says why."""
 
@@ -47,27 +59,32 @@ class IsolatedRun(Run):
     Use ``execute``, then ``finish`` or ``abandon``.
     """
 
-    def execute(self, *, timeout: float | None) -> Done:
-        """Run the stage, and record what it looked up. Raises Fallback, StageCrashed, StageTimedOut, OSError."""
+    async def execute(self, waiter: Waiter, limits: caller.Limits) -> Done:
+        """Run the stage, and record what it looked up.
+
+        Raises Fallback, StageCrashed, StageTimedOut, StageOutOfMemory, OSError.
+        """
         known = self._tools.fallbacks.get(self._request.digest)
         if known is not None:
             raise Fallback(known)
         try:
-            with unseen():
-                return self._executed(timeout)
+            done: Done = await Bracket((_Unseen(),)).steps(self._executed(waiter, limits))
         except Fallback as fallback:
             self._tools.fallbacks[self._request.digest] = str(fallback)
             raise
+        return done
 
-    def _executed(self, timeout: float | None) -> Done:
-        self._installed = Installed()
+    async def _executed(self, waiter: Waiter, limits: caller.Limits) -> Done:
+        self._installed = self._tools.installed()
         self._modules = self._project_modules()
-        self._values = Values(self._tools.plugins)
+        # Before the starter: what a plugin imports for it may set variables of the environment.
+        self._table = self._tools.requests.forms.table(self._modules)
+        self._ambient = ambient.snapshot(self._tools.plugins)
+        self._process = process_state.snapshot()
         try:
-            main = main_of(self._installed.is_project)
+            self._main = main = main_of(self._installed.is_project)
         except ReplayError as error:
             raise Fallback(str(error)) from error
-        self._main = main
         setup = Setup(
             folder=os.getcwd(),
             path=[os.path.abspath(path) if path else os.getcwd() for path in sys.path],
@@ -76,15 +93,17 @@ class IsolatedRun(Run):
             main=main,
             values={} if main is None else self._needed(main),
         )
-        run = partial(self._tools.starters.run, setup, self._call, timeout=timeout)
         try:
-            ran = run(self._values)
+            ran = await self._ran(setup, waiter, limits)
             if ran.done is not None and ran.done.moved and ran.done.new_packages:
                 # Importing a package may draw random numbers: seen once it is imported before.
-                self._values = Values(self._tools.plugins)
-                ran = run(self._values, packages=ran.done.new_packages)
+                ran = await self._ran(setup, waiter, limits, ran.done.new_packages)
         except caller.TimedOut as error:
-            raise StageTimedOut(self._stage.options.name, timeout or 0.0) from error
+            raise StageTimedOut(self._stage.options.name, limits.seconds or 0.0) from error
+        except caller.OutOfMemory as error:
+            raise StageOutOfMemory(self._stage.options.name, limits.memory or 0, error.resident) from error
+        except OSError as error:
+            raise Fallback(f"no process can be started: {error}") from error
         if ran.failed:
             raise Fallback(ran.failed)
         if ran.done is None:
@@ -94,6 +113,13 @@ class IsolatedRun(Run):
         self._record(ran)
         return ran.done
 
+    async def _ran(
+        self, setup: Setup, waiter: Waiter, limits: caller.Limits, packages: Sequence[str] = ()
+    ) -> caller.RunResult:
+        self._values = Values(self._tools.plugins)
+        run = self._tools.starters.run
+        return await run(setup, self._call, self._values, waiter=waiter, limits=limits, packages=packages)
+
     # --- what the worker is given
 
     def _project_modules(self) -> dict[str, ModuleType]:
@@ -102,10 +128,13 @@ class IsolatedRun(Run):
         for name, module in list(sys.modules.items()):
             file = getattr(module, "__file__", None) if isinstance(module, ModuleType) else None
             if (name == "__main__" and file is None) or (
-                isinstance(file, str) and self._installed.is_project(os.path.abspath(file)) and name != "__mp_main__"
+                isinstance(file, str) and self._is_project(file) and name != "__mp_main__"
             ):
                 found[name] = module
         return found
+
+    def _is_project(self, file: str) -> bool:
+        return self._installed.is_project(file if file.startswith("/") else os.path.abspath(file))
 
     def _needed(self, main: MainModule) -> dict[str, Any]:
         """The globals of ``__main__`` that its definitions need when they are made."""
@@ -123,8 +152,7 @@ class IsolatedRun(Run):
     def _call(self, prepared: Prepared) -> Call:
         """What is to be run, once it is known what the worker has imported."""
         forms = self._tools.requests.forms
-        table = forms.table(self._modules)
-        self._table, self._prepared = table, prepared
+        table, self._prepared = self._table, prepared
         carried: dict[str, dict[str, Carried]] = {}
         missing: list[tuple[str, str]] = []
         replayed = set()
@@ -158,8 +186,8 @@ class IsolatedRun(Run):
             arguments=dict(self._given),
             carried=carried,
             missing=tuple(missing),
-            process=process_state.snapshot(),
-            ambient=ambient.snapshot(self._tools.plugins),
+            process=self._process,
+            ambient=self._ambient,
             streams=(_is_replaced("stdout"), _is_replaced("stderr")),
             store=StoreOptions(os.fspath(store.folder), store.namespace, store.fsync),
             per_rank=options.per_rank,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from cachec import recording
 from cachec.base import foreign, fsio
 from cachec.base.anchors import is_anchored
 from cachec.base.hashing import EMPTY, FileDigests, digest_bytes
+from cachec.base.installed import Installed
 from cachec.base.paths import absolute
 from cachec.base.texts import clean
 from cachec.base.unseen import unseen
@@ -364,6 +366,19 @@ class Tools(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def fallbacks(self) -> dict[str, str]:
         """The keys of isolated stages that had to run in this process, each with the reason."""
+        return {}
+
+    def installed(self) -> Installed:
+        """What is installed where ``sys.path`` leads."""
+        path = tuple(sys.path)
+        known = self._installed.get(path)
+        if known is None:
+            self._installed.clear()
+            known = self._installed[path] = Installed()
+        return known
+
+    @cached_property
+    def _installed(self) -> dict[tuple[str, ...], Installed]:
         return {}
 
     @cached_property

@@ -1,4 +1,4 @@
-"""What a person sees while a stage runs: its name, for how long, and how long it took last time.
+"""What a person sees while stages run: one by its name, for how long, and how long it took last time.
 
 On a terminal one line that is written over each second and gone at the end, in a notebook the same, in CI (``CI`` is
 set) a line a minute; else nothing. It is written by a thread, which begins before the run does, so that a run that
@@ -26,19 +26,19 @@ _ERASE = "\r\x1b[K"  # ECMA-48, EL: to the end of the line
 class Progress:
     """A context manager around a run."""
 
-    def __init__(self, show: Callable[[str], None], every: float, stage: str, last: float | None) -> None:
-        """show: writes the line in place of the one before; of an empty one nothing is left. last: in seconds."""
+    def __init__(self, show: Callable[[str], None], every: float, words: Callable[[float], str]) -> None:
+        """show: writes the line in place of the one before; of an empty one nothing is left. words: what it says after
+        so many seconds."""
         self._show = show
         self._every = every
-        self._stage = clean(stage)
-        self._last = "" if last is None else f", last time {_seconds(last)}"
+        self._words = words
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="cachec-progress", daemon=True)
 
     def _run(self) -> None:
         started = time.monotonic()
         while not self._over.wait(self._every):
-            self._show(f"cachec: {self._stage} runs for {_seconds(time.monotonic() - started)}{self._last}")
+            self._show(f"cachec: {clean(self._words(time.monotonic() - started))}")
 
     def __enter__(self) -> None:
         self._thread.start()
@@ -47,6 +47,12 @@ class Progress:
         self._over.set()
         self._thread.join()
         self._show("")
+
+
+def run_words(stage: str, last: float | None) -> Callable[[float], str]:
+    """What is said of one run. last: how many seconds it took last time."""
+    before = "" if last is None else f", last time {period(last)}"
+    return lambda seconds: f"{stage} runs for {period(seconds)}{before}"
 
 
 def way_to_show(tell: Callable[[str], None], environ: Mapping[str, str]) -> tuple[Callable[[str], None], float] | None:
@@ -82,6 +88,7 @@ def _over_in_a_notebook(line: str) -> None:
     sys.stderr.flush()
 
 
-def _seconds(seconds: float) -> str:
+def period(seconds: float) -> str:
+    """A time, for a person."""
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest} s" if minutes else f"{seconds:.{0 if seconds >= 10 else 1}f} s"

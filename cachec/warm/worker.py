@@ -138,6 +138,7 @@ def main() -> None:
     os.set_inheritable(channel.fileno(), False)
     leave_no_fresh_bytecode()
     sys.argv[:] = ["cachec-warm"]
+    vars(sys.modules["__main__"])["__file__"] = __file__  # else isolated stages take it for the user's `python -c`
     for stream in (sys.stdout, sys.stderr):  # they are a file; what was printed is to be there when this is killed
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True)

@@ -5,32 +5,42 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cachec.base import fsio
 from cachec.base.installed import Installed
+from cachec.base.waiting import Waiter
 from cachec.commands.process import Ended as EndedProcess
 from cachec.commands.traced import Traced, untraced
 from cachec.store.locks import forking_to_exec
 from cachec.tracing.codec import DamagedRecord, decode
-from cachec.worker.messages import Call, Done, Failed, Output, Prepared, Setup, Start
+from cachec.worker.memory import resident
+from cachec.worker.messages import Call, Done, Failed, Output, Prepared, Setup, Start, Started
 from cachec.worker.protocol import CannotSend, Channel, Ended
 from cachec.worker.values import Values, WeightRequest, answer_request
 
 #: What is kept of the standard error of a worker, for the message of one that crashed. Characters.
 _TAIL = 4000
 
-#: Seconds that a worker has to end by itself after an interrupt.
+#: Seconds that a worker has to end by itself after an interrupt, and that its last words have to arrive.
 _GRACE_SECONDS = 2.0
 
-#: Starters that wait for the next call; more are ended.
-_MOST_IDLE = 2
+#: Seconds to wait for the rest of its standard error where it has returned: a process that it left behind has it too.
+_LEFT_SECONDS = 0.1
+
+#: Seconds between two looks at the memory of a worker that has a limit.
+_LOOK_SECONDS = 0.05
+
+#: Seconds without a call after which a starter ends: what it has imported takes memory.
+IDLE_SECONDS = 60.0
 
 
 class RunResult(NamedTuple):
@@ -43,72 +53,99 @@ class RunResult(NamedTuple):
     tail: str
 
 
+class Limits(NamedTuple):
+    """What one run may take; None: as much as it likes."""
+
+    seconds: float | None = None
+    #: Bytes that the worker and the programs that it started have resident.
+    memory: int | None = None
+
+
 class TimedOut(Exception):
     """The stage took longer than it may."""
 
 
-class Starters:
-    """The starters of one opened cache. Each has one worker at a time; those that have none wait for the next."""
+class OutOfMemory(Exception):
+    """The stage took more memory than it may. resident: bytes."""
 
-    def __init__(self) -> None:
-        self._idle: list[_Starter] = []
+    def __init__(self, resident: int) -> None:
+        super().__init__(resident)
+        self.resident = resident
+
+
+class Starters:
+    """The starter of one opened cache. There is one at a time, which makes a worker for each call.
+
+    Another takes its place where a worker would not be as one that is started now.
+    """
+
+    def __init__(self, idle_seconds: float = IDLE_SECONDS) -> None:
+        """idle_seconds: after how long without a call a starter ends."""
+        self._idle_seconds = idle_seconds
+        self._current: _Starter | None = None
         self._lock = threading.Lock()
 
-    def run(
+    async def run(
         self,
         setup: Setup,
         make_call: Callable[[Prepared], Call],
         values: Values,
         *,
+        waiter: Waiter,
+        limits: Limits = Limits(),  # noqa: B008 - it is a tuple
         packages: Sequence[str] = (),
-        timeout: float | None = None,
     ) -> RunResult:
         """Run a stage in a worker. make_call: what is to be run there, once it is known what the worker has. packages:
         installed ones that the starter is to import first.
 
-        Raises OSError where no process can be started, and TimedOut. KeyboardInterrupt ends the worker first.
+        Raises OSError where no process can be started, TimedOut and OutOfMemory. Where it is interrupted, by an
+        exception that comes out of ``waiter``, the worker ends first.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
-        one = self._take(setup.path)
+        worker = await self._worker(setup.path, packages, waiter, limits)
         try:
-            try:
-                one.order(packages, deadline)
-            except Ended:  # it has waited for too long
-                one.stop(gently=False)
-                one = _Starter(_state(setup.path))
-                one.order(packages, deadline)
-            ran = one.run(setup, make_call, values, deadline)
-        except BaseException as error:
-            one.stop(gently=isinstance(error, KeyboardInterrupt))
+            return await worker.run(setup, make_call, values)
+        except KeyboardInterrupt:
+            worker.await_end()  # a terminal has interrupted it too
             raise
-        self._give_back(one)
-        return ran
+        finally:
+            worker.close()
 
     def close(self) -> None:
-        """End the starters that wait."""
+        """End the starter, once its workers have ended."""
         with self._lock:
-            idle, self._idle = self._idle, []
-        for one in idle:
-            one.stop(gently=False)
+            one, self._current = self._current, None
+        if one is not None:
+            one.close()
 
-    def _take(self, path: list[str]) -> _Starter:
-        """One that waits, if it was started in a state like that of now; else a new one."""
-        state = _state(path)
+    async def _worker(self, path: list[str], packages: Sequence[str], waiter: Waiter, limits: Limits) -> _Worker:
+        """A new worker, of a starter that was started in a state like that of now."""
         while True:
-            with self._lock:
-                one = self._idle.pop() if self._idle else None
-            if one is None:
-                return _Starter(state)
-            if one.fits(state):
-                return one
-            one.stop(gently=False)
+            one, is_new = self._starter(_state(path))
+            worker = one.order(packages, waiter, limits)
+            try:
+                await worker.begin()
+            except Ended:  # a starter that has waited for too long ends, and one that can't start: never again
+                worker.close()
+                if is_new:
+                    raise OSError(
+                        f"the process that starts workers ended: {worker.tail() or 'it said nothing'}"
+                    ) from None
+            except BaseException:
+                worker.close()
+                raise
+            else:
+                return worker
 
-    def _give_back(self, one: _Starter) -> None:
+    def _starter(self, state: _State) -> tuple[_Starter, bool]:
+        """The starter, and whether it was started just now."""
         with self._lock:
-            if len(self._idle) < _MOST_IDLE and one.is_alive:
-                self._idle.append(one)
-                return
-        one.stop(gently=False)
+            one = self._current
+            if one is not None and one.fits(state):
+                return one, False
+            if one is not None:
+                one.close()
+            self._current = new = _Starter(state, self._idle_seconds)
+            return new, True
 
 
 class _State(NamedTuple):
@@ -125,9 +162,9 @@ def _state(path: list[str]) -> _State:
 
 
 class _Starter:
-    """The process, and the conversation with it and its workers."""
+    """The process that makes workers."""
 
-    def __init__(self, state: _State) -> None:
+    def __init__(self, state: _State, idle_seconds: float) -> None:
         self._state = state
         ours, theirs = socket.socketpair()
         try:
@@ -135,7 +172,6 @@ class _Starter:
                 self._process = subprocess.Popen(
                     _command_line(theirs.fileno()),
                     stdin=subprocess.DEVNULL,
-                    stderr=subprocess.PIPE,
                     pass_fds=(theirs.fileno(),),
                     env=os.environ,
                 )
@@ -145,84 +181,100 @@ class _Starter:
         finally:
             theirs.close()
         self._control = Channel(ours.detach())
-        self.is_alive = True
-        self._tail = ""
-        threading.Thread(target=self._relay_errors, daemon=True).start()
-        self._control.send(Start(list(state.path), _packages()))
-        self._is_ready = False
-        self._began = 0.0
-        self._worker, self._report = self._control, -1
+        self.close = weakref.finalize(self, _end_starter, self._control, self._process, state.pid)
+        self.close.atexit = False  # it ends with this process
+        self._control.send(Start(state.pid, list(state.path), _packages(), idle_seconds))
 
     def fits(self, state: _State) -> bool:
         """Whether a worker of it would be as one that is started now."""
-        return self.is_alive and self._state == state and self._process.poll() is None
+        return self._state == state and self._process.poll() is None
 
-    def order(self, packages: Sequence[str], deadline: float | None) -> None:
-        """Have a worker made. Raises Ended where it has ended, and TimedOut."""
-        if not self._is_ready:
-            self._receive(self._control, deadline)
-            self._is_ready = True
-        ours, theirs = socket.socketpair()
-        report = os.memfd_create("report")
-        try:
-            self._control.send(tuple(packages), fds=(theirs.fileno(), report))
-        except BaseException:
-            ours.close()
-            os.close(report)
-            raise
-        finally:
-            theirs.close()
-        self._worker, self._report = Channel(ours.detach()), report
+    def order(self, packages: Sequence[str], waiter: Waiter, limits: Limits) -> _Worker:
+        """Have a worker made."""
+        with contextlib.ExitStack() as theirs:
+            pairs = socket.socketpair(), socket.socketpair()
+            errors = os.pipe2(os.O_CLOEXEC)
+            for each in pairs:
+                theirs.enter_context(each[1])
+            theirs.callback(os.close, errors[1])
+            worker = _Worker(pairs[0][0].detach(), pairs[1][0].detach(), errors[0], waiter, limits)
+            fds = (pairs[0][1].fileno(), pairs[1][1].fileno(), worker.report, errors[1])
+            with contextlib.suppress(Ended):  # ``begin`` finds out
+                self._control.send(tuple(packages), fds=fds)
+            return worker
 
-    def run(
-        self, setup: Setup, make_call: Callable[[Prepared], Call], values: Values, deadline: float | None
-    ) -> RunResult:
-        """Talk with the worker that was ordered until it has ended."""
-        self._tail = ""
+
+def _end_starter(control: Channel, process: subprocess.Popen[bytes], owner: int) -> None:
+    if owner != os.getpid():
+        return  # it is the parent's
+    control.end()  # it ends by that
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_GRACE_SECONDS)
+    if process.poll() is None:
+        process.kill()
+        process.wait()
+
+
+class _Worker:
+    """The conversation with one worker, and with the supervisor that traces it."""
+
+    def __init__(self, channel: int, control: int, errors: int, waiter: Waiter, limits: Limits) -> None:
+        self._channel, self._control = Channel(channel), Channel(control)
+        self._waiter, self._memory = waiter, limits.memory
+        self._deadline = None if limits.seconds is None else time.monotonic() + limits.seconds
+        self.report = os.memfd_create("report")
+        self._supervisor = 0
         self._began = time.time()
+        self._tail: list[str] = [""]
+        self._relay = threading.Thread(target=_relay, args=(errors, self._tail), daemon=True)
+        self._relay.start()
+
+    async def begin(self) -> None:
+        """Wait until it is there. Raises Ended, and TimedOut."""
+        started: Started = await self._receive(self._control)
+        self._supervisor = started.pid
+
+    async def run(self, setup: Setup, make_call: Callable[[Prepared], Call], values: Values) -> RunResult:
+        """Talk with it until it has ended."""
+        done, failed = await self._converse(setup, make_call, values)
+        self._channel.close()
         try:
-            try:
-                done, failed = self._converse(self._worker, setup, make_call, values, deadline)
-            finally:
-                self._worker.close()
-            returncode = self._returncode(deadline)
-            return RunResult(done, failed, self._traced(self._report, returncode), self._tail)
-        finally:
-            os.close(self._report)
+            returncode = await self._receive(self._control)
+        except Ended:  # so has its supervisor, which would have said how
+            returncode = -signal.SIGKILL
+        is_crash = done is None and not failed
+        self._relay.join(_GRACE_SECONDS if is_crash else _LEFT_SECONDS)
+        return RunResult(done, failed, self._traced(returncode), self.tail())
 
-    def stop(self, *, gently: bool) -> None:
-        """End it. gently: after an interrupt, which a terminal sends to the worker too, that gets a moment to end."""
-        self.is_alive = False
-        if self._state.pid != os.getpid():
-            return  # it is the parent's
-        if gently:
-            select.select([self._control.fileno()], [], [], _GRACE_SECONDS)
-        self._control.close()  # it ends by that, and kills its worker
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_GRACE_SECONDS)
-        if self._process.poll() is None:
-            self._process.kill()
-            self._process.wait()
+    def tail(self) -> str:
+        """The end of what it has written to its standard error."""
+        return self._tail[0]
 
-    def _converse(
-        self,
-        channel: Channel,
-        setup: Setup,
-        make_call: Callable[[Prepared], Call],
-        values: Values,
-        deadline: float | None,
+    def await_end(self) -> None:
+        """Give it a moment to end by itself."""
+        select.select([self._control.fileno()], [], [], _GRACE_SECONDS)
+
+    def close(self) -> None:
+        """End it, if it has not ended: by the end of the conversation, its supervisor kills it with all it started."""
+        self._channel.end()
+        self._control.end()
+        os.close(self.report)
+
+    async def _converse(
+        self, setup: Setup, make_call: Callable[[Prepared], Call], values: Values
     ) -> tuple[Done | None, str]:
         """What the stage returned, or why it can't be run there; neither where the worker ended before."""
+        channel = self._channel
         try:
             channel.send(setup, values)
-            prepared = self._receive(channel, deadline)
+            prepared = await self._receive(channel)
             if isinstance(prepared, Failed):
                 return None, prepared.words
             assert isinstance(prepared, Prepared)
             self._began = time.time()
             channel.send(make_call(prepared), values)
             while True:
-                message = self._receive(channel, deadline)
+                message = await self._receive(channel)
                 if isinstance(message, Output):
                     (sys.stdout, sys.stderr)[message.stream].write(message.text)
                 elif isinstance(message, WeightRequest):
@@ -233,52 +285,48 @@ class _Starter:
                 elif isinstance(message, Failed):
                     return None, message.words
                 else:
-                    return message, ""  # type: ignore[return-value] # it is Done
+                    return message, ""
         except Ended:
             return None, ""
         except CannotSend as error:
             return None, str(error)
 
-    def _receive(self, channel: Channel, deadline: float | None) -> object:
-        """The next message of the worker, or of the starter. Raises Ended, also where the worker has, and TimedOut."""
-        left = None if deadline is None else max(deadline - time.monotonic(), 0.001)
-        poller = select.poll()
-        for fd in {channel.fileno(), self._control.fileno()}:
-            poller.register(fd, select.POLLIN)
-        ready = [fd for fd, _ in poller.poll(None if left is None else left * 1000)]
-        if not ready:
-            raise TimedOut
-        if channel.fileno() not in ready:
-            raise Ended
-        return channel.receive()[0]
+    async def _receive(self, channel: Channel) -> Any:
+        """The next message of the worker, or of its supervisor. Raises Ended, TimedOut, and OutOfMemory."""
+        fds = {channel.fileno(), self._control.fileno()}
+        while True:
+            left = None if self._deadline is None else max(self._deadline - time.monotonic(), 0.001)
+            look = self._memory is not None and (left is None or left > _LOOK_SECONDS)
+            readable = await self._waiter.readable(fds, _LOOK_SECONDS if look else left)
+            if channel.fileno() in readable:
+                return channel.receive()[0]
+            if readable:
+                raise Ended
+            if self._memory is not None and self._supervisor:
+                taken = resident(self._supervisor)
+                if taken > self._memory:
+                    raise OutOfMemory(taken)
+            if not look:
+                raise TimedOut
 
-    def _returncode(self, deadline: float | None) -> int:
-        """How the worker ended; that of the starter, where that has ended too."""
-        try:
-            code = self._receive(self._control, deadline)
-        except Ended:
-            self.is_alive = False
-            return self._process.wait()
-        assert isinstance(code, int)
-        return code
-
-    def _traced(self, report: int, returncode: int) -> Traced:
+    def _traced(self, returncode: int) -> Traced:
         ended = EndedProcess(returncode, b"", b"", None)
-        data = fsio.pread_exact(report, 0, os.fstat(report).st_size)
+        data = fsio.pread_exact(self.report, 0, os.fstat(self.report).st_size)
         try:
             return Traced(ended, decode(data), self._began)
         except DamagedRecord as error:
             return Traced(ended, untraced(ended, f"the supervisor failed: {error}"), self._began)
 
-    def _relay_errors(self) -> None:
-        """Hand on what workers write to their standard error, and keep the end of it."""
-        source = self._process.stderr
-        assert source is not None
-        with source:
-            while data := os.read(source.fileno(), 1 << 16):
-                with contextlib.suppress(OSError):
-                    os.write(2, data)
-                self._tail = (self._tail + data.decode(errors="replace"))[-_TAIL:]
+
+def _relay(source: int, tail: list[str]) -> None:
+    """Hand on what a worker writes to its standard error, and keep the end of it."""
+    try:
+        while data := os.read(source, 1 << 16):
+            with contextlib.suppress(OSError):
+                os.write(2, data)
+            tail[0] = (tail[0] + data.decode(errors="replace"))[-_TAIL:]
+    finally:
+        os.close(source)
 
 
 def _command_line(control: int) -> list[str]:
@@ -293,16 +341,21 @@ def _command_line(control: int) -> list[str]:
 
 def _packages() -> list[str]:
     """The installed packages that this process has imported, in that order; but for what has threads or a main module
-    of its own."""
+    of its own. The modules of cachec that a stage needs are among them."""
     installed = Installed()
     found: dict[str, None] = {}
     for name, module in list(sys.modules.items()):
         first = name.partition(".")[0]
         file = getattr(module, "__file__", None)
-        if isinstance(file, str) and installed.is_package(file) and first not in _NOT_AHEAD:
+        if first == "cachec" and ".".join(name.split(".")[:2]) not in _NOT_AHEAD:
+            found.setdefault(name)
+        elif isinstance(file, str) and installed.is_package(file) and first not in _NOT_AHEAD:
             found.setdefault(first)
     return list(found)
 
 
 #: Packages that are not imported ahead: they look into the program that runs.
-_NOT_AHEAD = frozenset({"IPython", "_pytest", "coverage", "ipykernel", "pytest", "pytest_timeout", "xdist"})
+_NOT_AHEAD = frozenset(
+    {"IPython", "_pytest", "coverage", "ipykernel", "pytest", "pytest_timeout", "xdist"}
+    | {"cachec.__main__", "cachec.cli", "cachec.pytest_plugin", "cachec.testing", "cachec.warm"}
+)

@@ -164,7 +164,7 @@ class Worker:
         return {
             name: module
             for name, module in list(sys.modules.items())
-            if name == "__main__" or self._installed.is_project(getattr(module, "__file__", None) or "")
+            if name == "__main__" or self._imports.is_project(getattr(module, "__file__", None) or "")
         }
 
     def _run(self, call: Call) -> Done | Failed:

@@ -1,8 +1,10 @@
 """What caller, starter and worker tell one another.
 
-The caller sends Start to a starter, which answers Started. For each call there is a worker: it gets Setup and answers
-Prepared, gets Call, sends Output and requests for weights, and ends with Done. In place of Prepared or Done there may
-be Failed: the call is then made in the caller's process.
+The caller sends Start to a starter, and then for each call the packages to import and descriptors: of a conversation
+with the worker, of one with its supervisor, of a file for what was traced, and of standard error. The supervisor says
+Started, and how the worker ended. The worker gets Setup and answers Prepared, gets Call, sends Output and requests for
+weights, and ends with Done. In place of Prepared or Done there may be Failed: the call is then made in the caller's
+process.
 """
 
 from __future__ import annotations
@@ -20,14 +22,21 @@ Table = Mapping[str, Mapping[str, str]]
 class Start(NamedTuple):
     """What a starter begins with."""
 
+    #: The process that calls.
+    caller: int
     #: ``sys.path``.
     path: list[str]
     #: Installed packages, to be imported in that order.
     packages: list[str]
+    #: Seconds without a call after which it ends.
+    idle_seconds: float
 
 
 class Started(NamedTuple):
-    """A starter can make workers."""
+    """A worker is about to begin."""
+
+    #: Its supervisor.
+    pid: int
 
 
 class Setup(NamedTuple):

@@ -9,6 +9,7 @@ Only a worker that this process started, and its starter, write these messages: 
 
 from __future__ import annotations
 
+import contextlib
 import io
 import mmap
 import os
@@ -165,7 +166,13 @@ class Channel:
         return self._socket.fileno()
 
     def close(self) -> None:
-        """End the conversation."""
+        """Take no more part in the conversation, which ends where no other process has this end."""
+        self._socket.close()
+
+    def end(self) -> None:
+        """End the conversation, also where a process that was forked meanwhile has this end too."""
+        with contextlib.suppress(OSError):  # it is closed, or the other side has ended
+            self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
 

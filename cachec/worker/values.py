@@ -100,8 +100,13 @@ class Values(Sending):
         if kind.__module__ == "numpy" and kind.__name__ == "ndarray":
             return _reduce_array(value)
         name = f"{kind.__module__}.{kind.__qualname__}"
-        plugin = next((each for each in self._plugins.all() if name in each.sent), None)
-        return NotImplemented if plugin is None else _reduce_by_plugin(plugin, value)
+        for plugin in self._plugins.all():
+            if name in plugin.sent:
+                return _reduce_by_plugin(plugin, value)
+            if name in plugin.reduced:
+                with Asking(plugin):
+                    return plugin.reduce(value)
+        return NotImplemented
 
     def _is_replayed(self, value: Any) -> bool:
         first, _, rest = value.__qualname__.partition(".")

@@ -43,6 +43,13 @@ class JaxPlugin(MlirFormats):
     )
 
     sent = ("jax._src.stages.Lowered", "jax._src.stages.Compiled", "jax._src.export._export.Exported")
+    reduced = ("jaxlib._jax.ArrayImpl",)
+
+    def reduce(self, value: Any) -> Any:
+        """An array on one device, by the bytes that it lies in."""
+        from cachec_jax import values
+
+        return values.reduced(value)
 
     def ambient(self) -> Mapping[str, str]:
         """Every setting of JAX and XLA that is not at its default; the same before and after ``import jax``."""

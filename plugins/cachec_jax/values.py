@@ -17,6 +17,9 @@ from cachec.base.hashing import Hasher
 from cachec.errors import PluginError, UnstorableValue, UnusableHere
 from cachec.programs.plugin import ArtifactWriter, Fingerprint
 
+#: Below so many bytes, a copy costs less than a view.
+_SMALL = 4096
+
 
 class _JaxArrayMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a stored array is. weak: whether its type is weak."""
@@ -99,12 +102,34 @@ def compare(fresh: Any, stored: Any) -> str | None:
     return None if error <= allowed else f"largest difference {error:.3g}, allowed {allowed:.3g}"
 
 
-def _bytes(value: Any) -> bytes:
+def reduced(value: Any) -> Any:
+    """See JaxPlugin.reduce."""
+    if _is_key(value) or not value.is_fully_addressable or len(value.sharding.device_set) != 1:
+        return NotImplemented
+    return received, (_flat(value), str(value.dtype), value.shape, bool(value.weak_type))
+
+
+def received(data: Any, name: str, shape: tuple[int, ...], weak: bool) -> Any:
+    """The array whose bytes these are. Raises PluginError where it would have another type here."""
+    dtype = _dtype(name)
+    array = jax.device_put(data.view(dtype).reshape(shape))
+    if array.dtype != dtype:
+        raise PluginError(f"an array of {dtype} would become {array.dtype} here: jax_enable_x64 is off")
+    return _weakened(array) if weak else array
+
+
+def _flat(value: Any) -> np.ndarray[Any, Any]:
+    """The bytes of an array as they lie in memory."""
+    return np.asarray(value).reshape(-1).view(np.uint8)
+
+
+def _bytes(value: Any) -> bytes | memoryview:
     if not value.is_fully_addressable:
         raise UnstorableValue("this process sees only a part of an array; pass or return what is local to the process")
     if _is_key(value):
         value = jax.random.key_data(value)
-    return np.asarray(value).tobytes()
+    flat = _flat(value)
+    return flat.tobytes() if flat.nbytes < _SMALL else flat.data
 
 
 def _is_key(value: Any) -> bool:

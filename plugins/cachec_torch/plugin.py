@@ -25,6 +25,7 @@ class TorchPlugin(Plugin):
     programs = ("torch._inductor",)
     supported = SUPPORTED
     types = ("torch.Tensor", "torch.nn.parameter.Parameter", "torch.dtype", "torch.device", "torch.Size")
+    reduced = ("torch.storage.TypedStorage",)
 
     def ambient(self) -> Mapping[str, str]:
         """Every setting of torch and its compilers that is not at its default; the same before and after the import."""
@@ -55,6 +56,12 @@ class TorchPlugin(Plugin):
         from cachec_torch.settings import watch_generators
 
         return watch_generators()
+
+    def reduce(self, value: Any) -> Any:
+        """The storage of a tensor, by the bytes that it lies in."""
+        from cachec_torch import storages
+
+        return storages.reduced(value)
 
     def fingerprint(self, value: Any) -> Fingerprint:
         """Content, class, dtype, shape, strides and whether it takes part in gradients; of all else its text."""

@@ -88,7 +88,7 @@ def compare(fresh: Any, stored: Any) -> str | None:
     return None if torch.allclose(*numbers, rtol=1e-5, atol=1e-6, equal_nan=True) else "the numbers differ"
 
 
-def _stored(value: Any) -> tuple[_TensorMeta | _NameMeta | _SizeMeta, bytes]:
+def _stored(value: Any) -> tuple[_TensorMeta | _NameMeta | _SizeMeta, bytes | memoryview]:
     if isinstance(value, torch.dtype | torch.device):
         return _NameMeta("dtype" if isinstance(value, torch.dtype) else "device", str(value)), b""
     if isinstance(value, torch.Size):
@@ -101,7 +101,7 @@ def _stored(value: Any) -> tuple[_TensorMeta | _NameMeta | _SizeMeta, bytes]:
     if value.grad_fn is not None:
         raise PluginError("a tensor that gradients flow through can't be stored; detach() it")
     flat = value.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
-    data = flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
+    data = flat.view(torch.uint8).numpy().data if flat.numel() else b""
     stride = list(torch.empty_like(value, device="meta").stride())  # dense, in the order of the axes that it has
     form = ConstantForm(str(value.dtype).removeprefix("torch."), list(value.shape), stride, 0, len(data))
     return _TensorMeta(form, kind is torch.nn.Parameter, value.requires_grad), data

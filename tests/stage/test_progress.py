@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cachec.stage import progress
-from cachec.stage.progress import Progress, way_to_show
+from cachec.stage.progress import Progress, run_words, way_to_show
 
 _SCRIPT = """
 import os, sys
@@ -126,7 +126,7 @@ def test_the_lines() -> None:
         if len(shown) == 3:
             running._over.set()
 
-    running = Progress(show, 0.0, "lo\x1b[2Jwer", 48.2)
+    running = Progress(show, 0.0, run_words("lo\x1b[2Jwer", 48.2))
     running._over.wait = lambda _: running._over.is_set()  # type: ignore[method-assign]
     original, progress.time.monotonic = progress.time.monotonic, lambda: next(clock)  # type: ignore[assignment]
     try:
