@@ -96,13 +96,17 @@ class IsolatedRun(Run):
     # --- what the worker is given
 
     def _project_modules(self) -> dict[str, ModuleType]:
-        """The project's modules that this process has imported, in that order."""
+        """The project's modules that this process has imported, in that order.
+
+        A relative ``__file__`` is none of the import system's: objects of libraries that pose as modules have such."""
         found = {}
         for name, module in list(sys.modules.items()):
             file = getattr(module, "__file__", None) if isinstance(module, ModuleType) else None
-            if (name == "__main__" and file is None) or (
-                isinstance(file, str) and self._installed.is_project(os.path.abspath(file)) and name != "__mp_main__"
-            ):
+            if name == "__main__":
+                is_project = file is None or self._installed.is_project(os.path.abspath(file))
+            else:
+                is_project = isinstance(file, str) and self._installed.is_project(file) and name != "__mp_main__"
+            if is_project:
                 found[name] = module
         return found
 
