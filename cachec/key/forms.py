@@ -420,6 +420,7 @@ _HANDLERS: Final[dict[type, Callable[[_Walk, Any], bytes]]] = {
     staticmethod: lambda walk, value: walk.forms("static", (value.__func__,)),
     classmethod: lambda walk, value: walk.forms("classmethod", (value.__func__,)),
     property: lambda walk, value: walk.forms("property", (value.fget, value.fset, value.fdel)),
+    functools.partial: lambda walk, value: walk.forms("partial", (value.func, value.args, value.keywords, vars(value))),
     functools.cached_property: lambda walk, value: walk.forms("cached", (value.func, value.attrname)),
     functools._lru_cache_wrapper: _Walk.memo,
     types.BuiltinFunctionType: _compiled,
@@ -450,6 +451,7 @@ _BY_NAME: Final[dict[str, Callable[[_Walk, Any], bytes]]] = {
         (f"{module}.{kind}Path" for module in ("pathlib", "pathlib._local") for kind in ("Posix", "PurePosix")),
         lambda walk, value: walk.forms("path", (type(value), str(value))),
     ),
+    "jinja2.utils.LRUCache": lambda walk, value: walk.forms("memo", (value.capacity,)),  # of compiled templates
     "itertools.count": lambda walk, value: walk.forms("count", (repr(value),)),
     "cachec.cache.Cache": lambda walk, value: walk.forms("cache", (str(value.settings.store_folder),)),
     # The type of a field is an annotation.

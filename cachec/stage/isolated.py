@@ -114,14 +114,15 @@ class IsolatedRun(Run):
         """The globals of ``__main__`` that its definitions need when they are made."""
         held = vars(sys.modules["__main__"])
         needed = {name: held[name] for name in main.needed if name in held}
-        return {name: value for name, value in needed.items() if self._can_be_sent(value)}
+        return {name: value for name, value in needed.items() if not self._obstacle(value)}
 
-    def _can_be_sent(self, value: Any) -> bool:
+    def _obstacle(self, value: Any) -> str:
+        """Why a value can't be sent; empty where it can."""
         try:
             os.close(encode(value, Values(self._tools.plugins)))
-        except CannotSend:
-            return False
-        return True
+        except CannotSend as error:
+            return str(error)
+        return ""
 
     def _call(self, prepared: Prepared) -> Call:
         """What is to be run, once it is known what the worker has imported."""
@@ -129,7 +130,7 @@ class IsolatedRun(Run):
         table = forms.table(self._modules)
         self._table, self._prepared = table, prepared
         carried: dict[str, dict[str, Carried]] = {}
-        missing: list[tuple[str, str]] = []
+        missing: dict[tuple[str, str], str] = {}
         replayed = set()
         for module, names in table.items():
             theirs = prepared.table.get(module, {})
@@ -142,8 +143,8 @@ class IsolatedRun(Run):
                 else:
                     try:
                         sent = to_send(held[name], forms.now(self._modules[module]))
-                    except UnsendableError:
-                        missing.append((module, name))
+                    except UnsendableError as error:
+                        missing[module, name] = f"can't be sent: {error}"
                     else:
                         carried.setdefault(module, {})[name] = Carried(digest, sent)
             for name in theirs.keys() - names.keys():
@@ -160,7 +161,7 @@ class IsolatedRun(Run):
             function=self._by_name(function),
             arguments=dict(self._given),
             carried=carried,
-            missing=tuple(missing),
+            missing=missing,
             process=process_state.snapshot(),
             ambient=ambient.snapshot(self._tools.plugins),
             streams=(_is_replaced("stdout"), _is_replaced("stderr")),
@@ -174,13 +175,16 @@ class IsolatedRun(Run):
         is_there = module != "__main__" or name.partition(".")[0] in self._values.replayed
         return (module, name) if is_there and "<locals>" not in name else function
 
-    def _drop_what_cannot_be_sent(self, carried: dict[str, dict[str, Carried]], missing: list[tuple[str, str]]) -> None:
-        if self._can_be_sent(carried):
+    def _drop_what_cannot_be_sent(
+        self, carried: dict[str, dict[str, Carried]], missing: dict[tuple[str, str], str]
+    ) -> None:
+        if not self._obstacle(carried):
             return
         for module, names in carried.items():
-            for name in [name for name, value in names.items() if not self._can_be_sent(value)]:
-                del names[name]
-                missing.append((module, name))
+            for name, value in list(names.items()):
+                if obstacle := self._obstacle(value):
+                    del names[name]
+                    missing[module, name] = f"can't be sent: {obstacle}"
 
     # --- what it looked up
 

@@ -7,6 +7,7 @@ Programs remember so what they have made already, and another process makes it a
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -52,7 +53,9 @@ def change(before: Snapshot, after: Snapshot, path: str) -> str:
 
 
 def _attributes(value: Any, forms: Forms) -> Mapping[str, Any] | None:
-    """Those of a class or an object of the project."""
+    """Those of a class or an object of the project, and of a thread-local."""
+    if type(value) is threading.local:
+        return dict(vars(value))
     cls = value if isinstance(value, type) else type(value)
     if not forms.is_own_module(cls.__module__):
         return None

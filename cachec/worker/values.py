@@ -100,6 +100,8 @@ class Values(Sending):
         if kind.__module__ == "numpy" and kind.__name__ == "ndarray":
             return _reduce_array(value)
         name = f"{kind.__module__}.{kind.__qualname__}"
+        if name == "jinja2.utils.LRUCache":  # of compiled templates: the worker reads their files itself
+            return kind, (value.capacity,)
         plugin = next((each for each in self._plugins.all() if name in each.sent), None)
         return NotImplemented if plugin is None else _reduce_by_plugin(plugin, value)
 
