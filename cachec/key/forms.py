@@ -102,18 +102,22 @@ class Forms:
         """The canonical bytes of a value, or None where it has none."""
         return self._form(value)[0]
 
-    def digest(self, value: object) -> str:
-        """The digest of its form, empty where it has none."""
-        form = self.form(value)
+    def digest(self, value: object, meet: Callable[[object], None] | None = None) -> str:
+        """The digest of its form, empty where it has none. meet: is given each object of it whose identity counts."""
+        form = self._form(value, meet)[0]
         return "" if form is None else digest_bytes(form)
 
     def obstacle(self, value: object) -> str:
         """Why a value has no form, in words; empty where it has one."""
         return self._form(value)[1]
 
-    def _form(self, value: object) -> tuple[bytes | None, str]:
+    def _form(self, value: object, meet: Callable[[object], None] | None = None) -> tuple[bytes | None, str]:
+        walk = _Walk(self)
         try:
-            return _Walk(self).form(value), ""
+            form = walk.form(value)
+            for each in walk.met() if meet is not None else ():
+                meet(each)
+            return form, ""
         except _FormlessError as error:
             return None, str(error)
         except RecursionError:
@@ -195,6 +199,10 @@ class _Walk:
             return self._class(value) if issubclass(cls, type) else self._content(value, cls)
         finally:
             del self._levels[key]
+
+    def met(self) -> list[object]:
+        """The objects that were walked and whose identity counts, in order."""
+        return [each for each in self._alive if id(each) in self._numbers]
 
     def node(self, kind: str, *parts: bytes) -> bytes:
         """A form of one kind. Each part says its own length."""

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from cachec.base.hashing import FileDigests, digest_bytes
 from cachec.base.instances import class_attribute
 from cachec.base.unseen import unseen
+from cachec.key.sharing import memory_of
 from cachec.programs.plugin import Plugin
 from cachec.programs.program import Program
 from cachec.programs.registry import Plugins, installed
@@ -32,6 +33,10 @@ from cachec.weights.manifest import Manifest
 from cachec.weights.sources import Source, Ways
 from cachec.weights.tensor import Tensor
 from cachec.worker.protocol import CannotSend, Sending
+
+
+#: How much work it may be to find out whether two arrays share memory: see ``numpy.shares_memory``.
+_MOST_WORK = 10_000
 
 
 class WeightsRef(NamedTuple):
@@ -70,6 +75,8 @@ class Values(Sending):
         self.weights: list[WeightSet] = []
         #: The functions and classes of ``__main__`` that the worker has too, equal to ours: they go by their names.
         self.replayed: set[str] = set()
+        #: Arrays and tensors of this message by the memory that they lie in.
+        self._arrays: dict[int, list[Any]] = {}
 
     def refer(self, value: Any) -> Any:
         if not isinstance(value, WeightSet):
@@ -97,6 +104,9 @@ class Values(Sending):
             return _manifest, (value.encoded(), dict(value.callers), dict(value.folded))
         if isinstance(value, io.IOBase):
             raise CannotSend(f"an open file ({kind.__name__})")  # cloudpickle would send its content
+        memory = memory_of(value, kind)
+        if memory is not None and kind.__name__ != "Parameter":  # it is sent as the tensor that it holds
+            self._refuse_overlap(value, memory[0])
         if kind.__module__ == "numpy" and kind.__name__ == "ndarray":
             return _reduce_array(value)
         name = f"{kind.__module__}.{kind.__qualname__}"
@@ -104,6 +114,13 @@ class Values(Sending):
             return kind, (value.capacity,)
         plugin = next((each for each in self._plugins.all() if name in each.sent), None)
         return NotImplemented if plugin is None else _reduce_by_plugin(plugin, value)
+
+    def _refuse_overlap(self, value: Any, owner: int) -> None:
+        """Raise CannotSend where two arrays lie in the same memory: their copies would not."""
+        others = self._arrays.setdefault(owner, [])
+        if any(_overlap(value, other) for other in others if other is not value):
+            raise CannotSend("arrays that share memory")
+        others.append(value)
 
     def _is_replayed(self, value: Any) -> bool:
         first, _, rest = value.__qualname__.partition(".")
@@ -153,6 +170,18 @@ def _manifest(encoded: bytes, callers: Any, folded: Any) -> Manifest:
 
 def _program(ir: bytes, form: str, manifest: Any, canonical: str | None) -> Program:
     return Program(ir, format=form, manifest=manifest, canonical=canonical)
+
+
+def _overlap(one: Any, other: Any) -> bool:
+    """Whether two arrays share memory; tensors of one storage always do: each is sent with all of it."""
+    import numpy as np
+
+    if not (isinstance(one, np.ndarray) and isinstance(other, np.ndarray)):
+        return True
+    try:
+        return bool(np.shares_memory(one, other, max_work=_MOST_WORK))
+    except np.exceptions.TooHardError:
+        return True
 
 
 def _reduce_array(array: Any) -> Any:
