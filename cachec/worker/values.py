@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import mmap
 import os
+import pickle
 import sys
 import tempfile
 import threading
@@ -109,6 +110,8 @@ class Values(Sending):
             self._refuse_overlap(value, memory[0])
         if kind.__module__ == "numpy" and kind.__name__ == "ndarray":
             return _reduce_array(value)
+        if memory is not None and value.is_leaf and value.grad is not None:
+            return _reduce_with_gradient(value)
         name = f"{kind.__module__}.{kind.__qualname__}"
         if name == "jinja2.utils.LRUCache":  # of compiled templates: the worker reads their files itself
             return kind, (value.capacity,)
@@ -197,7 +200,7 @@ def _reduce_array(array: Any) -> Any:
     first, last = np.lib.array_utils.byte_bounds(base)
     if not (first <= begin and end <= last and base.flags.c_contiguous):
         raise CannotSend("an array that is a view of other memory than an array's")
-    memory = base.reshape(-1).view(np.uint8)[begin - first : end - first]
+    memory = pickle.PickleBuffer(base.reshape(-1).view(np.uint8)[begin - first : end - first])
     offset = array.__array_interface__["data"][0] - begin
     return _strided, (memory, array.dtype, array.shape, array.strides, offset, array.flags.writeable)
 
@@ -208,6 +211,18 @@ def _strided(memory: Any, dtype: Any, shape: Any, strides: Any, offset: int, wri
     array = np.ndarray(shape, dtype, memory, offset, strides)
     array.flags.writeable = writeable
     return array
+
+
+def _reduce_with_gradient(tensor: Any) -> Any:
+    """A tensor of torch's own form has no gradient."""
+    form = tensor.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+    if len(form) != 2:
+        raise CannotSend("a tensor with a gradient and attributes of its own")
+    return *form, tensor.grad, None, None, _set_gradient
+
+
+def _set_gradient(tensor: Any, gradient: Any) -> None:
+    tensor.grad = gradient
 
 
 class CallerSource(Source):
