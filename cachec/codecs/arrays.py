@@ -1,4 +1,4 @@
-"""numpy arrays: the elements in C order as one raw artifact, mapped back in private pages: writing never reaches the store.
+"""numpy arrays: the elements in C order as one raw artifact, mapped back in private pages: no write reaches the store.
 
 The dtype is kept as numpy's type string with its byte order (``<f4``, ``>i2``, ``|b1``, ``<U8``, ``<M8[ns]``), or as
 the name of an ml_dtypes type (``bfloat16``, ``float8_e4m3fn``). numpy is imported by these functions only.

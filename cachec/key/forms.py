@@ -112,18 +112,22 @@ class Forms:
         return self._form(value)[1]
 
     def _form(self, value: object, meet: Callable[[object], None] | None = None) -> tuple[bytes | None, str]:
-        walk = _Walk(self)
         try:
-            form = walk.form(value)
-            for each in walk.met() if meet is not None else ():
-                meet(each)
-            return form, ""
+            return self._walked(value, meet), ""
         except _FormlessError as error:
             return None, str(error)
         except RecursionError:
             return None, "a value that is nested too deeply"
         except Exception as error:  # noqa: BLE001 - what a library's code raises is no fault of the call
             return None, f"a value that can't be read ({type(error).__name__}: {error})"
+
+    def _walked(self, value: object, meet: Callable[[object], None] | None) -> bytes:
+        walk = _Walk(self)
+        form = walk.form(value)
+        if meet is not None:
+            for each in walk.met():
+                meet(each)
+        return form
 
     def is_own_module(self, name: str) -> bool:
         """Whether a module is the project's, or one that no file is known of."""

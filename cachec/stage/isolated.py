@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from cachec.base import xdg
 from cachec.base.distributions import Distributions
 from cachec.base.installed import Installed
 from cachec.base.paths import is_below
@@ -211,7 +212,8 @@ class IsolatedRun(Run):
                 Read("content", path, "", self._tools.looker.present(Read("content", path, "", ""), {}) or "")
             )
         passed = _Passed(self, done)
-        reads = Reads(traced, self.recorder.digests, os.getcwd(), is_cache=self._is_cache, passes=passed)
+        is_cache = partial(is_below, folders=(os.fspath(self._tools.store.folder), *_home_caches()))
+        reads = Reads(traced, self.recorder.digests, os.getcwd(), is_cache=is_cache, passes=passed)
         try:
             for read in reads.all():
                 self.recorder.traced(read)
@@ -350,6 +352,12 @@ class _Passed:
         if name is not None:
             self.owners.add(name)
         return name is not None
+
+
+def _home_caches() -> list[str]:
+    """The folders where programs save time, but for those that the project is in."""
+    here = os.path.realpath(os.getcwd())
+    return [each for each in map(os.path.realpath, xdg.home_caches(os.environ)) if not is_below(here, [each])]
 
 
 #: Files by which Python starts. Which Python that is, the platform's part of the key says.

@@ -40,7 +40,7 @@ class Generators:
 
 
 def import_generators() -> None:
-    """Import the generators of libraries that are imported: of one that a run imports, no state from before is known."""
+    """Import the generators of libraries that are imported: of one that comes later, no state from before is known."""
     if "numpy" in sys.modules:
         importlib.import_module("numpy.random")
 

@@ -35,7 +35,6 @@ from cachec.weights.sources import Source, Ways
 from cachec.weights.tensor import Tensor
 from cachec.worker.protocol import CannotSend, Sending
 
-
 #: How much work it may be to find out whether two arrays share memory: see ``numpy.shares_memory``.
 _MOST_WORK = 10_000
 
@@ -182,7 +181,7 @@ def _overlap(one: Any, other: Any) -> bool:
     if not (isinstance(one, np.ndarray) and isinstance(other, np.ndarray)):
         return True
     try:
-        return bool(np.shares_memory(one, other, max_work=_MOST_WORK))
+        return bool(np.shares_memory(one, other, max_work=_MOST_WORK))  # type: ignore[arg-type] # stubs have two
     except np.exceptions.TooHardError:
         return True
 

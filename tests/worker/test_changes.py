@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -38,6 +39,7 @@ def _changed(value: Any, edit: Callable[[Any], object]) -> str:
         (Model(), lambda value: setattr(value, "engine", [1])),
         (Model(), lambda value: setattr(value, "more", 3)),
         (Model(), lambda value: value.inner.update(b=2)),
+        (threading.local(), lambda value: setattr(value, "stack", [])),
     ],
 )
 def test_a_fill_is_no_change(value: Any, edit: Callable[[Any], object]) -> None:
