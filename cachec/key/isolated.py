@@ -34,6 +34,8 @@ class _Callable(msgspec.Struct, frozen=True):
     unfilled: tuple[object, ...] = ()
     distributions: frozenset[str] = frozenset()
     parts: tuple[Part, ...] = ()
+    #: Of one that counts by its name: ``module:qualname``. What it holds is in the trace.
+    name: str = ""
 
 
 class _Callables:
@@ -46,7 +48,7 @@ class _Callables:
         """By name, or by form. Raises UnresolvedCode where it has neither."""
         name = global_name(value)
         if name:
-            return _Callable(digest_bytes(b"global " + name.encode()))
+            return _Callable(digest_bytes(b"global " + name.encode()), name=name)
         forms = self._forms.now()
         digest = forms.digest(value)
         if not digest:

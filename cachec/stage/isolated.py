@@ -232,10 +232,16 @@ class IsolatedRun(Run):
             self.recorder.seen(Read("process", name, "", process_state.digest(name)))
 
     def _globals(self, done: Done) -> Iterator[Read]:
-        """The globals that the code which ran names. With ``=``: the text of the module makes this value."""
+        """The globals that the code which ran names, and those that arguments are or are made of.
+
+        With ``=``: the text of the module makes this value."""
+        given: dict[str, set[str]] = {}
+        for each in self._request.inventory.callables:
+            module, _, name = each.name.partition(":")  # type: ignore[attr-defined] # those of isolated stages
+            given.setdefault(module, set()).add(name.partition(".")[0])
         for module, names in {**done.imported, **self._table}.items():
             theirs = self._prepared.table.get(module, done.imported.get(module, {}))
-            for name in done.names & names.keys():
+            for name in (done.names | given.get(module, set())) & names.keys():
                 digest = names[name]
                 if digest and (module, name) not in self._missing:
                     sign = "=" if theirs.get(name) == digest and (module, name) not in self._carried else ""

@@ -171,13 +171,15 @@ class Worker:
 
     def _run(self, call: Call) -> Done | Failed:
         self._store = Store(call.store.folder, call.store.namespace, fsync=call.store.fsync)
-        process_state.apply(call.process)  # before globals: their forms tell of loggers, too
+        with unseen():  # settings count by what they are
+            process_state.apply(call.process)  # before globals: their forms tell of loggers, too
         failed = self._carry(call)
         if failed:
             return Failed(failed)
         for (module, name), why in call.missing.items():
             self._take_away(module, name, why)
-        unset = ambient.apply(self._plugins, call.ambient)
+        with unseen():
+            unset = ambient.apply(self._plugins, call.ambient)
         if unset:
             return Failed(unset)
         function = _found(call.function)

@@ -260,6 +260,38 @@ show(f, table, table[:])
     assert outcomes[:-1] == ["hit"] * 6
 
 
+def test_what_the_program_sets_on_an_argument_and_its_class_counts(project: Path, run: Run) -> None:
+    (project / "helper.py").write_text(
+        "class Config:\n    width = 4\n    def area(self):\n        return self.width ** 2\n"
+        "def scale(x):\n    return x * scale.factor\nscale.factor = 2\n"
+    )
+    text = """
+import helper
+@cache.stage
+def f(kind, made, function):
+    return kind.width, made.area(), function(3)
+helper.Config.width = helper.scale.factor = int(os.environ["N"])
+show(f, helper.Config, helper.Config(), helper.scale)
+"""
+    assert run(text, env={"N": "1"})[0] == "(1, 1, 3)\n"
+    assert run(text, env={"N": "5"}) == (
+        "(5, 25, 15)\n",
+        ["miss:dependency-changed (global helper Config has another value)"],
+    )
+    assert run(text, env={"N": "1"}) == ("(1, 1, 3)\n", ["hit"])
+
+
+def test_variables_that_nothing_reads_do_not_count(run: Run) -> None:
+    text = """
+@cache.stage
+def f():
+    return 1
+show(f)
+"""
+    run(text, env={"ONE": "1"})
+    assert run(text, env={"ONE": "2", "MORE": "3"})[1] == ["hit"]
+
+
 def test_the_reason_names_the_global_that_cannot_be_sent(project: Path, run: Run) -> None:
     (project / "pool.py").write_text("import weakref\nclass Kind: pass\nPOOL = weakref.WeakValueDictionary()\n")
     text = """
