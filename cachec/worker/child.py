@@ -276,14 +276,14 @@ class Worker:
     def _snapshots(self, call: Call) -> dict[str, Snapshot]:
         """What the run is given, by what messages call it."""
         with unseen():
-            found = {f"its argument {name}": self._snapshot(value) for name, value in call.arguments.items()}
+            found = {
+                f"its argument {name}": snapshot(value, self._now, is_given=True)
+                for name, value in call.arguments.items()
+            }
             for module, live in self._modules().items():
                 for name in state.names_of(live):
-                    found[f"{name} of {module}"] = self._snapshot(vars(live)[name])
+                    found[f"{name} of {module}"] = snapshot(vars(live)[name], self._now)
             return found
-
-    def _snapshot(self, value: Any) -> Snapshot:
-        return snapshot(value, self._now)
 
     def _changed(self, call: Call, before: Mapping[str, Snapshot], moved: list[str]) -> str:
         """What the run has changed of the caller's, in words; empty for nothing."""
