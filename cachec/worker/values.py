@@ -33,6 +33,7 @@ from cachec.weights.layout import Layout
 from cachec.weights.manifest import Manifest
 from cachec.weights.sources import Source, Ways
 from cachec.weights.tensor import Tensor
+from cachec.worker.messages import Carried
 from cachec.worker.protocol import CannotSend, Sending
 
 #: How much work it may be to find out whether two arrays share memory: see ``numpy.shares_memory``.
@@ -75,8 +76,9 @@ class Values(Sending):
         self.weights: list[WeightSet] = []
         #: The functions and classes of ``__main__`` that the worker has too, equal to ours: they go by their names.
         self.replayed: set[str] = set()
-        #: Arrays and tensors of this message by the memory that they lie in.
+        #: Arrays and tensors of the arguments by the memory that they lie in.
         self._arrays: dict[int, list[Any]] = {}
+        self._is_at_globals = False
 
     def refer(self, value: Any) -> Any:
         if not isinstance(value, WeightSet):
@@ -104,8 +106,11 @@ class Values(Sending):
             return _manifest, (value.encoded(), dict(value.callers), dict(value.folded))
         if isinstance(value, io.IOBase):
             raise CannotSend(f"an open file ({kind.__name__})")  # cloudpickle would send its content
+        self._is_at_globals = self._is_at_globals or kind is Carried  # which come after the arguments
         memory = memory_of(value, kind)
-        if memory is not None and kind.__name__ != "Parameter":  # it is sent as the tensor that it holds
+        if (
+            memory is not None and not self._is_at_globals and kind.__name__ != "Parameter"
+        ):  # it is sent as the tensor that it holds
             self._refuse_overlap(value, memory[0])
         if kind.__module__ == "numpy" and kind.__name__ == "ndarray":
             return _reduce_array(value)
@@ -118,7 +123,7 @@ class Values(Sending):
         return NotImplemented if plugin is None else _reduce_by_plugin(plugin, value)
 
     def _refuse_overlap(self, value: Any, owner: int) -> None:
-        """Raise CannotSend where two arrays lie in the same memory: their copies would not."""
+        """Raise CannotSend where two arrays of arguments lie in the same memory: their copies would not."""
         others = self._arrays.setdefault(owner, [])
         if any(_overlap(value, other) for other in others if other is not value):
             raise CannotSend("arrays that share memory")
