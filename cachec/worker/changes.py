@@ -30,8 +30,8 @@ class Snapshot(NamedTuple):
 
 
 def snapshot(value: Any, forms: Forms, depth: int = _DEPTH, *, is_given: bool = False) -> Snapshot:
-    """Return what ``change`` compares. forms: in the state of now. is_given: whether it is an argument, or a public part
-    of one."""
+    """Return what ``change`` compares. forms: in the state of now. is_given: whether it is an argument, or a
+    public part of one."""
     parts: dict[str, Snapshot] | None = None
     kind = type(value)
     if depth and kind is dict and len(value) <= _MOST_KEYS and not is_given:

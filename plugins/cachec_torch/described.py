@@ -1,4 +1,4 @@
-"""What stands for a function or module that ``torch.compile`` has wrapped, or that generates text, which a global holds.
+"""What stands for a function or module that ``torch.compile`` has wrapped, and for parts of a model that generates text.
 Imports no torch."""
 
 from __future__ import annotations
