@@ -1,5 +1,4 @@
-"""What stands for a function or module that ``torch.compile`` has wrapped, and for parts of a model that generates text.
-Imports no torch."""
+"""What stands for what ``torch.compile`` has wrapped, and for parts of models that generate text: imports no torch."""
 
 from __future__ import annotations
 
