@@ -354,7 +354,7 @@ class Leaf(msgspec.Struct, frozen=True, tag="leaf"):
 
 
 class Sequence(msgspec.Struct, frozen=True, tag="sequence"):
-    """A tuple or a list; ``kind`` says which."""
+    """A tuple or a list, or the keys and values of a dict in turn; ``kind`` says which."""
 
     kind: str
     items: "tuple[Node, ...]"

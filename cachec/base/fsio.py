@@ -134,6 +134,11 @@ def will_need(fd: int, offset: int, nbytes: int) -> None:
         os.posix_fadvise(fd, start, min(_ADVISED, offset + nbytes - start), os.POSIX_FADV_WILLNEED)
 
 
+#: ``MAP_NORESERVE`` (include/uapi/asm-generic/mman-common.h), which ``mmap`` lacks on 3.11: a file that is larger than
+#: memory can be mapped writable.
+_NO_RESERVE = 0x4000
+
+
 def map_read(fd: int, offset: int, nbytes: int) -> memoryview:
     """A read-only view of ``nbytes`` bytes of a file. The view keeps its map alive; an empty range maps nothing."""
     if nbytes == 0:
@@ -181,7 +186,8 @@ def map_untracked(fd: int, offset: int, nbytes: int) -> memoryview:
 def map_private(fd: int, offset: int, nbytes: int) -> memoryview:
     """A writable view of ``nbytes`` (at least 1) bytes of a file, of private pages: writing never reaches the file."""
     base = offset - offset % mmap.ALLOCATIONGRANULARITY
-    mapped = mmap.mmap(fd, offset - base + nbytes, access=mmap.ACCESS_COPY, offset=base)
+    flags, prot = mmap.MAP_PRIVATE | _NO_RESERVE, mmap.PROT_READ | mmap.PROT_WRITE
+    mapped = mmap.mmap(fd, offset - base + nbytes, flags=flags, prot=prot, offset=base)
     return memoryview(mapped)[offset - base :]
 
 

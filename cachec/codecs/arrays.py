@@ -1,4 +1,4 @@
-"""numpy arrays: the elements in C order as one raw artifact, mapped back read-only.
+"""numpy arrays: the elements in C order as one raw artifact, mapped back in private pages: no write reaches the store.
 
 The dtype is kept as numpy's type string with its byte order (``<f4``, ``>i2``, ``|b1``, ``<U8``, ``<M8[ns]``), or as
 the name of an ml_dtypes type (``bfloat16``, ``float8_e4m3fn``). numpy is imported by these functions only.
@@ -66,7 +66,7 @@ def encode_array(value: Any, sink: ArtifactSink, path: str) -> Leaf:
 
 
 def decode_array(leaf: Leaf, source: ArtifactSource) -> Any:
-    """The array, read-only over a map of its artifact (or the scalar). Raises StoreFault."""
+    """The array over a private map of its artifact (or the scalar). Raises StoreFault."""
     import numpy as np
 
     meta = meta_of(leaf, _ArrayMeta)
@@ -76,7 +76,7 @@ def decode_array(leaf: Leaf, source: ArtifactSource) -> Any:
     if expected != ref.size:
         raise corrupt(f"an array {meta.dtype}{list(meta.shape)} takes {expected} bytes, its artifact has {ref.size}")
     with fsio.closing(open_artifact(source.path(ref), ref)) as fd:
-        view = fsio.map_read(fd, 0, ref.size)
+        view = fsio.map_private(fd, 0, ref.size) if ref.size else None
     try:
         array: np.ndarray[Any, Any] = np.ndarray(meta.shape, dtype, buffer=view)
     except (ValueError, OverflowError) as error:  # too many dimensions, or a dimension beyond the address space

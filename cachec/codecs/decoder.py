@@ -77,6 +77,8 @@ class _Decoder(msgspec.Struct, frozen=True, eq=False):
             return weightsets.decode_weights(node, self.source, self.caller)
         if isinstance(node, Sequence):
             items = [self.decode(item) for item in node.items]
+            if node.kind == "dict":
+                return _mapping(items)
             if node.kind not in {"list", "tuple"}:
                 raise corrupt(f"unknown kind of sequence {node.kind!r}")
             return items if node.kind == "list" else tuple(items)
@@ -103,6 +105,17 @@ class _Decoder(msgspec.Struct, frozen=True, eq=False):
             raise ResultUnusableHere(Fault.ROW_CORRUPT, str(error)) from error
         except (PluginError, *MALFORMED_JSON, ValueError, LookupError) as error:
             raise corrupt(f"codec {leaf.codec!r}: {error}") from error
+
+
+def _mapping(items: list[Any]) -> dict[Any, Any]:
+    """A dict of keys and values in turn."""
+    try:
+        found = dict(zip(items[::2], items[1::2], strict=True))
+    except (TypeError, ValueError) as error:  # no hash, or a key without a value
+        raise corrupt(f"a mapping: {error}") from error
+    if len(found) * 2 != len(items):
+        raise corrupt("a mapping with a key twice")
+    return found
 
 
 _LEAVES: Final[dict[str, Callable[[_Decoder, Leaf], Any]]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cmath
 import enum
 import os
 from collections.abc import Callable, Mapping
@@ -94,14 +95,23 @@ class _Encoder:
         items = tuple(self.node(item, f"{path}[{index}]", depth - 1) for index, item in enumerate(value))
         return Sequence(type(value).__name__, items)
 
-    def _mapping(self, value: dict[Any, Any], path: str, depth: int) -> Record:
+    def _mapping(self, value: dict[Any, Any], path: str, depth: int) -> Record | Sequence:
+        if any(type(key) is not str for key in value):
+            return self._pairs(value, path, depth)
         for key in value:
-            if type(key) is not str:
-                raise unstorable(key, f"a key of {path}", "use strings as keys, or return a list of pairs")
             if not key.isascii() and key.encode(errors="replace").decode() != key:
                 raise unstorable(key, f"a key of {path}", "use Unicode text", f"the text {key!a} with a lone surrogate")
         items = tuple(self.node(item, f"{path}[{key!r}]", depth - 1) for key, item in value.items())
         return Record("", tuple(value), items)
+
+    def _pairs(self, value: dict[Any, Any], path: str, depth: int) -> Sequence:
+        """A dict with other keys than texts: keys and values in turn."""
+        items: list[Node] = []
+        for key, item in value.items():
+            if not _is_plain_key(key):
+                raise unstorable(key, f"a key of {path}", "use numbers, texts or tuples of them, or a list of pairs")
+            items += (self.node(key, f"a key of {path}", depth - 1), self.node(item, f"{path}[{key!r}]", depth - 1))
+        return Sequence("dict", tuple(items))
 
     def _record(self, value: object, path: str, depth: int) -> Record:
         name = records.class_name(value, path)
@@ -120,6 +130,15 @@ class _Encoder:
         if type(meta) is not dict or same != meta:
             raise PluginError(f"plugin {plugin.name!r} stores {path} with a meta that JSON does not give back as it is")
         return Leaf(f"plugin:{plugin.name}", tuple(out.artifacts), same)
+
+
+def _is_plain_key(key: object) -> bool:
+    """Whether a key is found again by an equal one: a scalar, but no NaN, or a tuple of such."""
+    if type(key) is tuple:
+        return all(map(_is_plain_key, key))
+    if isinstance(key, float | complex) and cmath.isnan(key):
+        return False
+    return type(key) in data.SCALARS
 
 
 class _Writer:

@@ -70,13 +70,8 @@ class Payload(msgspec.Struct, frozen=True, eq=False):
 class ArgumentKeys:
     """Turns arguments into payloads of a key."""
 
-    def __init__(self, digests: FileDigests, code: CodeKeys, plugins: Plugins, *, exact: bool = False) -> None:
-        """exact: whether it counts how an array lies in memory, and whether it can be written."""
-        self._exact = exact
-        self._digests = digests
-        self._companions = Companions(digests)
-        self._code = code
-        self._plugins = plugins
+    def __init__(self, digests: FileDigests, code: CodeKeys, plugins: Plugins) -> None:
+        self._services = (digests, Companions(digests), code, plugins)
 
     def payloads(self, arguments: Mapping[str, Any], *, per_rank: bool, inventory: Inventory) -> list[Payload]:
         """One payload or more an argument, in order; fills ``inventory``.
@@ -110,8 +105,8 @@ class ArgumentKeys:
         inventory.check_callers()
         return payloads
 
-    def _collector(self, per_rank: bool, inventory: Inventory) -> _Collector:
-        return _Collector(self._digests, self._companions, self._code, self._plugins, per_rank, inventory, self._exact)
+    def _collector(self, per_rank: bool, inventory: Inventory) -> Collector:
+        return Collector(*self._services, per_rank, inventory)
 
     def _weights(self, value: WeightSet, name: str, inventory: Inventory, *, per_rank: bool) -> list[Payload]:
         collector = self._collector(per_rank, inventory)
@@ -127,14 +122,13 @@ def _annotator(value: object, name: str) -> Callable[[], Annotation]:
     return annotate
 
 
-class _Collector:
+class Collector:
     """Answers for the values inside one argument that are not keyed by plain value; each becomes a payload itself."""
 
     __slots__ = (
         "_code",
         "_companions",
         "_digests",
-        "_exact",
         "_inventory",
         "_per_rank",
         "_plugins",
@@ -151,9 +145,7 @@ class _Collector:
         plugins: Plugins,
         per_rank: bool,
         inventory: Inventory,
-        exact: bool,
     ) -> None:
-        self._exact = exact
         self._digests = digests
         self._companions = companions
         self._code = code
@@ -282,13 +274,12 @@ class _Collector:
             words = f"array {dtype}{list(shape)} {digest[:12]}"
             return Annotation(words, value=words, leaves=_array_leaves(path, dtype, shape, digest))
 
-        return Payload(PartKind.ARGUMENT, path, digest.encode() + (_layout(value) if self._exact else b""), annotate)
+        return Payload(PartKind.ARGUMENT, path, digest.encode() + self.layout(value), annotate)
 
-
-def _layout(array: Any) -> bytes:
-    """How an array lies in memory, and whether it can be written; empty where as most of them."""
-    flags = array.flags
-    return b"" if flags.c_contiguous and flags.writeable else f" {array.strides} {flags.writeable}".encode()
+    def layout(self, array: Any) -> bytes:
+        """What counts of an array beside its digest."""
+        del array
+        return b""
 
 
 def _array_leaves(path: str, dtype: str, shape: Sequence[int], digest: str) -> Leaves:

@@ -102,24 +102,32 @@ class Forms:
         """The canonical bytes of a value, or None where it has none."""
         return self._form(value)[0]
 
-    def digest(self, value: object) -> str:
-        """The digest of its form, empty where it has none."""
-        form = self.form(value)
+    def digest(self, value: object, meet: Callable[[object], None] | None = None) -> str:
+        """The digest of its form, empty where it has none. meet: is given each object of it whose identity counts."""
+        form = self._form(value, meet)[0]
         return "" if form is None else digest_bytes(form)
 
     def obstacle(self, value: object) -> str:
         """Why a value has no form, in words; empty where it has one."""
         return self._form(value)[1]
 
-    def _form(self, value: object) -> tuple[bytes | None, str]:
+    def _form(self, value: object, meet: Callable[[object], None] | None = None) -> tuple[bytes | None, str]:
         try:
-            return _Walk(self).form(value), ""
+            return self._walked(value, meet), ""
         except _FormlessError as error:
             return None, str(error)
         except RecursionError:
             return None, "a value that is nested too deeply"
         except Exception as error:  # noqa: BLE001 - what a library's code raises is no fault of the call
             return None, f"a value that can't be read ({type(error).__name__}: {error})"
+
+    def _walked(self, value: object, meet: Callable[[object], None] | None) -> bytes:
+        walk = _Walk(self)
+        form = walk.form(value)
+        if meet is not None:
+            for each in walk.met():
+                meet(each)
+        return form
 
     def is_own_module(self, name: str) -> bool:
         """Whether a module is the project's, or one that no file is known of."""
@@ -195,6 +203,10 @@ class _Walk:
             return self._class(value) if issubclass(cls, type) else self._content(value, cls)
         finally:
             del self._levels[key]
+
+    def met(self) -> list[object]:
+        """The objects that were walked and whose identity counts, in order."""
+        return [each for each in self._alive if id(each) in self._numbers]
 
     def node(self, kind: str, *parts: bytes) -> bytes:
         """A form of one kind. Each part says its own length."""
@@ -420,6 +432,7 @@ _HANDLERS: Final[dict[type, Callable[[_Walk, Any], bytes]]] = {
     staticmethod: lambda walk, value: walk.forms("static", (value.__func__,)),
     classmethod: lambda walk, value: walk.forms("classmethod", (value.__func__,)),
     property: lambda walk, value: walk.forms("property", (value.fget, value.fset, value.fdel)),
+    functools.partial: lambda walk, value: walk.forms("partial", (value.func, value.args, value.keywords, vars(value))),
     functools.cached_property: lambda walk, value: walk.forms("cached", (value.func, value.attrname)),
     functools._lru_cache_wrapper: _Walk.memo,
     types.BuiltinFunctionType: _compiled,
@@ -450,6 +463,7 @@ _BY_NAME: Final[dict[str, Callable[[_Walk, Any], bytes]]] = {
         (f"{module}.{kind}Path" for module in ("pathlib", "pathlib._local") for kind in ("Posix", "PurePosix")),
         lambda walk, value: walk.forms("path", (type(value), str(value))),
     ),
+    "jinja2.utils.LRUCache": lambda walk, value: walk.forms("memo", (value.capacity,)),  # of compiled templates
     "itertools.count": lambda walk, value: walk.forms("count", (repr(value),)),
     "cachec.cache.Cache": lambda walk, value: walk.forms("cache", (str(value.settings.store_folder),)),
     # The type of a field is an annotation.

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from cachec.key.code.fingerprint import CodeKey
     from cachec.key.code.kept import Held
     from cachec.key.code.memos import Memo
+    from cachec.key.sharing import Sharing
     from cachec.model import Part
     from cachec.programs.program import Program
     from cachec.weights import WeightSet
@@ -26,7 +27,7 @@ class Inventory(msgspec.Struct, eq=False):
     that hold nothing yet (``unfilled``); what memos hold (``held``), and the names of those that answer for objects
     which changed since (``stale``); paths that count by content, and by digest of it (``files``);
     states of the process by which values answer; manifests, and what the caller calls the weights that programs renamed
-    (``Manifest.callers``)."""
+    (``Manifest.callers``); which objects are one, of a stage that runs in a process of its own (``sharing``)."""
 
     callers: dict[str, str] = {}
     code: list[Part] = []
@@ -45,6 +46,7 @@ class Inventory(msgspec.Struct, eq=False):
     held: Held = {}
     stale: list[str] = []
     states: set[str] = set()
+    sharing: Sharing | None = None
 
     @property
     def reaches_more(self) -> bool:

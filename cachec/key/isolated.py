@@ -16,10 +16,11 @@ import msgspec
 
 from cachec.base.hashing import FileDigests, digest_bytes
 from cachec.errors import UnkeyableArgument, UnresolvedCode
-from cachec.key.arguments import Annotation, ArgumentKeys, Payload
+from cachec.key.arguments import Annotation, ArgumentKeys, Collector, Payload
 from cachec.key.described import FormsWithPlugins
 from cachec.key.inventory import Inventory
 from cachec.key.options import StageLike, text_part
+from cachec.key.sharing import Sharing
 from cachec.model import Part, PartKind
 from cachec.programs.registry import Plugins
 
@@ -33,6 +34,8 @@ class _Callable(msgspec.Struct, frozen=True):
     unfilled: tuple[object, ...] = ()
     distributions: frozenset[str] = frozenset()
     parts: tuple[Part, ...] = ()
+    #: Of one that counts by its name: ``module:qualname``. What it holds is in the trace.
+    name: str = ""
 
 
 class _Callables:
@@ -45,7 +48,7 @@ class _Callables:
         """By name, or by form. Raises UnresolvedCode where it has neither."""
         name = global_name(value)
         if name:
-            return _Callable(digest_bytes(b"global " + name.encode()))
+            return _Callable(digest_bytes(b"global " + name.encode()), name=name)
         forms = self._forms.now()
         digest = forms.digest(value)
         if not digest:
@@ -57,7 +60,7 @@ class IsolatedArguments(ArgumentKeys):
     """Turns arguments into payloads of a key."""
 
     def __init__(self, digests: FileDigests, plugins: Plugins, forms: FormsWithPlugins) -> None:
-        super().__init__(digests, _Callables(forms), plugins, exact=True)  # type: ignore[arg-type]
+        super().__init__(digests, _Callables(forms), plugins)  # type: ignore[arg-type]
         self._forms = forms
 
     def payloads(self, arguments: Mapping[str, Any], *, per_rank: bool, inventory: Inventory) -> list[Payload]:
@@ -65,22 +68,47 @@ class IsolatedArguments(ArgumentKeys):
 
         Raises UnresolvedCode where it has none of both."""
         found: list[Payload] = []
+        inventory.sharing = sharing = Sharing()
         for name, value in arguments.items():
             try:
                 found += super().payloads({name: value}, per_rank=per_rank, inventory=inventory)
             except UnkeyableArgument as error:
-                digest = "" if inventory.weights else self._forms.now().digest(value)
+                digest = "" if inventory.weights else self._forms.now().digest(value, sharing.meet)
                 if not digest:
                     raise UnresolvedCode(str(error)) from error
                 annotation = Annotation(f"{type(value).__qualname__} {digest[:12]}")
                 found.append(Payload(PartKind.ARGUMENT, name, digest.encode(), partial(_itself, annotation)))
+        if sharing.pattern:
+            annotation = Annotation(f"{len(sharing.pattern)} objects are given more than once")
+            data = repr(sharing.pattern).encode()
+            found.append(Payload(PartKind.ARGUMENT, "shared objects", data, partial(_itself, annotation)))
         return found
+
+    def _collector(self, per_rank: bool, inventory: Inventory) -> Collector:
+        return _SharingCollector(*self._services, per_rank, inventory)
 
     def function_part(self, stage: StageLike) -> Part:
         """The part of the stage's own function."""
         function = stage.__wrapped__
         digest = self._forms.now().digest(function)
         return text_part(PartKind.CODE, stage.options.name, f"isolated {digest}", digest[:12])
+
+
+class _SharingCollector(Collector):
+    """A collector of a stage that runs in a process of its own: how an array lies in memory counts, and whether it can
+    be written, and which objects are one."""
+
+    __slots__ = ()
+
+    def special(self, value: object, path: str) -> bytes | None:
+        answer = super().special(value, path)
+        assert self._inventory.sharing is not None
+        self._inventory.sharing.meet(value)
+        return answer
+
+    def layout(self, array: Any) -> bytes:
+        flags = array.flags
+        return b"" if flags.c_contiguous and flags.writeable else f" {array.strides} {flags.writeable}".encode()
 
 
 def _itself(annotation: Annotation) -> Annotation:

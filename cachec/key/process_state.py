@@ -124,22 +124,29 @@ def _counted_filters(value: list[Any]) -> list[Any]:
     return texts
 
 
-def _logger_levels() -> dict[str, int]:
-    known = list(logging.root.manager.loggerDict.items())
-    return {name: each.level for name, each in known if isinstance(each, logging.Logger) and each.level}
+_UNSET_LOGGER: Final = (logging.NOTSET, False, True)
+
+
+def _loggers() -> dict[str, tuple[int, bool, bool]]:
+    """Level, ``disabled`` and ``propagate`` of the loggers that have others than new ones."""
+    known = [(name, each) for name, each in logging.root.manager.loggerDict.items() if isinstance(each, logging.Logger)]
+    found = {name: (each.level, bool(each.disabled), bool(each.propagate)) for name, each in known}
+    return {name: value for name, value in found.items() if value != _UNSET_LOGGER}
 
 
 def _levels() -> dict[str, Any] | None:
-    value = {"root": logging.root.level, "disabled": logging.root.manager.disable, "levels": _logger_levels()}
-    return None if value == {"root": logging.WARNING, "disabled": 0, "levels": {}} else value
+    value = {"root": logging.root.level, "disabled": logging.root.manager.disable, "loggers": _loggers()}
+    return None if value == {"root": logging.WARNING, "disabled": 0, "loggers": {}} else value
 
 
 def _set_levels(value: Mapping[str, Any] | None) -> None:
-    value = value or {"root": logging.WARNING, "disabled": 0, "levels": {}}
+    value = value or {"root": logging.WARNING, "disabled": 0, "loggers": {}}
     logging.root.setLevel(value["root"])
     logging.disable(value["disabled"])
-    for name, level in {**dict.fromkeys(_logger_levels(), logging.NOTSET), **value["levels"]}.items():
-        logging.getLogger(name).setLevel(level)
+    for name, (level, disabled, propagate) in {**dict.fromkeys(_loggers(), _UNSET_LOGGER), **value["loggers"]}.items():
+        logger = logging.getLogger(name)
+        logger.setLevel(level)
+        logger.disabled, logger.propagate = disabled, propagate
 
 
 #: What numpy begins with.

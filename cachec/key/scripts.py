@@ -51,6 +51,7 @@ _PATHS = frozenset({"Path", "PurePath", "resolve", "absolute", "joinpath"})
 #: Calls that register or set something, by the last words of what is called.
 SETTING = re.compile(
     r"(.*\.)?(register\w*|DEFINE_\w+|set_(?!up)\w+|seterr|setcontext|setlocale|enable\w*|disable\w*|use|use_\w+)"
+    r"|(.*\.)?add_(\w*constructor|\w*representer|\w*resolver|safe_globals)"
     r"|(.*\.)?(seed|manual_seed|filterwarnings|simplefilter|config\.update|logging\.basicConfig)"
 )
 

@@ -6,11 +6,13 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from types import ModuleType
 from typing import Any
 
 import msgspec
 
+from cachec.base import xdg
 from cachec.base.distributions import Distributions
 from cachec.base.paths import is_below
 from cachec.base.unseen import unseen
@@ -123,13 +125,17 @@ class IsolatedRun(Run):
     # --- what the worker is given
 
     def _project_modules(self) -> dict[str, ModuleType]:
-        """The project's modules that this process has imported, in that order."""
+        """The project's modules that this process has imported, in that order.
+
+        A relative ``__file__`` is none of the import system's: objects of libraries that pose as modules have such."""
         found = {}
         for name, module in list(sys.modules.items()):
             file = getattr(module, "__file__", None) if isinstance(module, ModuleType) else None
-            if (name == "__main__" and file is None) or (
-                isinstance(file, str) and self._is_project(file) and name != "__mp_main__"
-            ):
+            if name == "__main__":
+                is_project = file is None or self._is_project(file)
+            else:
+                is_project = isinstance(file, str) and self._installed.is_project(file) and name != "__mp_main__"
+            if is_project:
                 found[name] = module
         return found
 
@@ -140,21 +146,22 @@ class IsolatedRun(Run):
         """The globals of ``__main__`` that its definitions need when they are made."""
         held = vars(sys.modules["__main__"])
         needed = {name: held[name] for name in main.needed if name in held}
-        return {name: value for name, value in needed.items() if self._can_be_sent(value)}
+        return {name: value for name, value in needed.items() if not self._obstacle(value)}
 
-    def _can_be_sent(self, value: Any) -> bool:
+    def _obstacle(self, value: Any) -> str:
+        """Why a value can't be sent; empty where it can."""
         try:
             os.close(encode(value, Values(self._tools.plugins)))
-        except CannotSend:
-            return False
-        return True
+        except CannotSend as error:
+            return str(error)
+        return ""
 
     def _call(self, prepared: Prepared) -> Call:
         """What is to be run, once it is known what the worker has imported."""
         forms = self._tools.requests.forms
         table, self._prepared = self._table, prepared
         carried: dict[str, dict[str, Carried]] = {}
-        missing: list[tuple[str, str]] = []
+        missing: dict[tuple[str, str], str] = {}
         replayed = set()
         for module, names in table.items():
             theirs = prepared.table.get(module, {})
@@ -167,8 +174,8 @@ class IsolatedRun(Run):
                 else:
                     try:
                         sent = to_send(held[name], forms.now(self._modules[module]))
-                    except UnsendableError:
-                        missing.append((module, name))
+                    except UnsendableError as error:
+                        missing[module, name] = f"can't be sent: {error}"
                     else:
                         carried.setdefault(module, {})[name] = Carried(digest, sent)
             for name in theirs.keys() - names.keys():
@@ -185,7 +192,7 @@ class IsolatedRun(Run):
             function=self._by_name(function),
             arguments=dict(self._given),
             carried=carried,
-            missing=tuple(missing),
+            missing=missing,
             process=self._process,
             ambient=self._ambient,
             streams=(_is_replaced("stdout"), _is_replaced("stderr")),
@@ -199,13 +206,16 @@ class IsolatedRun(Run):
         is_there = module != "__main__" or name.partition(".")[0] in self._values.replayed
         return (module, name) if is_there and "<locals>" not in name else function
 
-    def _drop_what_cannot_be_sent(self, carried: dict[str, dict[str, Carried]], missing: list[tuple[str, str]]) -> None:
-        if self._can_be_sent(carried):
+    def _drop_what_cannot_be_sent(
+        self, carried: dict[str, dict[str, Carried]], missing: dict[tuple[str, str], str]
+    ) -> None:
+        if not self._obstacle(carried):
             return
         for module, names in carried.items():
-            for name in [name for name, value in names.items() if not self._can_be_sent(value)]:
-                del names[name]
-                missing.append((module, name))
+            for name, value in list(names.items()):
+                if obstacle := self._obstacle(value):
+                    del names[name]
+                    missing[module, name] = f"can't be sent: {obstacle}"
 
     # --- what it looked up
 
@@ -232,7 +242,8 @@ class IsolatedRun(Run):
                 Read("content", path, "", self._tools.looker.present(Read("content", path, "", ""), {}) or "")
             )
         passed = _Passed(self, done)
-        reads = Reads(traced, self.recorder.digests, os.getcwd(), is_cache=self._is_cache, passes=passed)
+        is_cache = partial(is_below, folders=(os.fspath(self._tools.store.folder), *_home_caches()))
+        reads = Reads(traced, self.recorder.digests, os.getcwd(), is_cache=is_cache, passes=passed)
         try:
             for read in reads.all():
                 self.recorder.traced(read)
@@ -251,10 +262,16 @@ class IsolatedRun(Run):
             self.recorder.seen(Read("process", name, "", process_state.digest(name)))
 
     def _globals(self, done: Done) -> Iterator[Read]:
-        """The globals that the code which ran names. A name with a digest: the module's text makes this value."""
+        """The globals that the code which ran names, and those that arguments are or are made of.
+
+        A name with a digest: the module's text makes this value."""
+        given: dict[str, set[str]] = {}
+        for each in self._request.inventory.callables:
+            module, _, name = each.name.partition(":")  # type: ignore[attr-defined] # those of isolated stages
+            given.setdefault(module, set()).add(name.partition(".")[0])
         for module, names in {**done.imported, **self._table}.items():
             theirs = self._prepared.table.get(module, done.imported.get(module, {}))
-            for name in done.names & names.keys():
+            for name in (done.names | given.get(module, set())) & names.keys():
                 digest = names[name]
                 if digest and (module, name) not in self._missing:
                     if theirs.get(name) == digest and (module, name) not in self._carried:
@@ -373,6 +390,12 @@ class _Passed:
         if name is not None:
             self.owners.add(name)
         return name is not None
+
+
+def _home_caches() -> list[str]:
+    """The folders where programs save time, but for those that the project is in."""
+    here = os.path.realpath(os.getcwd())
+    return [each for each in map(os.path.realpath, xdg.home_caches(os.environ)) if not is_below(here, [each])]
 
 
 #: Files by which Python starts. Which Python that is, the platform's part of the key says.

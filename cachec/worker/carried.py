@@ -1,14 +1,13 @@
 """How a global that differs goes to a worker: its value, or what has changed of an object that the worker has too.
 
 A class and a function of a module are pickled by name, so the worker's own is given the attributes of the caller's. A
-context variable, a thread-local, a logger are none without the module that made them: the worker's own is set. What
+context variable and a thread-local are none without the module that made them: the worker's own is set. What
 arrives is compared again (``state.table``): what can't be set this way has another form there, and counts as missing.
 """
 
 from __future__ import annotations
 
 import functools
-import logging
 import sys
 import threading
 from collections.abc import Mapping
@@ -49,14 +48,6 @@ class LocalValues(NamedTuple):
     values: Mapping[str, Any]
 
 
-class LoggerSettings(NamedTuple):
-    """Of a logger."""
-
-    level: int
-    disabled: bool
-    propagate: bool
-
-
 def to_send(value: Any, forms: Forms) -> Any:
     """Return what stands for a global's value on its way. Raises UnsendableError."""
     kind = type(value)
@@ -69,8 +60,6 @@ def to_send(value: Any, forms: Forms) -> Any:
         return ContextValue(value.get())
     if kind is threading.local:
         return LocalValues(dict(vars(value)))
-    if isinstance(value, logging.Logger):
-        return LoggerSettings(value.level, value.disabled, value.propagate)
     if kind is functools._lru_cache_wrapper:
         raise UnsendableError("a function that remembers results")
     return value
@@ -98,10 +87,6 @@ def assign(module: ModuleType, name: str, sent: Any, forms: Forms) -> None:
         held = vars(_expected(own, threading.local))
         held.clear()
         held.update(sent.values)
-    elif isinstance(sent, LoggerSettings):
-        logger = _expected(own, logging.Logger)
-        logger.setLevel(sent.level)
-        logger.disabled, logger.propagate = sent.disabled, sent.propagate
     else:
         vars(module)[name] = sent
 

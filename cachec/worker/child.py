@@ -98,6 +98,8 @@ class Worker:
         self._plugins, self._forms = common.plugins, common.forms
         self._imports = Imports(self._installed.is_project, unseen)
         self._now = self._forms.now()
+        #: Globals that the worker was left without, and why, in words.
+        self._absent: dict[str, str] = {}
 
     def serve(self) -> None:
         """Make ready, run the stage, and send what came of it."""
@@ -168,15 +170,15 @@ class Worker:
         }
 
     def _run(self, call: Call) -> Done | Failed:
-        with unseen():
+        with unseen():  # settings count by what they are
             self._store = Store(call.store.folder, call.store.namespace, fsync=call.store.fsync)
+            process_state.apply(call.process)  # before globals: their forms tell of loggers, too
         failed = self._carry(call)
         if failed:
             return Failed(failed)
-        for module, name in call.missing:
-            vars(sys.modules[module]).pop(name, None)
+        for (module, name), why in call.missing.items():
+            self._take_away(module, name, why)
         with unseen():
-            process_state.apply(call.process)
             unset = ambient.apply(self._plugins, call.ambient)
         if unset:
             return Failed(unset)
@@ -199,7 +201,7 @@ class Worker:
             except (UnstorableResult, Uncacheable) as error:
                 return Failed(str(error))
             except BaseException as error:  # noqa: BLE001 - the stage's own: the caller's process raises it again
-                return Failed(words_of(error), raised=True)
+                return self._failed(error)
             seconds = time.perf_counter() - started
         moved = [name for watch in watchers for name in watch(seconds)]
         scratch = recorder.scratch()
@@ -253,8 +255,18 @@ class Worker:
         for module, names in call.carried.items():
             for name, carried in names.items():
                 if table.get(module, {}).get(name, "") != carried.digest:  # it did not arrive as it was
-                    vars(sys.modules[module]).pop(name, None)
+                    self._take_away(module, name, "has another value once it was sent")
         return ""
+
+    def _take_away(self, module: str, name: str, why: str) -> None:
+        """Leave a worker without a global: code that needs it fails, and runs in the caller's process."""
+        vars(sys.modules[module]).pop(name, None)
+        self._absent[name] = f"it needs {name} of {module}, which {why}"
+
+    def _failed(self, error: BaseException) -> Failed:
+        """The stage raised, maybe for want of a global."""
+        name = error.name if isinstance(error, NameError | AttributeError) else None
+        return Failed(self._absent.get(name or "", words_of(error)), raised=True)
 
     def _encoded(self, value: Any) -> Any:
         return encode(value, self._store.sink(), self._plugin_for)
@@ -265,14 +277,14 @@ class Worker:
     def _snapshots(self, call: Call) -> dict[str, Snapshot]:
         """What the run is given, by what messages call it."""
         with unseen():
-            found = {f"its argument {name}": self._snapshot(value) for name, value in call.arguments.items()}
+            found = {
+                f"its argument {name}": snapshot(value, self._now, is_given=True)
+                for name, value in call.arguments.items()
+            }
             for module, live in self._modules().items():
                 for name in state.names_of(live):
-                    found[f"{name} of {module}"] = self._snapshot(vars(live)[name])
+                    found[f"{name} of {module}"] = snapshot(vars(live)[name], self._now)
             return found
-
-    def _snapshot(self, value: Any) -> Snapshot:
-        return snapshot(value, self._now)
 
     def _changed(self, call: Call, before: Mapping[str, Snapshot], moved: list[str]) -> str:
         """What the run has changed of the caller's, in words; empty for nothing."""

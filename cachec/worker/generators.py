@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import random
 import sys
 from collections.abc import Iterator
 from typing import Any, Final
 
-__all__ = ["Generators"]
+__all__ = ["Generators", "import_generators"]
 
 #: At most so many blocks of numbers are drawn to find out whether a generator was only moved on: about a second.
 _MOST_BLOCKS: Final = 200_000
@@ -36,6 +37,12 @@ class Generators:
             for name, after in _twisters()
             if after != (before := self._before.get(name)) and (before is None or _has_drawn(before, after, blocks))
         ]
+
+
+def import_generators() -> None:
+    """Import the generators of libraries that are imported: of one that comes later, no state from before is known."""
+    if "numpy" in sys.modules:
+        importlib.import_module("numpy.random")
 
 
 def _twisters() -> Iterator[tuple[str, _Twister]]:

@@ -91,8 +91,8 @@ class Call(NamedTuple):
     arguments: Mapping[str, Any]
     #: Globals that differ, by module and name.
     carried: Mapping[str, Mapping[str, Carried]]
-    #: Module and name of those that can't be sent: the worker takes them away.
-    missing: tuple[tuple[str, str], ...]
+    #: Module and name of those that can't be sent, and why: the worker takes them away.
+    missing: Mapping[tuple[str, str], str]
     #: Settings of the process, to be set: see ``key.process_state``.
     process: Mapping[str, Any]
     #: Live settings of libraries, by plugin, to be set: see ``key.ambient``.

@@ -18,6 +18,7 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Sequence
+from types import CellType, FunctionType
 from typing import Any
 
 import cloudpickle
@@ -67,7 +68,36 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle has no 
 
     def reducer_override(self, value: Any) -> Any:
         reduced = self._sending.reduce(value)
-        return super().reducer_override(value) if reduced is NotImplemented else reduced
+        if reduced is not NotImplemented:
+            return reduced
+        if type(value) is CellType:
+            return _reduce_cell(value)
+        reduced = super().reducer_override(value)
+        if type(value) is FunctionType and type(reduced) is tuple and value.__closure__:
+            reduced = _with_cells(reduced, value.__closure__)
+        return reduced
+
+
+def _reduce_cell(cell: CellType) -> tuple[Any, ...]:
+    """A variable of a closure, of which the value is sent afterwards: it may be a function that refers to it."""
+    try:
+        return CellType, (), cell.cell_contents, None, None, _set_cell
+    except ValueError:
+        return CellType, ()
+
+
+def _set_cell(cell: CellType, value: Any) -> None:
+    cell.cell_contents = value
+
+
+def _with_cells(reduced: tuple[Any, ...], closure: tuple[CellType, ...]) -> tuple[Any, ...]:
+    """What cloudpickle says of a function, which has cells of its own there: two functions may share a variable."""
+    make, arguments, *rest = reduced
+    return make, tuple(closure if _are_cells(each) else each for each in arguments), *rest
+
+
+def _are_cells(value: object) -> bool:
+    return type(value) is tuple and bool(value) and all(type(each) is CellType for each in value)
 
 
 class _Unpickler(pickle.Unpickler):

@@ -23,6 +23,7 @@ from cachec.tracing.codec import encode
 from cachec.tracing.process import kill_traced, subreaper
 from cachec.tracing.supervisor import trace_call
 from cachec.worker.child import Common, serve
+from cachec.worker.generators import import_generators
 from cachec.worker.messages import Start, Started
 from cachec.worker.protocol import Channel, Ended
 
@@ -135,6 +136,7 @@ def _load(packages: Sequence[str], common: Common) -> None:
     for name in packages:
         with contextlib.suppress(Exception, SystemExit):  # a worker that needs it imports it again, and says so
             importlib.import_module(name)
+    import_generators()
     common.variables.is_loading = False
     if packages:
         gc.collect()

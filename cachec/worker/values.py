@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import mmap
 import os
+import pickle
 import sys
 import tempfile
 import threading
@@ -21,6 +22,7 @@ from typing import Any, NamedTuple
 from cachec.base.hashing import FileDigests, digest_bytes
 from cachec.base.instances import class_attribute
 from cachec.base.unseen import unseen
+from cachec.key.sharing import memory_of
 from cachec.programs.plugin import Plugin
 from cachec.programs.program import Program
 from cachec.programs.registry import Plugins, installed
@@ -31,7 +33,11 @@ from cachec.weights.layout import Layout
 from cachec.weights.manifest import Manifest
 from cachec.weights.sources import Source, Ways
 from cachec.weights.tensor import Tensor
+from cachec.worker.messages import Carried
 from cachec.worker.protocol import CannotSend, Sending
+
+#: How much work it may be to find out whether two arrays share memory: see ``numpy.shares_memory``.
+_MOST_WORK = 10_000
 
 
 class WeightsRef(NamedTuple):
@@ -70,6 +76,9 @@ class Values(Sending):
         self.weights: list[WeightSet] = []
         #: The functions and classes of ``__main__`` that the worker has too, equal to ours: they go by their names.
         self.replayed: set[str] = set()
+        #: Arrays and tensors of the arguments by the memory that they lie in.
+        self._arrays: dict[int, list[Any]] = {}
+        self._is_at_globals = False
 
     def refer(self, value: Any) -> Any:
         if not isinstance(value, WeightSet):
@@ -97,9 +106,19 @@ class Values(Sending):
             return _manifest, (value.encoded(), dict(value.callers), dict(value.folded))
         if isinstance(value, io.IOBase):
             raise CannotSend(f"an open file ({kind.__name__})")  # cloudpickle would send its content
+        self._is_at_globals = self._is_at_globals or kind is Carried  # which come after the arguments
+        memory = memory_of(value, kind)
+        if (
+            memory is not None and not self._is_at_globals and kind.__name__ != "Parameter"
+        ):  # it is sent as the tensor that it holds
+            self._refuse_overlap(value, memory[0])
         if kind.__module__ == "numpy" and kind.__name__ == "ndarray":
             return _reduce_array(value)
+        if memory is not None and value.is_leaf and value.grad is not None:
+            return _reduce_with_gradient(value)
         name = f"{kind.__module__}.{kind.__qualname__}"
+        if name == "jinja2.utils.LRUCache":  # of compiled templates: the worker reads their files itself
+            return kind, (value.capacity,)
         for plugin in self._plugins.all():
             if name in plugin.sent:
                 return _reduce_by_plugin(plugin, value)
@@ -107,6 +126,13 @@ class Values(Sending):
                 with Asking(plugin):
                     return plugin.reduce(value)
         return NotImplemented
+
+    def _refuse_overlap(self, value: Any, owner: int) -> None:
+        """Raise CannotSend where two arrays of arguments lie in the same memory: their copies would not."""
+        others = self._arrays.setdefault(owner, [])
+        if any(_overlap(value, other) for other in others if other is not value):
+            raise CannotSend("arrays that share memory")
+        others.append(value)
 
     def _is_replayed(self, value: Any) -> bool:
         first, _, rest = value.__qualname__.partition(".")
@@ -158,6 +184,18 @@ def _program(ir: bytes, form: str, manifest: Any, canonical: str | None) -> Prog
     return Program(ir, format=form, manifest=manifest, canonical=canonical)
 
 
+def _overlap(one: Any, other: Any) -> bool:
+    """Whether two arrays share memory; tensors of one storage always do: each is sent with all of it."""
+    import numpy as np
+
+    if not (isinstance(one, np.ndarray) and isinstance(other, np.ndarray)):
+        return True
+    try:
+        return bool(np.shares_memory(one, other, max_work=_MOST_WORK))  # type: ignore[arg-type] # stubs have two
+    except np.exceptions.TooHardError:
+        return True
+
+
 def _reduce_array(array: Any) -> Any:
     """A contiguous array is sent as it is. Of another, whose copy would be contiguous, the memory behind it is."""
     if array.flags.c_contiguous or array.flags.f_contiguous or array.dtype.hasobject:
@@ -171,7 +209,7 @@ def _reduce_array(array: Any) -> Any:
     first, last = np.lib.array_utils.byte_bounds(base)
     if not (first <= begin and end <= last and base.flags.c_contiguous):
         raise CannotSend("an array that is a view of other memory than an array's")
-    memory = base.reshape(-1).view(np.uint8)[begin - first : end - first]
+    memory = pickle.PickleBuffer(base.reshape(-1).view(np.uint8)[begin - first : end - first])
     offset = array.__array_interface__["data"][0] - begin
     return _strided, (memory, array.dtype, array.shape, array.strides, offset, array.flags.writeable)
 
@@ -182,6 +220,18 @@ def _strided(memory: Any, dtype: Any, shape: Any, strides: Any, offset: int, wri
     array = np.ndarray(shape, dtype, memory, offset, strides)
     array.flags.writeable = writeable
     return array
+
+
+def _reduce_with_gradient(tensor: Any) -> Any:
+    """A tensor of torch's own form has no gradient."""
+    form = tensor.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+    if len(form) != 2:
+        raise CannotSend("a tensor with a gradient and attributes of its own")
+    return *form, tensor.grad, None, None, _set_gradient
+
+
+def _set_gradient(tensor: Any, gradient: Any) -> None:
+    tensor.grad = gradient
 
 
 class CallerSource(Source):

@@ -1,4 +1,4 @@
-"""What stands for a function or module that ``torch.compile`` has wrapped, which a global holds. Imports no torch."""
+"""What stands for what ``torch.compile`` has wrapped, and for parts of models that generate text: imports no torch."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ def describe(value: Any) -> Any:
             return "compiled", value._torchdynamo_orig_callable, *_compiler(cells["callback"].cell_contents)
     if kind.__name__ == "OptimizedModule" and kind.__module__ == "torch._dynamo.eval_frame":
         return "compiled", vars(value)["_modules"]["_orig_mod"], *_compiler(value.dynamo_ctx.callback)
+    if kind.__name__ == "GenerationConfig" and kind.__module__ == "transformers.generation.configuration_utils":
+        held = {name: part for name, part in vars(value).items() if name != "_original_object_hash"}
+        return "generation", held  # that is another in each process
     return NotImplemented
 
 

@@ -1,4 +1,4 @@
-"""numpy arrays: raw bytes, mapped back read-only."""
+"""numpy arrays: raw bytes, mapped back in private pages."""
 
 from __future__ import annotations
 
@@ -60,12 +60,11 @@ ARRAYS = [
 
 
 @pytest.mark.parametrize("array", ARRAYS, ids=lambda array: f"{array.dtype}{list(array.shape)}")
-def test_arrays_come_back_read_only(bench: Any, array: np.ndarray[Any, Any]) -> None:
+def test_writing_to_an_array_changes_it_alone(bench: Any, array: np.ndarray[Any, Any]) -> None:
     back = bench.round_trip(array)
     assert same(back, array)
-    assert not back.flags.writeable
-    with pytest.raises(ValueError, match="WRITEABLE"):
-        back.flags.writeable = True
+    back[...] = np.zeros((), back.dtype)
+    assert same(bench.round_trip(array), array)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=rounds(60))

@@ -42,6 +42,23 @@ def test_harness_end_to_end(name: str) -> None:
     assert not report.wrong()
 
 
+#: Each has something of its own to be sent to a worker.
+_ISOLATED = (
+    *("int_keys_result", "jinja_kernel", "numpy_arguments", "result_changed_in_place"),
+    *("thread_local_scopes", "yaml_constructors", "yaml_logging"),
+)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", _ISOLATED)
+def test_isolated_stages_of_a_program_are_stored(name: str) -> None:
+    program = next(each for each in PROGRAMS if each.name == name)
+    report = check(program, {"CACHEC_MODE": "on", "CACHEC_ISOLATED": "1"})
+    assert not report.wrong()
+    assert (report.never_stored(), report.missed_again()) == ({}, {})
+    assert not any(report.needless(step) for step in report.of("neutral", "moved"))
+
+
 _UNSEEN = """\
 import cachec
 

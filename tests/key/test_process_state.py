@@ -44,8 +44,10 @@ CHANGES = {
         "import warnings; str(warnings.filters[0])",
     ),
     "log levels": (
-        "import logging; logging.root.setLevel(10); logging.disable(5); logging.getLogger('mine').setLevel(20)",
-        "import logging; [logging.root.level, logging.root.manager.disable, logging.getLogger('mine').level]",
+        "import logging; logging.root.setLevel(10); logging.disable(5); logging.getLogger('mine').setLevel(20);"
+        " logging.getLogger('off').disabled = True; logging.getLogger('alone').propagate = False",
+        "import logging; mine, off, alone = map(logging.getLogger, ('mine', 'off', 'alone'));"
+        " [logging.root.level, logging.root.manager.disable, mine.level, off.disabled, alone.propagate]",
     ),
     "numpy errors": ("import numpy; numpy.seterr(divide='raise')", "import numpy; numpy.geterr()"),
     "numpy printing": ("import numpy; numpy.set_printoptions(precision=3)", "import numpy; numpy.get_printoptions()"),

@@ -238,6 +238,109 @@ show(f, open("main.py"))
     assert outcomes[0].startswith("bypass:not-isolated")
 
 
+def test_one_object_twice_is_not_two_equal_ones(run: Run) -> None:
+    text = """
+import numpy as np
+@cache.stage
+def f(a, b):
+    return a is b
+@cache.stage
+def g(value):
+    return value[0] is value[1]
+show(f, [1], [1])
+both = [1]
+show(f, both, both)
+show(g, ([1], [1]))
+show(g, (both, both))
+table = np.zeros(3)
+show(f, table, table.copy())
+show(f, table, table)
+show(f, table, table[:])
+"""
+    printed, outcomes = run(text)
+    assert printed.split() == ["False", "True", "False", "True", "False", "True", "False"]
+    assert [each for each in outcomes if not each.startswith("miss:")] == [
+        "bypass:not-isolated (arrays that share memory)"
+    ]
+    again, outcomes = run(text)
+    assert again == printed
+    assert outcomes[:-1] == ["hit"] * 6
+
+
+def test_what_the_program_sets_on_an_argument_and_its_class_counts(project: Path, run: Run) -> None:
+    (project / "helper.py").write_text(
+        "class Config:\n    width = 4\n    def area(self):\n        return self.width ** 2\n"
+        "def scale(x):\n    return x * scale.factor\nscale.factor = 2\n"
+    )
+    text = """
+import helper
+@cache.stage
+def f(kind, made, function):
+    return kind.width, made.area(), function(3)
+helper.Config.width = helper.scale.factor = int(os.environ["N"])
+show(f, helper.Config, helper.Config(), helper.scale)
+"""
+    assert run(text, env={"N": "1"})[0] == "(1, 1, 3)\n"
+    assert run(text, env={"N": "5"}) == (
+        "(5, 25, 15)\n",
+        ["miss:dependency-changed (global helper Config has another value)"],
+    )
+    assert run(text, env={"N": "1"}) == ("(1, 1, 3)\n", ["hit"])
+
+
+def test_variables_that_nothing_reads_do_not_count(run: Run) -> None:
+    text = """
+@cache.stage
+def f():
+    return 1
+show(f)
+"""
+    run(text, env={"ONE": "1"})
+    assert run(text, env={"ONE": "2", "MORE": "3"})[1] == ["hit"]
+
+
+def test_the_reason_names_the_global_that_cannot_be_sent(project: Path, run: Run) -> None:
+    (project / "pool.py").write_text("import weakref\nclass Kind: pass\nPOOL = weakref.WeakValueDictionary()\n")
+    text = """
+import pool
+kept = pool.Kind()
+pool.POOL["a"] = kept
+@cache.stage
+def f():
+    return len(pool.POOL)
+show(f)
+"""
+    printed, outcomes = run(text)
+    assert printed == "1\n"
+    assert outcomes[0].startswith("bypass:not-isolated (it needs POOL of pool, which can't be sent: ")
+
+
+def test_an_object_that_poses_as_a_module_is_left_alone(tmp_path: Path, run: Run) -> None:
+    library = tmp_path / "site-packages"
+    library.mkdir()
+    (library / "ops.py").write_text(
+        "import sys, types\n"
+        "class Ops(types.ModuleType):\n"
+        "    __file__ = '_ops.py'\n"
+        "    def __init__(self):\n"
+        "        super().__init__('ops.all')\n"
+        "        self.names = []\n"
+        "sys.modules['ops.all'] = all = Ops()\n"
+    )
+    text = """
+sys.path.append(os.environ["LIBRARY"])
+import ops
+ops.all.more = open(os.devnull)
+@cache.stage
+def f():
+    return ops.all.names == []
+show(f)
+"""
+    printed, outcomes = run(text, env={"LIBRARY": str(library)})
+    assert printed == "True\n"
+    assert outcomes[0].startswith("miss:first-run")
+
+
 def test_both_ways_are_compared(run: Run) -> None:
     text = """
 @cache.stage

@@ -58,7 +58,6 @@ config.settings.rate = 9
 config.helper.calls = 2
 config.variable.set([1])
 config.local.depth = 4
-config.log.setLevel(10)
 config.read("a")
 """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -24,10 +25,14 @@ def _forms() -> Forms:
     return Forms(lambda path: path == __file__, has_fills=False)
 
 
-def _changed(value: Any, edit: Callable[[Any], object]) -> str:
-    before = snapshot(value, _forms())
+class Items(dict[str, int]):
+    pass
+
+
+def _changed(value: Any, edit: Callable[[Any], object], *, is_given: bool = False) -> str:
+    before = snapshot(value, _forms(), is_given=is_given)
     edit(value)
-    return change(before, snapshot(value, _forms()), "value")
+    return change(before, snapshot(value, _forms(), is_given=is_given), "value")
 
 
 @pytest.mark.parametrize(
@@ -38,6 +43,7 @@ def _changed(value: Any, edit: Callable[[Any], object]) -> str:
         (Model(), lambda value: setattr(value, "engine", [1])),
         (Model(), lambda value: setattr(value, "more", 3)),
         (Model(), lambda value: value.inner.update(b=2)),
+        (threading.local(), lambda value: setattr(value, "stack", [])),
     ],
 )
 def test_a_fill_is_no_change(value: Any, edit: Callable[[Any], object]) -> None:
@@ -54,6 +60,7 @@ def test_a_fill_is_no_change(value: Any, edit: Callable[[Any], object]) -> None:
         (Model(), lambda value: setattr(value, "width", 5), "value.width"),
         (Model(), lambda value: delattr(value, "width"), "value"),
         (Model(), lambda value: value.inner.update(a=2), "value.inner"),
+        (Items(a=1), lambda value: value.update(a=2), "value"),
     ],
 )
 def test_a_change_is_named(value: Any, edit: Callable[[Any], object], path: str) -> None:
@@ -64,3 +71,15 @@ def test_a_memo_of_a_class_is_filled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Model, "memo", {})
     assert _changed(Model, lambda value: value.memo.update(a=[1])) == ""
     assert _changed(Model, lambda value: value.memo.update(a=[2])) == "value.memo"
+
+
+def test_of_an_argument_only_private_attributes_may_be_filled() -> None:
+    edits: list[tuple[Any, Callable[[Any], object], str]] = [
+        (Model(), lambda value: setattr(value, "_more", 3), ""),
+        (Model(), lambda value: setattr(value, "more", 3), "value"),
+        (Model(), lambda value: setattr(value, "engine", [1]), "value.engine"),
+        (Model(), lambda value: value.inner.update(b=2), "value.inner"),
+        ({}, lambda value: value.update(a=1), "value"),
+    ]
+    for value, edit, path in edits:
+        assert _changed(value, edit, is_given=True) == path

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -36,7 +36,7 @@ def test_arrays_keep_what_code_can_ask_of_them(channels: tuple[Channel, Channel]
     fixed = plain.copy()
     fixed.flags.writeable = False
     arrays = {"plain": plain, "fixed": fixed, "turned": plain.T, "part": plain[::2, 1:], "none": np.zeros((0, 3))}
-    got = _through(channels, arrays)
+    got = {name: _through(channels, array) for name, array in arrays.items()}
     for name, array in arrays.items():
         assert np.array_equal(got[name], array)
         assert got[name].dtype == array.dtype
@@ -51,6 +51,41 @@ def test_one_object_stays_one(channels: tuple[Channel, Channel]) -> None:
     first, second, equal = _through(channels, [array, array, array.copy()])
     assert first is second
     assert first is not equal
+
+
+def test_arrays_that_share_memory_are_not_sent(channels: tuple[Channel, Channel]) -> None:
+    array = np.arange(12.0).reshape(3, 4)
+    apart = _through(channels, [array[:1], array[1:], array[:, :0]])
+    assert np.array_equal(apart[1], array[1:])
+    for others in ([array, array[:1]], [array[:, :2], array[:, 1:]], [array.T, array]):
+        with pytest.raises(CannotSend, match="share memory"):
+            channels[0].send(others, Values(installed()))
+
+
+def _counter() -> tuple[Callable[[], int], Callable[[], int], Callable[[int], int]]:
+    count = 0
+
+    def add() -> int:
+        nonlocal count
+        count += 1
+        return count
+
+    def factorial(number: int) -> int:
+        return 1 if number == 0 else number * factorial(number - 1)
+
+    return add, lambda: count, factorial
+
+
+def test_functions_share_the_variables_of_their_closures(channels: tuple[Channel, Channel]) -> None:
+    add, read, factorial = _through(channels, _counter())
+    assert (add(), add(), read(), factorial(4)) == (1, 2, 2, 24)
+
+
+def test_a_gradient_arrives_with_its_tensor(channels: tuple[Channel, Channel]) -> None:
+    torch = pytest.importorskip("torch")
+    weight = torch.nn.Parameter(torch.ones(2))
+    (3 * weight).sum().backward()
+    assert _through(channels, weight).grad.tolist() == [3.0, 3.0]
 
 
 def test_a_program_and_a_manifest_arrive_whole(channels: tuple[Channel, Channel]) -> None:

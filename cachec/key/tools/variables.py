@@ -14,7 +14,18 @@ if TYPE_CHECKING:
 #:
 #: Each group is a line of the table in docs/launcher-reference.md.
 NEUTRAL_GROUPS = {
-    "folders and programs": ("PATH", "PWD", "OLDPWD", "TMPDIR", "TMP", "TEMP", "TEMPDIR", "XDG_*"),
+    "folders and programs": (
+        "PATH",
+        "PWD",
+        "OLDPWD",
+        "TMPDIR",
+        "TMP",
+        "TEMP",
+        "TEMPDIR",
+        "TORCHINDUCTOR_CACHE_DIR",
+        "TRITON_CACHE_DIR",
+        "XDG_*",
+    ),
     "the user and the login": (
         *("HOME", "USER", "LOGNAME", "USERNAME", "MAIL", "HOSTNAME", "SUDO_*", "SSH_*", "GPG_*", "KRB5*"),
         *("INVOCATION_ID", "JOURNAL_STREAM", "SYSTEMD_*", "LISTEN_*", "NOTIFY_SOCKET", "container"),
