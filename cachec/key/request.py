@@ -298,6 +298,32 @@ class Requests:
         held = sys.modules[module]
         return self.forms.now(held).digest(vars(held)[name]) if name in vars(held) else ABSENT
 
+    def module_path(self) -> list[tuple[str, str]]:
+        """The project's folders on ``sys.path``, each with its place among them."""
+        return self.forms.module_path()
+
+    def memo_agrees(self, read: Read) -> bool:
+        """Whether a memo of the project remembers nothing else than a run had."""
+        from cachec.worker import memos  # of isolated stages
+
+        path, _, text = read.name.partition(" ")
+        return memos.agrees(read.where, path, text, self.forms.now)
+
+    def library_digest(self, read: Read) -> str:
+        """What stands for an attribute of a library's module, if that is imported: else what a run has found."""
+        from cachec.worker import libraries  # of isolated stages
+
+        live = sys.modules.get(read.where)
+        if live is None or read.name not in vars(live):
+            return read.digest
+        found = libraries.digest(live, read.name, self.forms.now().is_own_module)
+        return libraries.read_of(read.where, read.name, found).digest
+
+    def imported_digest(self) -> str:
+        """What stands for the names of the project's modules that are imported."""
+        is_own = self.forms.now().is_own_module
+        return digest_bytes("\0".join(sorted(name for name in list(sys.modules) if is_own(name))).encode())
+
     def ambient_digest(self, plugin: str) -> str:
         """What stands for the live settings of the library that a plugin speaks for."""
         from cachec.key import ambient  # of isolated stages

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+import types
 from collections.abc import Iterator
-from functools import partial
+from functools import cache, partial
 from types import ModuleType
 from typing import Any
 
@@ -19,20 +20,23 @@ from cachec.codecs import decode
 from cachec.commands.traced import Changed, Reads
 from cachec.errors import StageCrashed, StageTimedOut, shown
 from cachec.key import ambient, process_state
+from cachec.key.dependencies import ABSENT, PRESENT
 from cachec.key.tools.environment import OBEYED_NAME, variable_digest
 from cachec.model import Node, Read, Reason
 from cachec.stage.look import Look
 from cachec.stage.run import Finished, Run
 from cachec.stage.verify import difference
 from cachec.tracing.accesses import Effect, Input, Kind
-from cachec.worker import caller
-from cachec.worker.carried import Deleted, UnsendableError, to_send
+from cachec.worker import caller, libraries, memos
+from cachec.worker.carried import Deleted, UnsendableError, is_stateful, to_send
 from cachec.worker.messages import Call, Carried, Done, Prepared, Setup, StoreOptions
 from cachec.worker.protocol import CannotSend, encode
 from cachec.worker.replay import MainModule, ReplayError, effects_of, main_of
 from cachec.worker.values import Values
 
 _DECODE = msgspec.json.Decoder(Node).decode
+#: Functions that return the state of a global random generator.
+_STATES = frozenset({"getstate", "get_state", "get_rng_state"})
 _READ = Kind.CONTENT | Kind.EXECUTED
 
 
@@ -131,7 +135,7 @@ class IsolatedRun(Run):
             theirs = prepared.table.get(module, {})
             held = vars(self._modules[module])
             for name, digest in names.items():
-                if theirs.get(name) == digest:
+                if theirs.get(name) == digest and (digest or not is_stateful(held[name])):
                     replayed.add((module, name))
                 elif module == "__main__" and name not in theirs:
                     carried.setdefault(module, {})[name] = Carried(digest, held[name])
@@ -187,7 +191,9 @@ class IsolatedRun(Run):
         for reason, words in traced.problems():
             self.recorder.keep_out(reason, words)
         if "__subclasses__" in done.names:
-            self.recorder.keep_out(Reason.UNNAMED_CODE, "it asks a class for its subclasses, which no read tells of")
+            raise Fallback("it asks a class for its subclasses, which may be others in a worker")
+        if not _STATES.isdisjoint(done.names):
+            raise Fallback("it asks for the state of a random generator")
         if done.kept_out is not None:
             self.recorder.keep_out(Reason(done.kept_out[0]), done.kept_out[1])
         self.recorder.has_project_paths = done.has_project_paths
@@ -216,6 +222,14 @@ class IsolatedRun(Run):
             self.recorder.seen(Read("distribution", name, "", requests.metadata(name)))
         for read in self._globals(done):
             self.recorder.seen(read)
+        if traced.accesses.changes:
+            self.recorder.seen(Read("process", "umask", "", process_state.digest("umask")))
+        for path, place in requests.module_path():
+            self.recorder.seen(Read("path", path, place, PRESENT))
+        if {"sys", "modules"} <= done.names:
+            self.recorder.seen(Read("imported", "", "", requests.imported_digest()))
+        for read in (*self._libraries(done), *self._memos(done)):
+            self.recorder.seen(read)
         for plugin in self._tools.plugins.for_distributions(passed.owners):
             self.recorder.seen(Read("ambient", plugin.name, "", ambient.digest(plugin)))
         for name in _counted_states(passed.owners):
@@ -230,6 +244,34 @@ class IsolatedRun(Run):
                 if digest and (module, name) not in self._missing:
                     sign = "=" if theirs.get(name) == digest and (module, name) not in self._carried else ""
                     yield Read("global", module, sign + name, digest)
+            for name in done.names & theirs.keys() - names.keys():  # which the caller has deleted
+                yield Read("global", module, name, ABSENT)
+            unset = " ".join(sorted(done.names - names.keys() - theirs.keys() - _ordinary_names()))
+            if unset:
+                yield Read("unset", module, unset, PRESENT)
+
+    def _memos(self, done: Done) -> Iterator[Read]:
+        """What memos remember. Raises Fallback where one of this process remembers another result."""
+        for module, held in done.memos.items():
+            for path, text in held.items():
+                if not memos.agrees(module, path, text, self._tools.requests.forms.now):
+                    raise Fallback(f"{path} of {module} remembers another result")
+                yield Read("memo", module, f"{path} {text}", PRESENT)
+
+    def _libraries(self, done: Done) -> Iterator[Read]:
+        """What the code that ran names of libraries. Raises Fallback where this process has something else there."""
+        is_own = self._tools.requests.forms.now().is_own_module
+        for name, theirs in done.libraries.items():
+            live = sys.modules.get(name)
+            mine = {} if live is None else libraries.table({name: live}, done.names, is_own)[name]
+            for attribute in mine.keys() | theirs.keys():
+                if not libraries.agree(mine.get(attribute), theirs.get(attribute)):
+                    raise Fallback(f"{attribute} of {name} may be another one in a worker")
+            for attribute, digest in theirs.items():
+                yield libraries.read_of(name, attribute, digest)
+            unset = " ".join(sorted(done.names - theirs.keys() - mine.keys() - _ordinary_names()))
+            if unset:
+                yield Read("unset", name, unset, PRESENT)
 
     def _is_cache(self, path: str) -> bool:
         return os.path.join(path, "").startswith(os.path.join(os.fspath(self._tools.store.folder), ""))
@@ -290,6 +332,13 @@ class IsolatedRun(Run):
 
             return first_difference(self._request.parts(), again.parts()).detail
         return ""
+
+
+@cache
+def _ordinary_names() -> frozenset[str]:
+    """Names of attributes that all values of Python's own types have: no program gives a module one of them later."""
+    kinds = (str, bytes, list, dict, set, tuple, int, float, property, types.FunctionType, types.ModuleType, Exception)
+    return frozenset(name for kind in kinds for name in dir(kind))
 
 
 class _Passed:

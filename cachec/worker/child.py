@@ -35,6 +35,7 @@ from cachec.programs.registry import Plugins
 from cachec.recording import Recorder, recording
 from cachec.store.store import Store
 from cachec.weights import WeightSet
+from cachec.worker import libraries, memos
 from cachec.worker.carried import assign
 from cachec.worker.changes import Snapshot, change, snapshot
 from cachec.worker.generators import Generators
@@ -43,6 +44,7 @@ from cachec.worker.messages import Call, Done, Failed, Output, Prepared, Setup
 from cachec.worker.observed import Variables
 from cachec.worker.protocol import CannotSend, Channel, Ended
 from cachec.worker.replay import replay
+from cachec.worker.unsent import UnsentError, stand_in
 from cachec.worker.values import WeightsRef, received_weights
 
 #: What cachec itself has imported, and no result depends on.
@@ -98,6 +100,9 @@ class Worker:
         self._plugins, self._forms = common.plugins, common.forms
         self._imports = Imports(self._installed.is_project, unseen)
         self._now = self._forms.now()
+        #: The globals that code has used although the caller could not send them.
+        self._unsent: list[str] = []
+        self._left_out: set[tuple[str, str]] = set()
 
     def serve(self) -> None:
         """Make ready, run the stage, and send what came of it."""
@@ -164,7 +169,9 @@ class Worker:
         return {
             name: module
             for name, module in list(sys.modules.items())
-            if name == "__main__" or self._installed.is_project(getattr(module, "__file__", None) or "")
+            if name == "__main__"
+            # multiprocessing gives the script another name
+            or (name != "__mp_main__" and self._installed.is_project(getattr(module, "__file__", None) or ""))
         }
 
     def _run(self, call: Call) -> Done | Failed:
@@ -173,7 +180,7 @@ class Worker:
         if failed:
             return Failed(failed)
         for module, name in call.missing:
-            vars(sys.modules[module]).pop(name, None)
+            self._leave_out(module, name)
         process_state.apply(call.process)
         unset = ambient.apply(self._plugins, call.ambient)
         if unset:
@@ -187,12 +194,15 @@ class Worker:
         watchers = [Generators().moved, *(_watched(plugin) for plugin in self._plugins.all())]
         packages = self._packages().keys()
         self._imports.begin_run()
+        self._unsent.clear()
         with self._streams(call.streams):
             started = time.perf_counter()
             try:
                 with recording(recorder):
                     value = _called(function, arguments)
                     node = self._encoded(value)
+                if self._unsent:  # though it went on
+                    return Failed(f"{self._unsent[0]} can't be given to a worker")
             except (UnstorableResult, Uncacheable) as error:
                 return Failed(str(error))
             except BaseException as error:  # noqa: BLE001 - the stage's own: the caller's process raises it again
@@ -214,6 +224,8 @@ class Worker:
             packages=tuple(self._packages().values()),
             files=tuple(sorted(path for path in self._variables.opened if not self._installed.holds(path))),
             imported={name: names for name, names in self._table().items() if name not in known},
+            libraries=self._libraries(),
+            memos=memos.remembered(self._modules(), self._imports.names(), self._forms.now),
             changed=self._changed(call, before, moved),
             kept_out=None if kept_out is None else (kept_out[0].value, kept_out[1]),
         )
@@ -222,6 +234,10 @@ class Worker:
         with unseen():
             yield from self._imports.reads(self._store.digests.memory)
         yield from self._variables.reads()
+
+    def _libraries(self) -> dict[str, dict[str, str]]:
+        names, is_own = self._imports.names(), self._now.is_own_module
+        return libraries.table(libraries.named_modules(self._modules(), names, is_own), names, is_own)
 
     def _has_project_paths(self) -> bool:
         """Whether the code that ran may have taken a path of the project from a global."""
@@ -250,8 +266,12 @@ class Worker:
         for module, names in call.carried.items():
             for name, carried in names.items():
                 if table.get(module, {}).get(name, "") != carried.digest:  # it did not arrive as it was
-                    vars(sys.modules[module]).pop(name, None)
+                    self._leave_out(module, name)
         return ""
+
+    def _leave_out(self, module: str, name: str) -> None:
+        vars(sys.modules[module])[name] = stand_in(f"{name} of {module}", self._unsent)
+        self._left_out.add((module, name))
 
     def _encoded(self, value: Any) -> Any:
         return encode(value, self._store.sink(), self._plugin_for)
@@ -265,7 +285,8 @@ class Worker:
             found = {f"its argument {name}": self._snapshot(value) for name, value in call.arguments.items()}
             for module, live in self._modules().items():
                 for name in state.names_of(live):
-                    found[f"{name} of {module}"] = self._snapshot(vars(live)[name])
+                    if (module, name) not in self._left_out:
+                        found[f"{name} of {module}"] = self._snapshot(vars(live)[name])
             return found
 
     def _snapshot(self, value: Any) -> Snapshot:
@@ -289,7 +310,8 @@ class Worker:
 
     @contextlib.contextmanager
     def _streams(self, replaced: tuple[bool, bool]) -> Iterator[None]:
-        before = sys.stdout, sys.stderr
+        before = sys.stdin, sys.stdout, sys.stderr
+        sys.stdin = _Input(self._unsent)
         for number, (name, is_replaced) in enumerate(zip(("stdout", "stderr"), replaced, strict=True)):
             if is_replaced:
                 setattr(sys, name, _Sent(self._channel, number))
@@ -298,12 +320,29 @@ class Worker:
         finally:
             for stream in (sys.stdout, sys.stderr):
                 stream.flush()
-            sys.stdout, sys.stderr = before
+            sys.stdin, sys.stdout, sys.stderr = before
 
 
 def _watched(plugin: Plugin) -> Callable[[float], Sequence[str]]:
     moved = plugin.watch_generators()
     return lambda _seconds: moved()
+
+
+class _Input(io.TextIOBase):
+    """The caller's standard input, which a worker can't read. used: see ``unsent``."""
+
+    def __init__(self, used: list[str]) -> None:
+        self._used = used
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int | None = -1) -> str:
+        self._used.append("standard input")
+        raise UnsentError("standard input can't be given to a worker")
+
+    def readline(self, size: int = -1) -> str:  # type: ignore[override]
+        return self.read(size)
 
 
 class _Sent(io.TextIOBase):

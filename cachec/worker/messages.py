@@ -82,7 +82,7 @@ class Call(NamedTuple):
     arguments: Mapping[str, Any]
     #: Globals that differ, by module and name.
     carried: Mapping[str, Mapping[str, Carried]]
-    #: Module and name of those that can't be sent: the worker takes them away.
+    #: Module and name of those that can't be sent: see ``unsent``.
     missing: tuple[tuple[str, str], ...]
     #: Settings of the process, to be set: see ``key.process_state``.
     process: Mapping[str, Any]
@@ -127,6 +127,10 @@ class Done(NamedTuple):
     files: tuple[str, ...]
     #: The globals of modules that were imported since ``Prepared``.
     imported: Table
+    #: What stands for the attributes of libraries that the code which ran may have read.
+    libraries: Table
+    #: What functions of the project remember, as ``memos`` tells it.
+    memos: Table
     #: What the run changed that belongs to the caller, in words; empty for nothing.
     changed: str
     #: Why it must not be stored: the value of a ``model.Reason``, and words. None where it may be.
