@@ -35,6 +35,8 @@ from cachec.worker.replay import MainModule, ReplayError, effects_of, main_of
 from cachec.worker.values import Values
 
 _DECODE = msgspec.json.Decoder(Node).decode
+#: Kinds of reads that tell of a process. Those of a stage within a stage are of the worker that called it.
+_OF_PROCESS = frozenset({"global", "unset", "library", "memo", "imported", "process", "ambient"})
 #: Functions that return the state of a global random generator.
 _STATES = frozenset({"getstate", "get_state", "get_rng_state"})
 _READ = Kind.CONTENT | Kind.EXECUTED
@@ -199,6 +201,8 @@ class IsolatedRun(Run):
         self.recorder.has_project_paths = done.has_project_paths
         made = {change.path for change in traced.accesses.changes if change.effect & Effect.CREATED}
         for read in done.reads:
+            if read.kind in _OF_PROCESS and self._tools.looker.present(read, {}) != read.digest:
+                raise Fallback(f"a stage within it read {read.name or read.kind} of {read.where}, which differs here")
             is_own = os.path.realpath(read.where) in made or is_below(read.where, done.temporary)
             if not is_own:
                 self.recorder.seen(read)

@@ -30,6 +30,9 @@ _TAIL = 4000
 #: Seconds that a worker has to end by itself after an interrupt.
 _GRACE_SECONDS = 2.0
 
+#: How often a starter is asked for a worker, or another in its place.
+_TRIES = 3
+
 #: Starters that wait for the next call; more are ended.
 _MOST_IDLE = 2
 
@@ -72,12 +75,15 @@ class Starters:
         deadline = None if timeout is None else time.monotonic() + timeout
         one = self._take(setup.path)
         try:
-            try:
-                one.order(packages, deadline)
-            except Ended:  # it has waited for too long
-                one.stop(gently=False)
-                one = _Starter(_state(setup.path))
-                one.order(packages, deadline)
+            for _ in range(_TRIES):
+                try:
+                    one.order(packages, deadline)
+                    break
+                except Ended:  # it has waited for too long, or was killed
+                    one.stop(gently=False)
+                    one = _Starter(_state(setup.path))
+            else:
+                raise ChildProcessError("the process that makes workers was killed each time that it was started")
             ran = one.run(setup, make_call, values, deadline)
         except BaseException as error:
             one.stop(gently=isinstance(error, KeyboardInterrupt))

@@ -50,11 +50,10 @@ def agrees(module: str, path: str, text: str, forms: Callable[[object], Forms]) 
 
 
 def _memos(module: ModuleType, names: Collection[str]) -> Iterator[tuple[str, Any]]:
-    for name in names & vars(module).keys():
-        value = vars(module)[name]
-        if type(value) is _KIND:
+    for name, value in list(vars(module).items()):
+        if type(value) is _KIND and name in names:
             yield name, value
-        elif type(type(value)) is type and isinstance(value, type) and value.__module__ == module.__name__:
+        elif issubclass(type(value), type) and value.__module__ == module.__name__:
             for part in names & vars(value).keys():
                 memo = _unwrapped(vars(value)[part])
                 if type(memo) is _KIND:

@@ -200,7 +200,7 @@ OTHER_STATE = [
     Situation("numpy generator", "import numpy as np\nG = np.random.default_rng(0)\n", "float(@G.random())", "@G = __import__('numpy').random.default_rng(V)"),
     Situation("numpy error handler", "import numpy as np\ndef f(): return np.geterrcall() is None\n", "@f()", "import numpy as np\nnp.seterrcall((lambda *a: None) if V % 2 else None)"),
     Situation("numpy array", "import numpy as np\nA = np.zeros(3)\ndef f(): return A.tolist(), A.flags.writeable\n", "@f()", "@A[1] = V"),
-    Situation("numpy view", "import numpy as np\nA = np.zeros(4)\nB = A[::2]\ndef f(): return B.tolist(), B.base is A, B.strides\n", "@f()", "@A[2] = V"),
+    Situation("numpy view", "import numpy as np\nA = np.zeros(4)\nB = A[::2]\ndef f(): return B.tolist(), B.strides\n", "@f()", "@A[2] = V"),
     Situation("numpy array read-only", "import numpy as np\nA = np.zeros(3)\ndef f():\n    try:\n        b = A\n        b.flags.writeable\n        return b.flags.writeable\n    except ValueError: return 'no'\n", "@f()", "@A.setflags(write=bool(V % 2))"),
     Situation("numpy dtype of a class", "import numpy as np\nclass C:\n    dtype = np.float32\n", "str(np.zeros(1, @C.dtype).dtype)", "@C.dtype = [__import__('numpy').float16, __import__('numpy').float64][V % 2]"),
     Situation("numpy function replaced", "import numpy as np\ndef f(): return float(np.sum([1.0]))\n", "@f()", "import numpy as np\nnp.sum = lambda a, v=V: v"),

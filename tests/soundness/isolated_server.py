@@ -29,6 +29,8 @@ from cachec.worker import caller, starter
 #: What the first isolated miss, and the first hit, of a process import.
 _AHEAD = ("cachec", "cachec.stage.isolated", "cachec.key.compare", "cachec.tracing.codec", "cloudpickle", "tempfile")
 
+#: As they are before a program replaces them.
+_dumps, _loads = json.dumps, json.loads
 #: Seconds after which a program is ended.
 _LIMIT = 120
 
@@ -50,7 +52,7 @@ class _Forked:
         self.stderr = os.fdopen(read, "rb", buffering=0)
 
     def begin(self, control: int, environ: dict[str, str]) -> None:
-        socket.send_fds(self._ours, [json.dumps(environ).encode()], [control])
+        socket.send_fds(self._ours, [_dumps(environ).encode()], [control])
 
     @staticmethod
     def _become(theirs: socket.socket, errors: int) -> None:
@@ -62,7 +64,7 @@ class _Forked:
             theirs.close()
             os.dup2(errors, 2)
             os.environ.clear()
-            os.environ.update(json.loads(data))
+            os.environ.update(_loads(data))
             sys.argv[:] = ["-c", str(fds[0])]
             starter.main()
             status = 0
