@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import types
 from collections.abc import Iterator
 from functools import cache, partial
@@ -52,6 +53,10 @@ class IsolatedRun(Run):
     Use ``execute``, then ``finish`` or ``abandon``.
     """
 
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._thread = threading.get_ident()
+
     def execute(self, *, timeout: float | None) -> Done:
         """Run the stage, and record what it looked up. Raises Fallback, StageCrashed, StageTimedOut, OSError."""
         known = self._tools.fallbacks.get(self._request.digest)
@@ -67,7 +72,9 @@ class IsolatedRun(Run):
     def _executed(self, timeout: float | None) -> Done:
         self._installed = Installed()
         self._modules = self._project_modules()
-        self._values = Values(self._tools.plugins)
+        if self._thread != threading.get_ident() and any(map(_has_locals, self._modules.values())):
+            raise Fallback("it is async, and the project has values that belong to a thread")
+        self._values = Values(self._tools.plugins, self._tools.requests.forms.now().digest)
         try:
             main = main_of(self._installed.is_project)
         except ReplayError as error:
@@ -86,7 +93,7 @@ class IsolatedRun(Run):
             ran = run(self._values)
             if ran.done is not None and ran.done.moved and ran.done.new_packages:
                 # Importing a package may draw random numbers: seen once it is imported before.
-                self._values = Values(self._tools.plugins)
+                self._values = Values(self._tools.plugins, self._tools.requests.forms.now().digest)
                 ran = run(self._values, packages=ran.done.new_packages)
         except caller.TimedOut as error:
             raise StageTimedOut(self._stage.options.name, timeout or 0.0) from error
@@ -168,6 +175,7 @@ class IsolatedRun(Run):
             streams=(_is_replaced("stdout"), _is_replaced("stderr")),
             store=StoreOptions(os.fspath(store.folder), store.namespace, store.fsync),
             per_rank=options.per_rank,
+            custom=self._values.custom,
         )
 
     def _by_name(self, function: Any) -> Any:
@@ -243,7 +251,11 @@ class IsolatedRun(Run):
         """The globals that the code which ran names. With ``=``: the text of the module makes this value."""
         for module, names in {**done.imported, **self._table}.items():
             theirs = self._prepared.table.get(module, done.imported.get(module, {}))
-            for name in done.names & names.keys():
+            of_values = {name for where, name in self._values.named if where == module}
+            is_dynamic = "globals" in done.names or (
+                "getattr" in done.names and module.rpartition(".")[2] in done.names
+            )
+            for name in names.keys() if is_dynamic else (done.names | of_values) & names.keys():
                 digest = names[name]
                 if digest and (module, name) not in self._missing:
                     sign = "=" if theirs.get(name) == digest and (module, name) not in self._carried else ""
@@ -336,6 +348,13 @@ class IsolatedRun(Run):
 
             return first_difference(self._request.parts(), again.parts()).detail
         return ""
+
+
+def _has_locals(module: ModuleType) -> bool:
+    """Whether a global of a module, or an attribute of a class there, is a ``threading.local``."""
+    values = list(vars(module).values())
+    parts = [part for each in values if issubclass(type(each), type) for part in vars(each).values()]
+    return any(issubclass(type(each), threading.local) for each in (*values, *parts))
 
 
 @cache

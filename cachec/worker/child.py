@@ -52,6 +52,9 @@ _OWN = frozenset(
     {"_cffi_backend", "_distutils_hack", "blake3", "cloudpickle", "diskcache", "msgspec", "typing_extensions"}
 )
 
+#: Names by which code reads docstrings, which else count for nothing.
+_DOCUMENTATION = frozenset({"__doc__", "getdoc", "help", "pydoc"})
+
 
 def serve(channel: Channel, common: Common) -> None:
     """Serve the caller at the other end, and end the process."""
@@ -185,6 +188,9 @@ class Worker:
         unset = ambient.apply(self._plugins, call.ambient)
         if unset:
             return Failed(unset)
+        for value, digest in call.custom:
+            if self._forms.now().digest(value) != digest:
+                return Failed(f"a {type(value).__qualname__} is pickled by code of its own, and is another in a worker")
         function = _found(call.function)
         recorder = Recorder(call.stage, is_traced=True)
         digests = FileDigests()
@@ -222,7 +228,7 @@ class Worker:
             new_packages=tuple(self._packages().keys() - packages),
             moved=tuple(moved),
             packages=tuple(self._packages().values()),
-            files=tuple(sorted(path for path in self._variables.opened if not self._installed.holds(path))),
+            files=tuple(sorted(self._opened_files())),
             imported={name: names for name, names in self._table().items() if name not in known},
             libraries=self._libraries(),
             memos=memos.remembered(self._modules(), self._imports.names(), self._forms.now),
@@ -234,6 +240,13 @@ class Worker:
         with unseen():
             yield from self._imports.reads(self._store.digests.memory)
         yield from self._variables.reads()
+
+    def _opened_files(self) -> set[str]:
+        """The files of the project that count by their content, although no traced call opened them."""
+        found = {path for path in self._variables.opened if not self._installed.holds(path)}
+        if not _DOCUMENTATION.isdisjoint(self._imports.names()):
+            found.update(each.path for each in self._imports.used())
+        return found
 
     def _libraries(self) -> dict[str, dict[str, str]]:
         names, is_own = self._imports.names(), self._now.is_own_module

@@ -7,7 +7,7 @@ be Failed: the call is then made in the caller's process.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from cachec.model import Read
@@ -93,6 +93,9 @@ class Call(NamedTuple):
     store: StoreOptions
     #: Whether the rank of sharded weights may be seen.
     per_rank: bool
+    #: Objects among the above that are pickled by code of the project, with the digests of their forms. The last field:
+    #: they are found while the others are sent.
+    custom: Sequence[tuple[Any, str]]
 
 
 class Output(NamedTuple):
@@ -123,7 +126,7 @@ class Done(NamedTuple):
     moved: tuple[str, ...]
     #: A file of each installed package that is imported.
     packages: tuple[str, ...]
-    #: What was opened while the starter imported packages, outside of these.
+    #: What was opened while the starter imported packages, outside of these; and modules whose docstrings were read.
     files: tuple[str, ...]
     #: The globals of modules that were imported since ``Prepared``.
     imported: Table

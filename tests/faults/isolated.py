@@ -1,4 +1,4 @@
-"""Kills of the processes of isolated stages: the caller, the starter that supervises, the keeper, the worker, a compiler.
+"""Kills of processes of isolated stages: caller, starter (which supervises), keeper, worker, compiler.
 
 A caller calls a stage that misses, again and again, and the stage starts a compiler. At a random moment one of their
 processes is killed. Whatever the caller then says is right, or says that the stage crashed; what was stored before is
@@ -56,7 +56,8 @@ def main() -> None:
         except Exception as error:
             print(n, "raised", repr(error), flush=True)
         else:
-            print(n, "stored" if outcome.stored or outcome.reason.value == "hit" else "kept-out:" + outcome.reason.value, value.split(), flush=True)
+            is_there = outcome.stored or outcome.reason.value == "hit"
+            print(n, "stored" if is_there else outcome.reason.value, value.split(), flush=True)
 
 
 main()
@@ -86,7 +87,7 @@ class _Caller:
     def __init__(self, folder: Path, mode: str) -> None:
         environ = {name: value for name, value in os.environ.items() if not name.startswith("CACHEC_")}
         environ |= {"CACHEC_DIR": str(folder / "store"), "CACHEC_MODE": mode, "PYTHONDONTWRITEBYTECODE": "1"}
-        self.errors = tempfile.TemporaryFile()
+        self.errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by ``end``
         self.process = subprocess.Popen(
             [sys.executable, "main.py"],
             cwd=folder / "work",
@@ -124,6 +125,7 @@ class _Caller:
         self.process.wait()
         if self.process.stdout is not None:
             self.process.stdout.close()
+        self.errors.close()
 
 
 def _run_caller(folder: Path, rng: random.Random, number: int, stored: dict[int, str], verdicts: Verdicts) -> int:

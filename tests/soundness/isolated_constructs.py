@@ -166,7 +166,6 @@ OTHER_STATE = [
     Situation("digits of integers", "def f():\n    try: return len(str(10 ** 1000))\n    except ValueError: return 'too long'\n", "@f()", "import sys\nsys.set_int_max_str_digits(700 if V % 2 else 5000)"),
     Situation("switch interval", "import sys\ndef f(): return round(sys.getswitchinterval(), 4)\n", "@f()", "import sys\nsys.setswitchinterval(V / 100)"),
     Situation("umask", "import os, tempfile\ndef f():\n    with tempfile.TemporaryDirectory() as d:\n        open(d + '/x', 'w').close()\n        return oct(os.stat(d + '/x').st_mode)\n", "@f()", "os.umask(0o77 if V % 2 else 0o22)"),
-    Situation("limit of files", "import resource\ndef f(): return resource.getrlimit(resource.RLIMIT_NOFILE)[0]\n", "@f()", "import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (200 + V, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))"),
     Situation("timeout of sockets", "import socket\ndef f(): return socket.getdefaulttimeout()\n", "@f()", "import socket\nsocket.setdefaulttimeout(V)"),
     Situation("handler of a signal", "import signal\ndef f(): return signal.getsignal(signal.SIGUSR1) == signal.SIG_IGN\n", "@f()", "import signal\nsignal.signal(signal.SIGUSR1, signal.SIG_IGN if V % 2 else signal.SIG_DFL)"),
     Situation("root logger", "import logging\ndef f(): return logging.getLogger().getEffectiveLevel()\n", "@f()", "import logging\nlogging.getLogger().setLevel(V * 10)"),
@@ -194,6 +193,7 @@ OTHER_STATE = [
     Situation("state of random", "import random\ndef f(): return hash(random.getstate())\n", "@f()", "import random\nrandom.seed(V)"),
     Situation("random of two", "import random\ndef f(): return random.Random(3).random()\n", "@f()", "import random\nrandom.seed(V)"),
     Situation("order of sorting by locale", "import locale\ndef f(): return locale.localeconv()['decimal_point']\n", "@f()", "import locale\nlocale._override_localeconv = {'decimal_point': '.,'[V % 2]}"),
+    Situation("dispatch of the library", "import pprint\ndef f(): return pprint.pformat({1: 2})\n", "@f()", "import pprint\npprint.PrettyPrinter._dispatch[dict.__repr__] = lambda self, o, s, *a, v=V: s.write(f'v{v}')"),
     Situation("numpy errors", "import numpy as np\ndef f():\n    try: return float(np.float64(1) / np.zeros(1)[0])\n    except FloatingPointError: return 'raised'\n", "@f()", "import numpy as np\nnp.seterr(divide='raise' if V % 2 else 'ignore')"),
     Situation("numpy print options", "import numpy as np\ndef f(): return str(np.array([1 / 3]))\n", "@f()", "import numpy as np\nnp.set_printoptions(precision=V)"),
     Situation("numpy seed", "import numpy as np\ndef f(): return float(np.random.rand())\n", "@f()", "import numpy as np\nnp.random.seed(V)"),
@@ -399,9 +399,10 @@ SCRIPTS = [
     Situation("type alias and protocol", "", "isinstance(Impl(), Proto), IV", "import typing\nIV = V\n^typing.runtime_checkable\nclass Proto(typing.Protocol):\n    def go(self): ...\nclass Impl:\n    if V % 2:\n        def go(self): return 1"),
 ]  # fmt: skip
 
-#: What docs/isolated.md lists as limits: state that Python's library holds for itself.
+#: What docs/isolated.md lists as limits: state that Python's library, or the system, holds for itself.
 NOT_SEEN = [
-    Situation("handler of a logger", "import logging\nLOG = logging.getLogger('isolated.handlers')\ndef f(): return len(LOG.handlers)\n", "@f()", "@LOG.addHandler(logging.NullHandler())"),
+    Situation("limit of files", "import resource\ndef f(): return resource.getrlimit(resource.RLIMIT_NOFILE)[0]\n", "@f()", "import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (200 + V, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))"),
+    Situation("handler of a logger", "import logging\nLOG = logging.getLogger('isolated.handlers')\ndef f(): return len(LOG.handlers)\n", "@f()", "__import__('logging').getLogger('isolated.handlers').addHandler(__import__('logging').NullHandler())"),
     Situation("collector of garbage", "import gc\ndef f(): return gc.isenabled(), gc.get_threshold()\n", "@f()", "import gc\n(gc.disable if V % 2 else gc.enable)()\ngc.set_threshold(700 + V, 10, 10)"),
     Situation("niceness", "import os\ndef f(): return os.getpriority(os.PRIO_PROCESS, 0)\n", "@f()", "os.nice(V % 2)"),
     Situation("processors", "import os\ndef f(): return sorted(os.sched_getaffinity(0))\n", "@f()", "os.sched_setaffinity(0, {0} if V % 2 else {0, 1})"),
@@ -420,7 +421,6 @@ NOT_SEEN = [
     Situation("number of threads", "import threading\ndef f(): return threading.active_count() > 1\n", "@f()", "import threading\nif V % 2: threading.Thread(target=threading.Event().wait, daemon=True).start()", without=("again",)),
     Situation("library's memo", "import linecache\ndef f(): return linecache.getline('lines.txt', 1)\n", "@f()", "import linecache\nlinecache.cache['lines.txt'] = (3, None, [f'memo {V}\\n'], 'lines.txt')", files={"lines.txt": "text $S\n"}),
     Situation("abstract register of the library", "import collections.abc\nclass C: pass\ndef f(): return isinstance(C(), collections.abc.Sized)\n", "@f()", "import collections.abc\nif V % 2: collections.abc.Sized.register(@C)", without=("again",)),
-    Situation("dispatch of the library", "import pprint\ndef f(): return pprint.pformat({1: 2})\n", "@f()", "import pprint\npprint.PrettyPrinter._dispatch[dict.__repr__] = lambda self, o, s, *a, v=V: s.write(f'v{v}')"),
 ]  # fmt: skip
 
 EACH = [*OWN_STATE, *OTHER_STATE, *ARGUMENTS, *DEEDS, *SCRIPTS]
