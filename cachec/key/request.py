@@ -304,14 +304,14 @@ class Requests:
 
     def memo_agrees(self, read: Read) -> bool:
         """Whether a memo of the project remembers nothing else than a run had."""
-        from cachec.worker import memos  # of isolated stages
+        from cachec.key import memos  # of isolated stages
 
         path, _, text = read.name.partition(" ")
         return memos.agrees(read.where, path, text, self.forms.now)
 
     def library_digest(self, read: Read) -> str:
         """What stands for an attribute of a library's module, if that is imported: else what a run has found."""
-        from cachec.worker import libraries  # of isolated stages
+        from cachec.key import libraries  # of isolated stages
 
         live = sys.modules.get(read.where)
         if live is None or read.name not in vars(live):

@@ -20,7 +20,7 @@ from cachec.base.unseen import unseen
 from cachec.codecs import decode
 from cachec.commands.traced import Changed, Reads
 from cachec.errors import StageCrashed, StageTimedOut, shown
-from cachec.key import ambient, process_state
+from cachec.key import ambient, libraries, memos, process_state
 from cachec.key.dependencies import ABSENT, PRESENT
 from cachec.key.tools.environment import OBEYED_NAME, variable_digest
 from cachec.model import Node, Read, Reason
@@ -28,7 +28,7 @@ from cachec.stage.look import Look
 from cachec.stage.run import Finished, Run
 from cachec.stage.verify import difference
 from cachec.tracing.accesses import Effect, Input, Kind
-from cachec.worker import caller, libraries, memos
+from cachec.worker import caller
 from cachec.worker.carried import Deleted, UnsendableError, is_stateful, to_send
 from cachec.worker.messages import Call, Carried, Done, Prepared, Setup, StoreOptions
 from cachec.worker.protocol import CannotSend, encode

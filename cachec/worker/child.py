@@ -24,7 +24,7 @@ from cachec.base.paths import is_below
 from cachec.base.unseen import unseen
 from cachec.codecs.encoder import encode
 from cachec.errors import Uncacheable, UnstorableResult
-from cachec.key import ambient, process_state, state
+from cachec.key import ambient, libraries, memos, process_state, state
 from cachec.key.binding import Binding
 from cachec.key.described import FormsWithPlugins
 from cachec.key.guard import bare, replace_weights
@@ -35,7 +35,6 @@ from cachec.programs.registry import Plugins
 from cachec.recording import Recorder, recording
 from cachec.store.store import Store
 from cachec.weights import WeightSet
-from cachec.worker import libraries, memos
 from cachec.worker.carried import assign
 from cachec.worker.changes import Snapshot, change, snapshot
 from cachec.worker.generators import Generators

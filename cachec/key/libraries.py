@@ -29,13 +29,13 @@ def named_modules(
 ) -> dict[str, ModuleType]:
     """The modules of libraries that code which names ``names`` may reach: as globals, by imports, as attributes."""
     found: dict[str, ModuleType] = {"builtins": builtins}
-    pending: list[Any] = [vars(module).get(name) for module in project.values() for name in names & vars(module).keys()]
+    pending: list[Any] = [vars(own).get(name) for own in project.values() for name in names & vars(own).keys()]
     pending += [sys.modules[name] for name in names & sys.modules.keys()]
     while pending:
         module: Any = pending.pop()
         name = module.__name__ if issubclass(type(module), ModuleType) else ""
         if name and name not in found and sys.modules.get(name) is module and not is_own(name):
-            found[name] = module
+            found[name] = sys.modules[name]
             pending += [vars(module)[each] for each in names & vars(module).keys()]
     return found
 
