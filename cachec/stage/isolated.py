@@ -234,8 +234,6 @@ class IsolatedRun(Run):
             self.recorder.seen(Read("distribution", name, "", requests.metadata(name)))
         for read in self._globals(done):
             self.recorder.seen(read)
-        if traced.accesses.changes:
-            self.recorder.seen(Read("process", "umask", "", process_state.digest("umask")))
         for path, place in requests.module_path():
             self.recorder.seen(Read("path", path, place, PRESENT))
         if {"sys", "modules"} <= done.names:

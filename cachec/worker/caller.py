@@ -155,7 +155,8 @@ class _Starter:
         self.is_alive = True
         self._tail = ""
         threading.Thread(target=self._relay_errors, daemon=True).start()
-        self._control.send(Start(list(state.path), _packages()))
+        with contextlib.suppress(Ended):  # it was killed at once, as the first order finds out
+            self._control.send(Start(list(state.path), _packages()))
         self._is_ready = False
         self._began = 0.0
         self._worker, self._report = self._control, -1

@@ -165,7 +165,6 @@ OTHER_STATE = [
     Situation("depth that fits", "import sys\ndef g(n): return 0 if n == 0 else 1 + g(n - 1)\ndef f():\n    try: return g(900)\n    except RecursionError: return 'too deep'\n", "@f()", "import sys\nsys.setrecursionlimit(400 if V % 2 else 3000)"),
     Situation("digits of integers", "def f():\n    try: return len(str(10 ** 1000))\n    except ValueError: return 'too long'\n", "@f()", "import sys\nsys.set_int_max_str_digits(700 if V % 2 else 5000)"),
     Situation("switch interval", "import sys\ndef f(): return round(sys.getswitchinterval(), 4)\n", "@f()", "import sys\nsys.setswitchinterval(V / 100)"),
-    Situation("umask", "import os, tempfile\ndef f():\n    with tempfile.TemporaryDirectory() as d:\n        open(d + '/x', 'w').close()\n        return oct(os.stat(d + '/x').st_mode)\n", "@f()", "os.umask(0o77 if V % 2 else 0o22)"),
     Situation("timeout of sockets", "import socket\ndef f(): return socket.getdefaulttimeout()\n", "@f()", "import socket\nsocket.setdefaulttimeout(V)"),
     Situation("handler of a signal", "import signal\ndef f(): return signal.getsignal(signal.SIGUSR1) == signal.SIG_IGN\n", "@f()", "import signal\nsignal.signal(signal.SIGUSR1, signal.SIG_IGN if V % 2 else signal.SIG_DFL)"),
     Situation("root logger", "import logging\ndef f(): return logging.getLogger().getEffectiveLevel()\n", "@f()", "import logging\nlogging.getLogger().setLevel(V * 10)"),
@@ -401,6 +400,7 @@ SCRIPTS = [
 
 #: What docs/isolated.md lists as limits: state that Python's library, or the system, holds for itself.
 NOT_SEEN = [
+    Situation("umask", "import os, tempfile\ndef f():\n    with tempfile.TemporaryDirectory() as d:\n        open(d + '/x', 'w').close()\n        return oct(os.stat(d + '/x').st_mode)\n", "@f()", "os.umask(0o77 if V % 2 else 0o22)"),
     Situation("limit of files", "import resource\ndef f(): return resource.getrlimit(resource.RLIMIT_NOFILE)[0]\n", "@f()", "import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (200 + V, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))"),
     Situation("handler of a logger", "import logging\nLOG = logging.getLogger('isolated.handlers')\ndef f(): return len(LOG.handlers)\n", "@f()", "__import__('logging').getLogger('isolated.handlers').addHandler(__import__('logging').NullHandler())"),
     Situation("collector of garbage", "import gc\ndef f(): return gc.isenabled(), gc.get_threshold()\n", "@f()", "import gc\n(gc.disable if V % 2 else gc.enable)()\ngc.set_threshold(700 + V, 10, 10)"),
