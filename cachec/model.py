@@ -302,6 +302,7 @@ READ_KINDS = frozenset(
     | {"cwd", "folder", "same", "code", "module", "distribution"}
     | {"content", "lookup", "names", "attributes", "stdin", "umask", "search"}
     | {"source", "modules", "global", "ambient", "current", "process", "effects"}
+    | {"path", "memo", "library", "unset", "imported"}
 )
 
 
@@ -320,9 +321,11 @@ class Read(msgspec.Struct, frozen=True):
     ``modules`` (where = a folder that modules were looked for in; both see ``key.sources``), ``global`` (where = a
     module, name = one of its globals; with ``=`` and a digest where its text makes that value, so that it holds before
     the module is imported too), ``ambient`` (where = a plugin),
-    ``current`` (where = the current folder), ``process`` (where = a setting, see ``key.process_state``) and
-    ``effects`` (of a notebook's cells). Paths of a stage's reads are kept from an anchor (``base.anchors``). digest: of
-    the content seen; of nothing (``EMPTY``) where a file was absent.
+    ``current`` (where = the current folder), ``process`` (where = a setting, see ``key.process_state``),
+    ``effects`` (of a notebook's cells), ``path`` (where = a folder of ``sys.path``, name = its place there), ``memo``
+    (``key.memos``), ``library`` (``key.libraries``), ``unset`` (where = a module, name = globals that it has not) and
+    ``imported`` (which modules of the project are imported). Paths of a stage's reads are kept from an anchor
+    (``base.anchors``). digest: of the content seen; of nothing (``EMPTY``) where a file was absent.
     """
 
     kind: str

@@ -49,6 +49,8 @@ def _packages() -> Iterator[str]:
 
 def _library() -> Iterator[str]:
     yield from map(sysconfig.get_path, ("stdlib", "platstdlib"))
+    # https://docs.python.org/3/library/sys_path_init.html: it is on the path where there is no such file, too
+    yield os.path.join(sys.base_prefix, sys.platlibdir, f"python{sys.version_info.major}{sys.version_info.minor}.zip")
 
 
 def _own() -> Iterator[str]:

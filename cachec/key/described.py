@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+import sysconfig
 from collections.abc import Mapping
 from functools import lru_cache
 from types import ModuleType
@@ -39,6 +41,16 @@ class FormsWithPlugins:
 
         has_fills: as ``Forms``."""
         return Forms(self._installed.is_project, self._describe, _project_of(module), has_fills=has_fills)
+
+    def module_path(self) -> list[tuple[str, str]]:
+        """The project's folders on ``sys.path``, each with its place among them and their number.
+
+        The folder of console scripts is none: it has no modules.
+        """
+        scripts = sysconfig.get_path("scripts")
+        folders = [path for path in map(os.path.abspath, sys.path) if path != scripts]
+        folders = list(dict.fromkeys(path for path in folders if self._installed.is_project(path)))
+        return [(path, f"{place} of {len(folders)}") for place, path in enumerate(folders)]
 
     def _describe(self, value: object) -> object:
         """Of cachec's own values that are fetched when they are looked at, what they are; else what plugins say."""

@@ -10,6 +10,7 @@ have those that a compiled class does not show.
 
 from __future__ import annotations
 
+import _abc  # type: ignore[import-not-found] # typeshed has none
 import copyreg
 import functools
 import logging
@@ -247,6 +248,8 @@ class _Walk:
         try:
             parts = [self.forms("name", (*name, type(cls), *cls.__bases__))]
             parts += [part for key, value in list(vars(cls).items()) if (part := self._class_part(key, value))]
+            if "_abc_impl" in vars(cls):
+                parts.append(self.forms("registered", _registered(cls)))
             form = b"c" + bytes.fromhex(digest_bytes(self.node("class", *parts)))
             if self._lowest >= level:
                 self._forms.classes[cls] = form, frozenset(self._inside)
@@ -477,6 +480,12 @@ _PLAIN: Final[dict[type, Callable[[Any], object]]] = {
     float: float.__float__,
     complex: complex.__complex__,
 }
+
+
+def _registered(cls: Any) -> list[str]:
+    """The names of the classes that were registered with an abstract one."""
+    found = [reference() for reference in _abc._get_dump(cls)[0]]
+    return sorted(f"{module_of(each)}.{each.__qualname__}" for each in found if each is not None)
 
 
 def _is_fill(cls: type, name: str) -> bool:

@@ -11,6 +11,7 @@ import decimal
 import locale
 import logging
 import os
+import socket
 import sys
 import warnings
 from collections.abc import Callable, Mapping
@@ -239,6 +240,10 @@ _DIALECT: Final = (
 )
 
 
+def _set_field_size(value: int) -> None:
+    csv.field_size_limit(value)
+
+
 def _dialects() -> dict[str, dict[str, Any]] | None:
     """What the program has registered with csv."""
     names = set(csv.list_dialects()) - {"excel", "excel-tab", "unix"}
@@ -271,6 +276,9 @@ _SETTINGS: Final[dict[str, _Setting]] = {
     "locale": _Setting(_locale, _set_locale, _counted_locale),
     "warnings": _Setting(lambda: list(warnings.filters), _set_filters, _counted_filters),
     "log levels": _Setting(_levels, _set_levels, lambda value: [value["root"], value["disabled"]]),
+    "timeout of sockets": _Setting(socket.getdefaulttimeout, socket.setdefaulttimeout),
+    "switch interval": _by_default(sys.getswitchinterval, sys.setswitchinterval, 0.005),
+    "size of a field of csv": _by_default(csv.field_size_limit, _set_field_size, 131072),
     "dialects of csv": _Setting(_dialects, _set_dialects),
     "flags of absl": _Setting(_flag_values, _set_flag_values, _without_functions),
     "numpy errors": _Setting(_numpy_errors, _set_numpy_errors, _without_functions),

@@ -298,6 +298,32 @@ class Requests:
         held = sys.modules[module]
         return self.forms.now(held).digest(vars(held)[name]) if name in vars(held) else ABSENT
 
+    def module_path(self) -> list[tuple[str, str]]:
+        """The project's folders on ``sys.path``, each with its place among them."""
+        return self.forms.module_path()
+
+    def memo_agrees(self, read: Read) -> bool:
+        """Whether a memo of the project remembers nothing else than a run had."""
+        from cachec.key import memos  # of isolated stages
+
+        path, _, text = read.name.partition(" ")
+        return memos.agrees(read.where, path, text, self.forms.now)
+
+    def library_agrees(self, read: Read) -> bool:
+        """Whether a library's module has an attribute that a run has found, or is not imported."""
+        from cachec.key import libraries  # of isolated stages
+
+        live, name = sys.modules.get(read.where), read.name.partition("=")[0]
+        if live is None or name not in vars(live):
+            return True
+        found = libraries.digest(live, name, self.forms.now().is_own_module)
+        return libraries.read_of(read.where, name, found).name == read.name
+
+    def imported_digest(self) -> str:
+        """What stands for the names of the project's modules that are imported."""
+        is_own = self.forms.now().is_own_module
+        return digest_bytes("\0".join(sorted(name for name in list(sys.modules) if is_own(name))).encode())
+
     def ambient_digest(self, plugin: str) -> str:
         """What stands for the live settings of the library of a plugin; ``ABSENT`` where the plugin is not here."""
         from cachec.key import ambient  # of isolated stages

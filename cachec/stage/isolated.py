@@ -6,8 +6,8 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
-from types import ModuleType
+from functools import cache, partial
+from types import FunctionType, ModuleType
 from typing import Any
 
 import msgspec
@@ -20,8 +20,8 @@ from cachec.base.waiting import Waiter
 from cachec.codecs import decode
 from cachec.commands.traced import Changed, Reads
 from cachec.errors import StageCrashed, StageOutOfMemory, StageTimedOut, shown
-from cachec.key import ambient, process_state
-from cachec.key.dependencies import PRESENT
+from cachec.key import ambient, libraries, memos, process_state
+from cachec.key.dependencies import ABSENT, PRESENT
 from cachec.key.tools.environment import OBEYED_NAME, variable_digest
 from cachec.model import Node, Read, Reason
 from cachec.stage.bracket import Bracket
@@ -30,13 +30,17 @@ from cachec.stage.run import Finished, Run
 from cachec.stage.verify import difference
 from cachec.tracing.accesses import Effect, Input, Kind
 from cachec.worker import caller
-from cachec.worker.carried import Deleted, UnsendableError, to_send
+from cachec.worker.carried import Deleted, UnsendableError, is_stateful, to_send
 from cachec.worker.messages import Call, Carried, Done, Prepared, Setup, StoreOptions
 from cachec.worker.protocol import CannotSend, encode
 from cachec.worker.replay import MainModule, ReplayError, effects_of, main_of
 from cachec.worker.values import Values
 
 _DECODE = msgspec.json.Decoder(Node).decode
+#: Kinds of reads that tell of a process. Those of a stage within a stage are of the worker that called it.
+_OF_PROCESS = frozenset({"global", "unset", "library", "memo", "imported", "process", "ambient"})
+#: Functions that return the state of a global random generator.
+_STATES = frozenset({"getstate", "get_state", "get_rng_state"})
 _READ = Kind.CONTENT | Kind.EXECUTED
 
 
@@ -118,7 +122,7 @@ class IsolatedRun(Run):
     async def _ran(
         self, setup: Setup, waiter: Waiter, limits: caller.Limits, packages: Sequence[str] = ()
     ) -> caller.RunResult:
-        self._values = Values(self._tools.plugins)
+        self._values = Values(self._tools.plugins, self._tools.requests.forms.now().digest)
         run = self._tools.starters.run
         return await run(setup, self._call, self._values, waiter=waiter, limits=limits, packages=packages)
 
@@ -167,7 +171,7 @@ class IsolatedRun(Run):
             theirs = prepared.table.get(module, {})
             held = vars(self._modules[module])
             for name, digest in names.items():
-                if theirs.get(name) == digest:
+                if theirs.get(name) == digest and (digest or not is_stateful(held[name])):
                     replayed.add((module, name))
                 elif module == "__main__" and name not in theirs:
                     carried.setdefault(module, {})[name] = Carried(digest, held[name])
@@ -198,6 +202,7 @@ class IsolatedRun(Run):
             streams=(_is_replaced("stdout"), _is_replaced("stderr")),
             store=StoreOptions(os.fspath(store.folder), store.namespace, store.fsync),
             per_rank=options.per_rank,
+            custom=self._values.custom,
         )
 
     def _by_name(self, function: Any) -> Any:
@@ -226,12 +231,16 @@ class IsolatedRun(Run):
         for reason, words in traced.problems():
             self.recorder.keep_out(reason, words)
         if "__subclasses__" in done.names:
-            self.recorder.keep_out(Reason.UNNAMED_CODE, "it asks a class for its subclasses, which no read tells of")
+            raise Fallback("it asks a class for its subclasses, which may be others in a worker")
+        if not _STATES.isdisjoint(done.names):
+            raise Fallback("it asks for the state of a random generator")
         if done.kept_out is not None:
             self.recorder.keep_out(Reason(done.kept_out[0]), done.kept_out[1])
         self.recorder.has_project_paths = done.has_project_paths
         made = {change.path for change in traced.accesses.changes if change.effect & Effect.CREATED}
         for read in done.reads:
+            if read.kind in _OF_PROCESS and self._tools.looker.present(read, {}) != read.digest:
+                raise Fallback(f"a stage within it read {read.name or read.kind} of {read.where}, which differs here")
             is_own = os.path.realpath(read.where) in made or is_below(read.where, done.temporary)
             if not is_own:
                 self.recorder.seen(read)
@@ -256,6 +265,12 @@ class IsolatedRun(Run):
             self.recorder.seen(Read("distribution", name, "", requests.metadata(name)))
         for read in self._globals(done):
             self.recorder.seen(read)
+        for path, place in requests.module_path():
+            self.recorder.seen(Read("path", path, place, PRESENT))
+        if {"sys", "modules"} <= done.names:
+            self.recorder.seen(Read("imported", "", "", requests.imported_digest()))
+        for read in (*self._libraries(done), *self._memos(done)):
+            self.recorder.seen(read)
         for plugin in self._tools.plugins.for_distributions(passed.owners):
             self.recorder.seen(Read("ambient", plugin.name, "", ambient.digest(plugin)))
         for name in _counted_states(passed.owners):
@@ -271,13 +286,46 @@ class IsolatedRun(Run):
             given.setdefault(module, set()).add(name.partition(".")[0])
         for module, names in {**done.imported, **self._table}.items():
             theirs = self._prepared.table.get(module, done.imported.get(module, {}))
-            for name in (done.names | given.get(module, set())) & names.keys():
+            of_values = {name for where, name in self._values.named if where == module}
+            is_dynamic = "globals" in done.names or (
+                "getattr" in done.names and module.rpartition(".")[2] in done.names
+            )
+            counted = done.names | of_values | given.get(module, set())
+            for name in names.keys() if is_dynamic else counted & names.keys():
                 digest = names[name]
                 if digest and (module, name) not in self._missing:
                     if theirs.get(name) == digest and (module, name) not in self._carried:
                         yield Read("global", module, f"{name}={digest}", PRESENT)
                     else:
                         yield Read("global", module, name, digest)
+            for name in done.names & theirs.keys() - names.keys():  # which the caller has deleted
+                yield Read("global", module, name, ABSENT)
+            unset = " ".join(sorted(done.names - names.keys() - theirs.keys() - _ordinary_names()))
+            if unset:
+                yield Read("unset", module, unset, PRESENT)
+
+    def _memos(self, done: Done) -> Iterator[Read]:
+        """What memos remember. Raises Fallback where one of this process remembers another result."""
+        for module, held in done.memos.items():
+            for path, text in held.items():
+                if not memos.agrees(module, path, text, self._tools.requests.forms.now):
+                    raise Fallback(f"{path} of {module} remembers another result")
+                yield Read("memo", module, f"{path} {text}", PRESENT)
+
+    def _libraries(self, done: Done) -> Iterator[Read]:
+        """What the code that ran names of libraries. Raises Fallback where this process has something else there."""
+        is_own = self._tools.requests.forms.now().is_own_module
+        for name, theirs in done.libraries.items():
+            live = sys.modules.get(name)
+            mine = {} if live is None else libraries.table({name: live}, done.names, is_own)[name]
+            for attribute in mine.keys() | theirs.keys():
+                if not libraries.agree(mine.get(attribute), theirs.get(attribute)):
+                    raise Fallback(f"{attribute} of {name} may be another one in a worker")
+            for attribute, digest in theirs.items():
+                yield libraries.read_of(name, attribute, digest)
+            unset = " ".join(sorted(done.names - theirs.keys() - mine.keys() - _ordinary_names()))
+            if unset:
+                yield Read("unset", name, unset, PRESENT)
 
     def _is_cache(self, path: str) -> bool:
         return os.path.join(path, "").startswith(os.path.join(os.fspath(self._tools.store.folder), ""))
@@ -338,6 +386,13 @@ class IsolatedRun(Run):
 
             return first_difference(self._request.parts(), again.parts()).detail
         return ""
+
+
+@cache
+def _ordinary_names() -> frozenset[str]:
+    """Names of attributes that all values of Python's own types have: no program gives a module one of them later."""
+    kinds = (str, bytes, list, dict, set, tuple, int, float, property, FunctionType, ModuleType, Exception)
+    return frozenset(name for kind in kinds for name in dir(kind))
 
 
 class _Passed:

@@ -57,7 +57,7 @@ if TYPE_CHECKING:  # on a miss only, or for a read that few traces have
 #: Reads whose ``where`` is a path.
 _PATHS = frozenset(
     {"file", "absent", "there", "listing", "links", "access", "status", "tool", "code", "cwd", "folder"}
-    | {"content", "lookup", "names", "attributes", "source", "modules", "current"}
+    | {"content", "lookup", "names", "attributes", "source", "modules", "current", "path"}
 )
 #: Those of them that tell what is there whole.
 _WHOLE = frozenset({"file", "absent", "listing", "tool", "code", "content"})
@@ -323,7 +323,7 @@ class Observing:
                 continue
             yield msgspec.structs.replace(read, where=anchors.keep(read.where))
             place = absolute(read.where)
-            if read.kind not in {"tool", "code", "cwd", "folder"}:
+            if read.kind not in {"tool", "code", "cwd", "folder", "path"}:
                 moving = self._moving(request, anchors) if moving is None else moving
                 for name, folder in moving.items():
                     if os.path.join(place, "").startswith(os.path.join(folder, "")):
@@ -376,8 +376,19 @@ class Observing:
             name, _, made = read.name.partition("=")
             now = self._requests.global_digest(read.where, name) if read.where in sys.modules else None
             if not made:
-                return now or ABSENT
+                return now or ""
             return PRESENT if now in {None, made} else ABSENT  # the text of the module makes it what it is
+        if read.kind == "unset":
+            live = sys.modules.get(read.where)
+            return PRESENT if live is None or vars(live).keys().isdisjoint(read.name.split()) else ABSENT
+        if read.kind == "path":
+            return PRESENT if (read.where, read.name) in self._requests.module_path() else ABSENT
+        if read.kind == "memo":
+            return PRESENT if self._requests.memo_agrees(read) else ABSENT
+        if read.kind == "library":
+            return PRESENT if self._requests.library_agrees(read) else ABSENT
+        if read.kind == "imported":
+            return self._requests.imported_digest()
         if read.kind == "ambient":
             return self._requests.ambient_digest(read.where)
         if read.kind == "effects":

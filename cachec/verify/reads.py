@@ -51,6 +51,11 @@ _RESULTS = {
     "current": "path",
     "process": "state",
     "effects": "code",
+    "path": "place",
+    "memo": "results",
+    "library": "attribute",
+    "unset": "not found",
+    "imported": "modules",
 }
 
 #: Kind of a read that is of no path -> what it is of.
@@ -72,6 +77,11 @@ _GROUPS = {
     "current": "folders whose path counts",
     "process": "state of the process",
     "effects": "Python code that ran",
+    "path": "sys.path",
+    "memo": "functions that remember results",
+    "library": "attributes of libraries",
+    "unset": "globals of Python modules",
+    "imported": "state of the process",
 }
 
 #: Kinds that only a call can look up again: of a command, of a stage.
@@ -79,7 +89,7 @@ _OF_A_COMMAND = frozenset({"weight", "stdin"})
 _OF_A_STAGE = (
     _OF_A_COMMAND
     | {"state", "code", "module", "distribution", "cwd", "folder", "same"}
-    | {"global", "ambient", "current", "process", "effects"}
+    | {"global", "ambient", "current", "process", "effects", "path", "memo", "library", "unset", "imported"}
 )
 
 _FAILED_LOOKUPS = {digest_bytes(b"-%d" % number): name for number, name in errno.errorcode.items()}
@@ -103,8 +113,10 @@ def place_of(read: Read) -> tuple[str, str]:
         name = read.name if read.kind in {"code", "same", "stdin"} else read.where
         if read.kind == "umask":
             name = "umask"
-        elif read.kind == "global":
+        elif read.kind in {"global", "library", "unset"}:
             name = f"{read.where}.{read.name.partition('=')[0]}"
+        elif read.kind == "memo":
+            name = f"{read.where}.{read.name.partition(' ')[0]}"
         return _GROUPS[read.kind], name.replace("\0", ", ") or "."
     if read.kind in {"names", "listing", "modules"}:
         return read.where, "."

@@ -183,7 +183,8 @@ class _Starter:
         self._control = Channel(ours.detach())
         self.close = weakref.finalize(self, _end_starter, self._control, self._process, state.pid)
         self.close.atexit = False  # it ends with this process
-        self._control.send(Start(state.pid, list(state.path), _packages(), idle_seconds))
+        with contextlib.suppress(Ended):  # it was killed at once, as the first order finds out
+            self._control.send(Start(state.pid, list(state.path), _packages(), idle_seconds))
 
     def fits(self, state: _State) -> bool:
         """Whether a worker of it would be as one that is started now."""

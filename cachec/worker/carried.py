@@ -24,6 +24,20 @@ class UnsendableError(Exception):
     """A worker can't be given a value; the message says why."""
 
 
+#: Types of objects that are somewhere in a file, a database or their own code: a worker's are at their beginning.
+_STATEFUL = frozenset(
+    {"builtins.generator", "builtins.coroutine", "builtins.async_generator", "sqlite3.Connection"}
+) | {
+    *("_io._IOBase", "_socket.socket", "subprocess.Popen", "mmap.mmap", "sqlite3.Cursor", "queue.Queue"),
+    *("_queue.SimpleQueue", "itertools.count", "itertools.cycle", "itertools.chain"),
+}
+
+
+def is_stateful(value: Any) -> bool:
+    """Whether two processes' values without a form may differ although the same text makes them."""
+    return any(f"{module_of(cls)}.{cls.__qualname__}" in _STATEFUL for cls in type(value).__mro__)
+
+
 class Deleted(NamedTuple):
     """The caller has deleted a global."""
 

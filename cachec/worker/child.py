@@ -24,7 +24,7 @@ from cachec.base.paths import is_below
 from cachec.base.unseen import unseen
 from cachec.codecs.encoder import encode
 from cachec.errors import Uncacheable, UnstorableResult
-from cachec.key import ambient, process_state, state
+from cachec.key import ambient, libraries, memos, process_state, state
 from cachec.key.binding import Binding
 from cachec.key.described import FormsWithPlugins
 from cachec.key.guard import bare, replace_weights
@@ -43,12 +43,16 @@ from cachec.worker.messages import Call, Done, Failed, Output, Prepared, Setup
 from cachec.worker.observed import Variables
 from cachec.worker.protocol import CannotSend, Channel, Ended
 from cachec.worker.replay import replay
+from cachec.worker.unsent import UnsentError, stand_in
 from cachec.worker.values import WeightsRef, received_weights
 
 #: What cachec itself has imported, and no result depends on.
 _OWN = frozenset(
     {"_cffi_backend", "_distutils_hack", "blake3", "cloudpickle", "diskcache", "msgspec", "typing_extensions"}
 )
+
+#: Names by which code reads docstrings, which else count for nothing.
+_DOCUMENTATION = frozenset({"__doc__", "getdoc", "help", "pydoc"})
 
 
 def serve(channel: Channel, common: Common) -> None:
@@ -98,8 +102,9 @@ class Worker:
         self._plugins, self._forms = common.plugins, common.forms
         self._imports = Imports(self._installed.is_project, unseen)
         self._now = self._forms.now()
-        #: Globals that the worker was left without, and why, in words.
-        self._absent: dict[str, str] = {}
+        #: The globals that code has used although the caller could not send them, in words.
+        self._unsent: list[str] = []
+        self._left_out: set[tuple[str, str]] = set()
 
     def serve(self) -> None:
         """Make ready, run the stage, and send what came of it."""
@@ -166,7 +171,9 @@ class Worker:
         return {
             name: module
             for name, module in list(sys.modules.items())
-            if name == "__main__" or self._imports.is_project(getattr(module, "__file__", None) or "")
+            if name == "__main__"
+            # multiprocessing gives the script another name
+            or (name != "__mp_main__" and self._imports.is_project(getattr(module, "__file__", None) or ""))
         }
 
     def _run(self, call: Call) -> Done | Failed:
@@ -177,11 +184,14 @@ class Worker:
         if failed:
             return Failed(failed)
         for (module, name), why in call.missing.items():
-            self._take_away(module, name, why)
+            self._leave_out(module, name, why)
         with unseen():
             unset = ambient.apply(self._plugins, call.ambient)
         if unset:
             return Failed(unset)
+        for value, digest in call.custom:
+            if self._forms.now().digest(value) != digest:
+                return Failed(f"a {type(value).__qualname__} is pickled by code of its own, and is another in a worker")
         function = _found(call.function)
         recorder = Recorder(call.stage, is_traced=True)
         digests = FileDigests()
@@ -192,16 +202,19 @@ class Worker:
             watchers = [Generators().moved, *(_watched(plugin) for plugin in self._plugins.all())]
         packages = self._packages().keys()
         self._imports.begin_run()
+        self._unsent.clear()
         with self._streams(call.streams):
             started = time.perf_counter()
             try:
                 with recording(recorder):
                     value = _called(function, arguments)
                     node = self._encoded(value)
+                if self._unsent:  # though it went on
+                    return Failed(self._unsent[0])
             except (UnstorableResult, Uncacheable) as error:
                 return Failed(str(error))
             except BaseException as error:  # noqa: BLE001 - the stage's own: the caller's process raises it again
-                return self._failed(error)
+                return Failed(self._unsent[0] if self._unsent else words_of(error), raised=True)
             seconds = time.perf_counter() - started
         moved = [name for watch in watchers for name in watch(seconds)]
         scratch = recorder.scratch()
@@ -217,8 +230,10 @@ class Worker:
             new_packages=tuple(self._packages().keys() - packages),
             moved=tuple(moved),
             packages=tuple(self._packages().values()),
-            files=tuple(sorted(path for path in self._variables.opened if not self._installed.holds(path))),
+            files=tuple(sorted(self._opened_files())),
             imported={name: names for name, names in self._table().items() if name not in known},
+            libraries=self._libraries(),
+            memos=memos.remembered(self._modules(), self._imports.names(), self._forms.now),
             changed=self._changed(call, before, moved),
             kept_out=None if kept_out is None else (kept_out[0].value, kept_out[1]),
         )
@@ -227,6 +242,17 @@ class Worker:
         with unseen():
             yield from self._imports.reads(self._store.digests.memory)
         yield from self._variables.reads()
+
+    def _opened_files(self) -> set[str]:
+        """The files of the project that count by their content, although no traced call opened them."""
+        found = {path for path in self._variables.opened if not self._installed.holds(path)}
+        if not _DOCUMENTATION.isdisjoint(self._imports.names()):
+            found.update(each.path for each in self._imports.used())
+        return found
+
+    def _libraries(self) -> dict[str, dict[str, str]]:
+        names, is_own = self._imports.names(), self._now.is_own_module
+        return libraries.table(libraries.named_modules(self._modules(), names, is_own), names, is_own)
 
     def _has_project_paths(self) -> bool:
         """Whether the code that ran may have taken a path of the project from a global."""
@@ -255,18 +281,13 @@ class Worker:
         for module, names in call.carried.items():
             for name, carried in names.items():
                 if table.get(module, {}).get(name, "") != carried.digest:  # it did not arrive as it was
-                    self._take_away(module, name, "has another value once it was sent")
+                    self._leave_out(module, name, "has another value once it was sent")
         return ""
 
-    def _take_away(self, module: str, name: str, why: str) -> None:
+    def _leave_out(self, module: str, name: str, why: str) -> None:
         """Leave a worker without a global: code that needs it fails, and runs in the caller's process."""
-        vars(sys.modules[module]).pop(name, None)
-        self._absent[name] = f"it needs {name} of {module}, which {why}"
-
-    def _failed(self, error: BaseException) -> Failed:
-        """The stage raised, maybe for want of a global."""
-        name = error.name if isinstance(error, NameError | AttributeError) else None
-        return Failed(self._absent.get(name or "", words_of(error)), raised=True)
+        vars(sys.modules[module])[name] = stand_in(f"it needs {name} of {module}, which {why}", self._unsent)
+        self._left_out.add((module, name))
 
     def _encoded(self, value: Any) -> Any:
         return encode(value, self._store.sink(), self._plugin_for)
@@ -283,7 +304,8 @@ class Worker:
             }
             for module, live in self._modules().items():
                 for name in state.names_of(live):
-                    found[f"{name} of {module}"] = snapshot(vars(live)[name], self._now)
+                    if (module, name) not in self._left_out:
+                        found[f"{name} of {module}"] = snapshot(vars(live)[name], self._now)
             return found
 
     def _changed(self, call: Call, before: Mapping[str, Snapshot], moved: list[str]) -> str:
@@ -304,7 +326,8 @@ class Worker:
 
     @contextlib.contextmanager
     def _streams(self, replaced: tuple[bool, bool]) -> Iterator[None]:
-        before = sys.stdout, sys.stderr
+        before = sys.stdin, sys.stdout, sys.stderr
+        sys.stdin = _Input(self._unsent)
         for number, (name, is_replaced) in enumerate(zip(("stdout", "stderr"), replaced, strict=True)):
             if is_replaced:
                 setattr(sys, name, _Sent(self._channel, number))
@@ -313,12 +336,30 @@ class Worker:
         finally:
             for stream in (sys.stdout, sys.stderr):
                 stream.flush()
-            sys.stdout, sys.stderr = before
+            sys.stdin, sys.stdout, sys.stderr = before
 
 
 def _watched(plugin: Plugin) -> Callable[[float], Sequence[str]]:
     moved = plugin.watch_generators()
     return lambda _seconds: moved()
+
+
+class _Input(io.TextIOBase):
+    """The caller's standard input, which a worker can't read. used: see ``unsent``."""
+
+    def __init__(self, used: list[str]) -> None:
+        self._used = used
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int | None = -1) -> str:
+        words = "it reads standard input, which can't be given to a worker"
+        self._used.append(words)
+        raise UnsentError(words)
+
+    def readline(self, size: int = -1) -> str:  # type: ignore[override]
+        return self.read(size)
 
 
 class _Sent(io.TextIOBase):

@@ -9,7 +9,7 @@ process.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from cachec.model import Read
@@ -91,7 +91,7 @@ class Call(NamedTuple):
     arguments: Mapping[str, Any]
     #: Globals that differ, by module and name.
     carried: Mapping[str, Mapping[str, Carried]]
-    #: Module and name of those that can't be sent, and why: the worker takes them away.
+    #: Module and name of those that can't be sent, and why: see ``unsent``.
     missing: Mapping[tuple[str, str], str]
     #: Settings of the process, to be set: see ``key.process_state``.
     process: Mapping[str, Any]
@@ -102,6 +102,9 @@ class Call(NamedTuple):
     store: StoreOptions
     #: Whether the rank of sharded weights may be seen.
     per_rank: bool
+    #: Objects among the above that are pickled by code of the project, with the digests of their forms. The last field:
+    #: they are found while the others are sent.
+    custom: Sequence[tuple[Any, str]]
 
 
 class Output(NamedTuple):
@@ -132,10 +135,14 @@ class Done(NamedTuple):
     moved: tuple[str, ...]
     #: A file of each installed package that is imported.
     packages: tuple[str, ...]
-    #: What was opened while the starter imported packages, outside of these.
+    #: What was opened while the starter imported packages, outside of these; and modules whose docstrings were read.
     files: tuple[str, ...]
     #: The globals of modules that were imported since ``Prepared``.
     imported: Table
+    #: What stands for the attributes of libraries that the code which ran may have read.
+    libraries: Table
+    #: What functions of the project remember, as ``memos`` tells it.
+    memos: Table
     #: What the run changed that belongs to the caller, in words; empty for nothing.
     changed: str
     #: Why it must not be stored: the value of a ``model.Reason``, and words. None where it may be.

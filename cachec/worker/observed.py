@@ -110,6 +110,7 @@ class Variables:
             return folder
 
         recorded_getcwd.__name__ = recorded_getcwd.__qualname__ = "getcwd"
+        recorded_getcwd.__module__ = getcwd.__module__
         os.getcwd = recorded_getcwd
 
     def watch_arguments(self, arguments: list[str]) -> None:

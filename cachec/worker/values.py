@@ -7,6 +7,7 @@ its name. Nothing whose copy could differ is sent at all: the stage then runs in
 
 from __future__ import annotations
 
+import copyreg
 import io
 import mmap
 import os
@@ -15,11 +16,13 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from types import FunctionType
 from typing import Any, NamedTuple
 
 from cachec.base.hashing import FileDigests, digest_bytes
+from cachec.base.installed import Installed
 from cachec.base.instances import class_attribute
 from cachec.base.unseen import unseen
 from cachec.key.sharing import memory_of
@@ -71,14 +74,20 @@ Ask = Callable[[WeightRequest], tuple[WeightAnswer, list[int]]]
 class Values(Sending):
     """Sends values of one call. ``weights``: the sets that were met, in the order of their numbers."""
 
-    def __init__(self, plugins: Plugins) -> None:
+    def __init__(self, plugins: Plugins, digest: Callable[[object], str] | None = None) -> None:
+        """digest: of the form of a value; None where nothing is to be checked when it has arrived."""
         self._plugins = plugins
+        self._digest = digest
         self.weights: list[WeightSet] = []
         #: The functions and classes of ``__main__`` that the worker has too, equal to ours: they go by their names.
         self.replayed: set[str] = set()
         #: Arrays and tensors of the arguments by the memory that they lie in.
         self._arrays: dict[int, list[Any]] = {}
         self._is_at_globals = False
+        #: The classes and functions of the project that were met, by module and global: what they are counts.
+        self.named: set[tuple[str, str]] = set()
+        #: Objects that are pickled by code of the project, each with the digest of its form.
+        self.custom: list[tuple[Any, str]] = []
 
     def refer(self, value: Any) -> Any:
         if not isinstance(value, WeightSet):
@@ -90,6 +99,11 @@ class Values(Sending):
 
     def reduce(self, value: Any) -> Any:
         kind = type(value)
+        named = value if isinstance(value, type | FunctionType) else kind
+        if _is_own(named.__module__):
+            self.named.add((named.__module__, named.__qualname__.partition(".")[0]))
+            if named is kind and self._digest is not None and _is_custom(kind):
+                self._note_custom(value, self._digest(value))
         if isinstance(value, type | FunctionType) and value.__module__ == "__main__":
             return value.__qualname__ if self._is_replayed(value) else NotImplemented
         if (
@@ -134,12 +148,34 @@ class Values(Sending):
             raise CannotSend("arrays that share memory")
         others.append(value)
 
+    def _note_custom(self, value: Any, digest: str) -> None:
+        if not digest:
+            raise CannotSend(f"a {type(value).__qualname__}, which is pickled by code of its own")
+        self.custom.append((value, digest))
+
     def _is_replayed(self, value: Any) -> bool:
         first, _, rest = value.__qualname__.partition(".")
         held: Any = vars(sys.modules["__main__"]).get(first) if first in self.replayed else None
         for name in rest.split(".") if rest else ():
             held = getattr(held, name, None)
         return held is value
+
+
+@lru_cache(maxsize=1024)
+def _is_own(module: str) -> bool:
+    """Whether a module is the project's."""
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return module == "__main__" or (isinstance(file, str) and Installed().is_project(os.path.abspath(file)))
+
+
+def _is_custom(kind: type) -> bool:
+    """Whether a class says itself what of its objects is pickled: what arrives may be something else."""
+    return kind in copyreg.dispatch_table or any(
+        getattr(kind, name, None) is not getattr(object, name, None) and isinstance(getattr(kind, name), FunctionType)
+        for name in (
+            *("__reduce_ex__", "__reduce__", "__getstate__", "__setstate__", "__getnewargs_ex__", "__getnewargs__"),
+        )
+    )
 
 
 class _Parts:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.faults.campaign import ROUNDS, Case, Verdicts, calls_of, preload, run_cases, run_round
+from tests.faults.isolated import kill_isolated
 from tests.faults.operations import OPERATIONS, WARM, prepare
 from tests.faults.served import served
 from tests.faults.system import unavailable
@@ -21,7 +22,7 @@ from tests.faults.together import together
 
 #: Cases that a process runs, one after the other.
 _BATCH = 250
-PARTS = ("calls", "kills", "together", "served", "tampering", "readers")
+PARTS = ("calls", "kills", "together", "served", "tampering", "readers", "isolated")
 
 
 def calls(
@@ -87,7 +88,7 @@ def main() -> int:
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="faults-", dir=memory) as temporary:
         folder = Path(temporary)
-        if set(only) - {"served", "readers"}:
+        if set(only) - {"served", "readers", "isolated"}:
             prepared = prepare(folder / "prepared")
             preload(prepared, folder / "preloaded")
 
@@ -104,6 +105,8 @@ def main() -> int:
                 found = kills(prepared, folder, given.seed, given.count, tell)
             elif name == "together":
                 found = together(prepared, folder / "together", given.seed, given.count, given.minutes)
+            elif name == "isolated":
+                found = kill_isolated(folder / "isolated", given.seed, given.count)
             elif name == "served":
                 found = served(folder / "served", given.seed, given.count)
             else:

@@ -22,6 +22,7 @@ from tests.effort import WHOLE, sample
 from tests.faults import campaign
 from tests.faults.campaign import ERRORS, ROUNDS, Case, Verdicts, preload, round_of, run_cases
 from tests.faults.fuzzing import fuzz
+from tests.faults.isolated import kill_isolated
 from tests.faults.operations import OPERATIONS, WARM, Operation, prepare
 from tests.faults.readers import FAMILIES, Family
 from tests.faults.served import served
@@ -161,6 +162,13 @@ def test_eight_processes_in_one_store(tmp_path: Path, prepared: Path) -> None:
 @pytest.mark.long
 def test_servers_that_are_killed(tmp_path: Path) -> None:
     _none_is_wrong(served(tmp_path, SEED, 10))
+
+
+@pytest.mark.long
+def test_processes_of_isolated_stages_that_are_killed(tmp_path: Path) -> None:
+    found = kill_isolated(tmp_path / "isolated", 1, 60)
+    assert not found.bad, "\n".join(found.bad)
+    assert {role for _, role, _ in found.counts} >= {"caller", "starter", "worker or keeper"}
 
 
 @pytest.mark.long

@@ -19,6 +19,7 @@ SHARES = {
     "commands": 2,
     "toys": 4,
     "jax": 1,
+    "isolated": 4,
 }
 #: For each: a module, a function of a seed and a folder that yields reports without end, and packages that it needs.
 _KINDS: dict[str, tuple[str, str, tuple[str, ...]]] = {
@@ -29,6 +30,7 @@ _KINDS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "modules": ("tests.soundness.modules", "run_modules", ("jaxlib", "iree", "pytest", "hypothesis")),
     "commands": ("tests.soundness.commands", "run_commands", ()),
     "toys": ("tests.soundness.toys", "run_toys", ()),
+    "isolated": ("tests.soundness.isolated", "run_isolated", ()),
     "jax": ("tests.soundness.jax_programs", "run_jax", ("jax",)),
 }
 

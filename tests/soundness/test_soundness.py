@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import random
 import sys
+from contextlib import closing
 from itertools import islice
 from pathlib import Path
 
 import pytest
 
 from tests.effort import WHOLE, sample
+from tests.soundness import isolated, isolated_constructs
 from tests.soundness.cases import EACH, project, projects
 from tests.soundness.constructs import KEPT_OUT, REFUSED, Construct
 from tests.soundness.kinds import run_kind
@@ -61,6 +63,9 @@ def test_no_swap_of_another_kind_gives_a_wrong_hit(tmp_path: Path, kind: str, co
     assert len(report.needless) <= needless * report.neutral, report.text()
 
 
+#: Programs with isolated stages in the long run.
+ISOLATED = 120
+
 #: Constructs at places where they gave wrong hits that few seeds find.
 WRONG_ONCE = [
     ("msgspec factory", "cell"),
@@ -79,6 +84,49 @@ def test_no_edit_gives_a_wrong_hit_where_one_did(tmp_path: Path) -> None:
     assert report.hits, report.text()
     assert not report.wrong, report.text()
     assert not report.failed, report.text()
+
+
+def test_isolated_stages_give_what_a_plain_run_gives(tmp_path: Path) -> None:
+    """Long: of each situation one program, and some constructs of projects."""
+    report = run_kind("isolated", 7, ISOLATED if WHOLE else 4, tmp_path)
+    assert not report.wrong, report.text()
+    assert not report.failed, report.text()
+    assert len(report.needless) <= max(1, 0.03 * report.neutral), report.text()
+    assert len(report.apart) <= max(1, 0.03 * report.moved), report.text()
+
+
+#: Situations of which some seeds gave wrong values.
+WRONG_ISOLATED = (
+    *("global deleted", "memo of a method", "path extended", "virtual subclass", "class that was set", "reduce"),
+    *("database in memory", "input", "mock of the library", "translation installed", "module imported by chance"),
+)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", WRONG_ISOLATED)
+def test_isolated_stages_are_right_where_they_were_not(tmp_path: Path, name: str) -> None:
+    situation = next(each for each in isolated_constructs.EACH if each.name == name)
+    with closing(isolated.Server()) as ask:
+        for seed in range(3):
+            rng = random.Random(seed)
+            report = isolated.check(isolated.draw(situation, rng), rng, ask, tmp_path / str(seed))
+            assert not report.wrong + report.failed, report.text()
+
+
+@pytest.mark.long
+def test_what_is_documented_as_not_seen_is_not_seen(tmp_path: Path) -> None:
+    """What is seen by now belongs among the others."""
+    found = isolated.Report()
+    with closing(isolated.Server()) as ask:
+        for situation in isolated_constructs.NOT_SEEN:
+            rng = random.Random(1)
+            program = isolated.draw(situation, rng)._replace(
+                place="lib", way="direct", form="top", style="script", source="text", is_repeated=False, stages=False
+            )
+            report = isolated.check(program, rng, ask, tmp_path / situation.name)
+            assert report.wrong + report.failed, f"{situation.name} is seen: {report.text()}"
+            found.add(report)
+    assert found.projects == len(isolated_constructs.NOT_SEEN)
 
 
 @pytest.mark.parametrize("construct", REFUSED + KEPT_OUT + LIBRARY_REFUSED, ids=lambda each: each.name)
