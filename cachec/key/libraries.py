@@ -88,4 +88,8 @@ def _is_foreign(value: Any, is_own: Callable[[str], bool]) -> bool:
     """Whether a value of a library is a function or an object of the project, or a mock."""
     value = getattr(value, "__func__", value) if isinstance(value, staticmethod | classmethod) else value
     name = value.__globals__.get("__name__") if isinstance(value, FunctionType) else module_of(type(value))
-    return name == "unittest.mock" or (isinstance(name, str) and name in sys.modules and is_own(name))
+    if not isinstance(name, str) or name not in sys.modules:
+        return False
+    # Modules without a file are made by libraries, as those of Cython's types.
+    has_file = name == "__main__" or getattr(sys.modules[name], "__file__", None) is not None
+    return name == "unittest.mock" or (has_file and is_own(name))

@@ -300,7 +300,8 @@ class IsolatedRun(Run):
                         yield Read("global", module, name, digest)
             for name in done.names & theirs.keys() - names.keys():  # which the caller has deleted
                 yield Read("global", module, name, ABSENT)
-            unset = " ".join(sorted(done.names - names.keys() - theirs.keys() - _ordinary_names()))
+            held = vars(sys.modules[module]).keys() if module in sys.modules else names.keys()
+            unset = " ".join(sorted(done.names - held - theirs.keys() - _ordinary_names()))
             if unset:
                 yield Read("unset", module, unset, PRESENT)
 
