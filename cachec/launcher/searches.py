@@ -45,7 +45,7 @@ def searched(
 
 
 def _is_home_used(inputs: Sequence[Input], places: Places, environ: Mapping[str, str]) -> bool:
-    """Whether something was looked up below one of the user's own folders, but for those below it that are worked in."""
+    """Whether something was looked up below one of the user's own folders, but for where the command works below it."""
     values = [value for name in _FOLDERS for value in environ.get(name, "").split(":")]
     own = {f"{value.rstrip('/')}/" for value in values if value.startswith("/")}
     cwd = os.path.realpath(places.cwd)
