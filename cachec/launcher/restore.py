@@ -65,6 +65,8 @@ def check_place(target: str | bytes, mode: int, *, hardlink: bool = False) -> No
         raise OSError(
             errno.EMLINK, "it has a second name (a hard link), which the command may write to as well", target
         )
+    if status.st_uid != os.geteuid():
+        raise OSError(errno.EEXIST, "it is another user's, which the command may keep", target)
     if any(name.startswith("user.") for name in _attributes(target)):
         raise OSError(errno.EEXIST, "it has extended attributes, which the command may keep", target)
     _check_mode(stat.S_IMODE(status.st_mode), mode, target)

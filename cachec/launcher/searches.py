@@ -45,13 +45,17 @@ def searched(
 
 
 def _is_home_used(inputs: Sequence[Input], places: Places, environ: Mapping[str, str]) -> bool:
-    """Whether something was looked up below one of the user's own folders, but for those that are worked in."""
+    """Whether something was looked up below one of the user's own folders, but for where the command works below it."""
     values = [value for name in _FOLDERS for value in environ.get(name, "").split(":")]
-    own = tuple(f"{value.rstrip('/')}/" for value in values if value.startswith("/"))
+    own = {f"{value.rstrip('/')}/" for value in values if value.startswith("/")}
     cwd = os.path.realpath(places.cwd)
     worked = tuple(f"{each}/" for each in (places.cwd, cwd, places.base) if each)
-    paths = (f"{os.path.join(each.folder, each.path)}/" for each in inputs)
-    return any(path.startswith(own) and not path.startswith(worked) for path in paths) if own else False
+    paths = [f"{os.path.join(each.folder, each.path)}/" for each in inputs]
+    return any(
+        path.startswith(folder) and not path.startswith(tuple(each for each in worked if each.startswith(folder)))
+        for folder in own
+        for path in paths
+    )
 
 
 def _holds_home(text: bytes, places: Places, environ: Mapping[str, str]) -> bool:

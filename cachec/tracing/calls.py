@@ -21,6 +21,7 @@ from cachec.tracing.paths import (
     Unresolvable,
     descriptor_path,
     locate,
+    status_of_descriptor,
     umask_of,
 )
 from cachec.tracing.recorder import Commit, Recorder
@@ -235,11 +236,11 @@ class Calls:
 
     def _open(self, pid: int, descriptor: int, address: int, flags: int, mode: int) -> Commit | None:
         text = self._memory.string(pid, address)
+        if text.startswith((b"/dev/", b"/proc/")):
+            self._note_given(pid, text)
         folder, path = self._locate(pid, descriptor & 0xFFFFFFFF, text) if text else (b"", b"")
         if not path:
             return None
-        if text.startswith((b"/dev/", b"/proc/")) and self._is_stdin(path):
-            self._recorder.uses_stdin = True
         if flags & _NO_CONTENT:
             return self._recorder.look_up(folder, path, not flags & os.O_NOFOLLOW, _STATUS)
         if flags & _WRITES:
@@ -334,16 +335,14 @@ class Calls:
                 return partial(setattr, self._recorder, name, True)
         return None
 
-    def _is_stdin(self, path: bytes) -> bool:
-        """Whether a path to which a link of /proc leads is what the run was given as standard input."""
-        given = self._given.get(0)
-        if given is None or stat.S_ISCHR(given.st_mode):
-            return False
-        try:
-            status = os.stat(path)
-        except OSError:
-            return False
-        return (status.st_dev, status.st_ino) == (given.st_dev, given.st_ino)
+    def _note_given(self, pid: int, path: bytes) -> None:
+        """A descriptor that the run was given may be opened once more, by its name."""
+        status = status_of_descriptor(pid, path)
+        if status is None or stat.S_ISCHR(status.st_mode):
+            return
+        for fd, given in self._given.items():
+            if given is not None and (status.st_dev, status.st_ino) == (given.st_dev, given.st_ino):
+                setattr(self._recorder, "uses_descriptor" if fd else "uses_stdin", True)
 
     def _is_given(self, pid: int, fd: int) -> bool:
         given = self._given[fd]

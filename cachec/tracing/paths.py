@@ -23,6 +23,9 @@ _PATH_MAX = 4096
 _USUAL = 256  # of a path; more is read where there is no end in it
 _DELETED = b" (deleted)"
 _STANDARD_STREAMS = {b"stdin": b"0", b"stdout": b"1", b"stderr": b"2"}
+_DESCRIPTOR = re.compile(
+    rb"/+(?:dev/+fd|proc/+(self|thread-self|\d+)/+(?:task/+\d+/+)?fd)/+(\d+)/*|/+dev/+(stdin|stdout|stderr)"
+)
 
 
 class Unreadable(Exception):
@@ -162,6 +165,21 @@ def _read_link(link: bytes) -> bytes:
     if not target.startswith(b"/") or (target.endswith(_DELETED) and not os.path.lexists(target)):
         return b""
     return target
+
+
+def status_of_descriptor(pid: int, path: bytes) -> os.stat_result | None:
+    """What a path as ``/dev/stdin`` or ``/proc/self/fd/0`` leads to for a process: a pipe too, which has no path.
+
+    None for other paths, and where nothing is there.
+    """
+    found = _DESCRIPTOR.fullmatch(path)
+    if found is None:
+        return None
+    owner = found[1] if found[1] is not None and found[1].isdigit() else b"%d" % pid
+    try:
+        return os.stat(b"/proc/%s/fd/%s" % (owner, found[2] or _STANDARD_STREAMS[found[3]]))
+    except OSError:
+        return None
 
 
 def is_below(pid: int, ancestor: int) -> bool:

@@ -49,3 +49,15 @@ def test_a_variable_counts_where_it_was_used(
     assert [kind("bin1", "home1"), kind("bin1", "home1")] == ["miss", "hit"]
     assert kind("bin2", "home1") == ("miss" if by_path else "hit")
     assert kind("bin1", "home2") == ("miss" if by_home else "hit")
+
+
+def test_a_home_folder_in_the_project_counts(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in "12":
+        write(f"home{number}/rc", number)
+    kinds = []
+    for number in "1122":
+        monkeypatch.setenv("HOME", os.path.abspath(f"home{number}"))
+        assert launcher.run("sh", "-c", "cat $HOME/rc > out").code == 0
+        assert Path("out").read_text() == number
+        kinds.append(launcher.last().reason.kind)
+    assert kinds == ["miss", "hit", "miss", "hit"]

@@ -315,3 +315,17 @@ def test_whether_standard_input_is_used(work: Path, line: str, uses: bool) -> No
     with open(work / "in", "rb") as given, open(os.devnull, "wb") as null:
         accesses = trace(["sh", "-c", line], stdin=given.fileno(), stdout=null.fileno(), stderr=null.fileno())
     assert accesses.uses_stdin is uses
+
+
+@pytest.mark.parametrize("name", ["/dev/stdin", "/proc/self/fd/0", "/dev/fd/0", "/dev//fd/0", "/proc/thread-self/fd/0"])
+@pytest.mark.parametrize("is_own", [False, True])
+def test_a_pipe_by_its_name(work: Path, name: str, is_own: bool) -> None:
+    """It has no path, and whoever opens it reads it by another number."""
+    reader, writer = os.pipe()
+    os.write(writer, b"text")
+    os.close(writer)
+    try:
+        accesses = run("sh", "-c", f"echo own | cat {name}" if is_own else f"cat {name}", stdin=reader)
+    finally:
+        os.close(reader)
+    assert accesses.uses_stdin is not is_own
