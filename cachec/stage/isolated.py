@@ -318,7 +318,8 @@ class IsolatedRun(Run):
         is_own = self._tools.requests.forms.now().is_own_module
         for name, theirs in done.libraries.items():
             live = sys.modules.get(name)
-            mine = {} if live is None else libraries.table({name: live}, done.names, is_own)[name]
+            # One that is not imported here would be as the worker's.
+            mine = theirs if live is None else libraries.table({name: live}, done.names, is_own)[name]
             for attribute in mine.keys() | theirs.keys():
                 if not libraries.agree(mine.get(attribute), theirs.get(attribute)):
                     raise Fallback(f"{attribute} of {name} may be another one in a worker")

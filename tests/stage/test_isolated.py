@@ -433,3 +433,20 @@ def test_a_damaged_read_is_no_hit_and_no_error(tmp_path: Path, kind: str, name: 
     assert present != read.digest
     if kind == "source":
         assert sources.explain(read, digests)
+
+
+def test_constants_of_a_library_that_only_the_stage_imports(run: Run) -> None:
+    text = """
+@cache.stage
+def f(x):
+    import numpy as np
+    return float(np.pi) * x
+show(f, 1)
+import numpy
+numpy.pi = float(sys.argv[1])
+show(f, 1)
+"""
+    assert run(text, "3.141592653589793")[1] == ["miss:first-run (no entry of this stage yet)", "hit"]
+    printed, outcomes = run(text, "3")
+    assert printed == "3.141592653589793\n3.0\n"
+    assert outcomes[0] == "hit"
