@@ -442,8 +442,8 @@ def f(x):
     import numpy as np
     return float(np.pi) * x
 show(f, 1)
-import numpy
-numpy.pi = float(sys.argv[1])
+import numpy as library
+library.pi = float(sys.argv[1])
 show(f, 1)
 """
     assert run(text, "3.141592653589793")[1] == ["miss:first-run (no entry of this stage yet)", "hit"]
