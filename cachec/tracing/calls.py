@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import socket
-import stat
 import struct
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -21,7 +20,7 @@ from cachec.tracing.paths import (
     Unresolvable,
     descriptor_path,
     locate,
-    status_of_descriptor,
+    named_descriptor,
     umask_of,
 )
 from cachec.tracing.recorder import Commit, Recorder
@@ -337,12 +336,9 @@ class Calls:
 
     def _note_given(self, pid: int, path: bytes) -> None:
         """A descriptor that the run was given may be opened once more, by its name."""
-        status = status_of_descriptor(pid, path)
-        if status is None or stat.S_ISCHR(status.st_mode):
-            return
-        for fd, given in self._given.items():
-            if given is not None and (status.st_dev, status.st_ino) == (given.st_dev, given.st_ino):
-                setattr(self._recorder, "uses_descriptor" if fd else "uses_stdin", True)
+        named = named_descriptor(pid, path)
+        if named is not None and named[1] in self._given and self._is_given(*named):
+            setattr(self._recorder, "uses_descriptor" if named[1] else "uses_stdin", True)
 
     def _is_given(self, pid: int, fd: int) -> bool:
         given = self._given[fd]

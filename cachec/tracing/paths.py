@@ -167,19 +167,14 @@ def _read_link(link: bytes) -> bytes:
     return target
 
 
-def status_of_descriptor(pid: int, path: bytes) -> os.stat_result | None:
-    """What a path as ``/dev/stdin`` or ``/proc/self/fd/0`` leads to for a process: a pipe too, which has no path.
-
-    None for other paths, and where nothing is there.
-    """
+def named_descriptor(pid: int, path: bytes) -> tuple[int, int] | None:
+    """Return the process and the number of the descriptor that a path as ``/dev/stdin`` or ``/proc/self/fd/0`` names
+    for a process; None for other paths."""
     found = _DESCRIPTOR.fullmatch(path)
     if found is None:
         return None
-    owner = found[1] if found[1] is not None and found[1].isdigit() else b"%d" % pid
-    try:
-        return os.stat(b"/proc/%s/fd/%s" % (owner, found[2] or _STANDARD_STREAMS[found[3]]))
-    except OSError:
-        return None
+    owner = int(found[1]) if found[1] is not None and found[1].isdigit() else pid
+    return owner, int(found[2] or _STANDARD_STREAMS[found[3]])
 
 
 def is_below(pid: int, ancestor: int) -> bool:

@@ -329,3 +329,4 @@ def test_a_pipe_by_its_name(work: Path, name: str, is_own: bool) -> None:
     finally:
         os.close(reader)
     assert accesses.uses_stdin is not is_own
+    assert run("sh", "-c", f"echo own | cat {name}" if is_own else f"cat {name}").uses_stdin is not is_own  # /dev/null
