@@ -30,6 +30,7 @@ from cachec.base.hashing import FileDigests, digest_bytes
 from cachec.base.lookups import described_state, names_in, owner_words, real_folder, umask
 from cachec.commands.process import Ended, run_process
 from cachec.key.dependencies import (
+    FOLDER,
     attributes_digest,
     content_digest,
     exists_digest,
@@ -389,11 +390,13 @@ class Reads:
             yield self._content(os.path.join(each.folder, each.path), where)
 
     def _of_changed(self, each: Input, full: str, where: str, flag: str) -> Read:
-        """A path that the run looked at and then made, replaced or removed counts by existence alone."""
+        """A path that the run looked at and then made, replaced or removed counts by existence, and as a folder."""
         if each.state is not None and each.kinds & (Kind.CONTENT | Kind.EXECUTED):
             if is_empty(each.state) and is_empty(state_of(os.stat(full))):
                 return Read("content", where, flag, content_digest(full, flag, self._digests))
             raise Changed(f"the command read {full} and then changed it")
+        if each.state is not None and stat.S_ISDIR(each.state.mode):  # a link to one is not removed in the same way
+            return Read("lookup", where, f"{flag} folder".strip(), FOLDER)
         return Read("lookup", where, f"{flag} exists".strip(), exists_digest(there=each.state is not None))
 
     @staticmethod

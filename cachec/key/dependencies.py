@@ -125,8 +125,9 @@ def content_change(path: str, digest: str, digests: FileDigests) -> str:
 
 def lookup_digest(path: str, flags: str, keyed: Callable[[str], str] | None = None) -> str:
     """The digest of what a look-up of a path finds. flags: words of ``link`` (one at the end is not followed),
-    ``exists`` and ``mode`` (no more counts). keyed: the text of the real path of a folder as it counts; None: how it
-    lies from the path, so that a folder that was moved with all on the way to it is the same."""
+    ``exists``, ``folder`` (whether it is one) and ``mode`` (no more counts). keyed: the text of the real path of a
+    folder as it counts; None: how it lies from the path, so that a folder that was moved with all on the way to it is
+    the same."""
     follow = "link" not in flags
     if "exists" in flags:
         return exists_digest(there=not found_at(path, follow=follow).startswith(b"-"))
@@ -134,6 +135,8 @@ def lookup_digest(path: str, flags: str, keyed: Callable[[str], str] | None = No
         status = os.stat(path, follow_symlinks=follow)
         if "mode" in flags:
             return mode_digest(status.st_mode)
+        if "folder" in flags:
+            return FOLDER if stat.S_ISDIR(status.st_mode) else PRESENT
         if stat.S_ISDIR(status.st_mode):
             owner = owner_words(status.st_uid, status.st_gid)
             return folder_digest(path, status.st_mode, owner, os.path.realpath(path), keyed)

@@ -182,7 +182,7 @@ class Draft:
                     self._installed.add(path)
             elif read.kind == "lookup":
                 follow = "link" not in read.name
-                if "mode" in read.name:
+                if "mode" in read.name or "folder" in read.name:
                     raise _Unfit
                 found = found_at(path, follow=follow)
                 is_there = "exists" in read.name and not found.startswith(b"-")

@@ -285,3 +285,16 @@ def test_a_compiler_leaves_old_outputs_the_same_with_and_without_a_cache(
             found.append({path.name: (path.stat().st_mode, path.read_bytes()) for path in Path("out").iterdir()})
         assert found[1] == found[0]
         assert found[2] == found[0]
+
+
+def test_a_link_in_the_place_of_a_folder_that_is_made_anew(launcher: Launcher) -> None:
+    """``rmtree`` removes the folder, and leaves the link: then ``mkdir`` fails."""
+    text = (
+        "import os, shutil; shutil.rmtree('made', ignore_errors=True); os.mkdir('made'); open('made/it', 'w').close()"
+    )
+    for _ in range(2):
+        os.makedirs("made", exist_ok=True)
+        assert launcher.run("python3", "-c", text).code == 0
+    os.rename("made", "aside")
+    os.symlink("aside", "made")
+    assert launcher.run("python3", "-c", text).code == 1
