@@ -233,6 +233,7 @@ def _import_all() -> None:
     import cachec.launcher.recipe
     import cachec.launcher.running
     import cachec.reproduce.recipe
+    import cachec.stage.progress
     import cachec.stage.run
     import cachec.stage.warn
     import cachec.store.bound

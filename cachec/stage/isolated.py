@@ -23,6 +23,7 @@ from cachec.errors import StageCrashed, StageOutOfMemory, StageTimedOut, shown
 from cachec.key import ambient, libraries, memos, process_state
 from cachec.key.dependencies import ABSENT, PRESENT
 from cachec.key.tools.environment import OBEYED_NAME, variable_digest
+from cachec.key.tools.process import asked_of_machine, state_digest
 from cachec.model import Node, Read, Reason
 from cachec.stage.bracket import Bracket
 from cachec.stage.look import Look
@@ -53,6 +54,12 @@ class _Unseen(AbstractContextManager[None]):
 
     def __exit__(self, *raised: Any) -> None:
         self._entered.__exit__(*raised)
+
+
+#: What asks for times of files.
+_TIMES = frozenset(
+    {"getmtime", "getctime", "getatime"} | {f"st_{each}time{end}" for each in "amc" for end in ("", "_ns")}
+)
 
 
 class Fallback(Exception):
@@ -230,6 +237,10 @@ class IsolatedRun(Run):
         self._done = done
         for reason, words in traced.problems():
             self.recorder.keep_out(reason, words)
+        if not _TIMES.isdisjoint(done.names):
+            self.recorder.keep_out(Reason.VOLATILE_INPUT, "it asks when a file was changed, which counts for nothing")
+        for state in asked_of_machine(done.names):
+            self.recorder.seen(Read("state", state, "", state_digest(state)))
         if "__subclasses__" in done.names:
             raise Fallback("it asks a class for its subclasses, which may be others in a worker")
         if not _STATES.isdisjoint(done.names):
@@ -286,11 +297,12 @@ class IsolatedRun(Run):
             given.setdefault(module, set()).add(name.partition(".")[0])
         for module, names in {**done.imported, **self._table}.items():
             theirs = self._prepared.table.get(module, done.imported.get(module, {}))
+            named = done.main_names if module == "__main__" else done.names
             of_values = {name for where, name in self._values.named if where == module}
             is_dynamic = "globals" in done.names or (
                 "getattr" in done.names and module.rpartition(".")[2] in done.names
             )
-            counted = done.names | of_values | given.get(module, set())
+            counted = named | of_values | given.get(module, set())
             for name in names.keys() if is_dynamic else counted & names.keys():
                 digest = names[name]
                 if digest and (module, name) not in self._missing:
@@ -298,10 +310,10 @@ class IsolatedRun(Run):
                         yield Read("global", module, f"{name}={digest}", PRESENT)
                     else:
                         yield Read("global", module, name, digest)
-            for name in done.names & theirs.keys() - names.keys():  # which the caller has deleted
+            for name in named & theirs.keys() - names.keys():  # which the caller has deleted
                 yield Read("global", module, name, ABSENT)
             held = vars(sys.modules[module]).keys() if module in sys.modules else names.keys()
-            unset = " ".join(sorted(done.names - held - theirs.keys() - _ordinary_names()))
+            unset = " ".join(sorted(named - held - theirs.keys() - _ordinary_names()))
             if unset:
                 yield Read("unset", module, unset, PRESENT)
 

@@ -225,6 +225,7 @@ class Worker:
             seconds=seconds,
             reads=(*(read for read in recorder.reads() if not is_below(read.where, scratch)), *self._reads()),
             names=frozenset(self._imports.names()),
+            main_names=self._main_names(),
             temporary=tuple(self._variables.temporary),
             has_project_paths=self._has_project_paths(),
             new_packages=tuple(self._packages().keys() - packages),
@@ -237,6 +238,12 @@ class Worker:
             changed=self._changed(call, before, moved),
             kept_out=None if kept_out is None else (kept_out[0].value, kept_out[1]),
         )
+
+    def _main_names(self) -> frozenset[str]:
+        """The names that may be of globals of ``__main__``: what code of other modules names is elsewhere."""
+        file = getattr(sys.modules.get("__main__"), "__file__", None)
+        names = self._imports.names()
+        return frozenset(names if file is None or "__main__" in names else self._imports.names(file))
 
     def _reads(self) -> Iterator[Read]:
         with unseen():

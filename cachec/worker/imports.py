@@ -188,17 +188,18 @@ class Imports:
                 found[path, used.raw, -1 if replayed is None else replayed] = used
         return [found[key] for key in sorted(found)]
 
-    def names(self) -> set[str]:
+    def names(self, file: str | None = None) -> set[str]:
         """Every name that code of the project may have read since ``begin_run``: of variables, attributes and items.
 
-        Where functions can't be watched, of all code of the files that were imported.
+        Where functions can't be watched, of all code of the files that were imported. file: only of code in that.
         """
         late = [] if self._started is None else self._started.late()
-        found = {name for code in late for name in code_names(code)}
+        found = {name for code in late if file in {None, code.co_filename} for name in code_names(code)}
         if not self._sees_functions():
             for loaded in self._loaded:
                 for code in [] if loaded.code is None else [loaded.code] if loaded.is_late else _functions(loaded.code):
-                    found |= code_names(code)
+                    if file in {None, code.co_filename}:
+                        found |= code_names(code)
         return found
 
     def _codes(self) -> list[CodeType]:

@@ -125,6 +125,8 @@ class Done(NamedTuple):
     reads: tuple[Read, ...]
     #: The names that the code which ran may have read, of globals among others.
     names: frozenset[str]
+    #: Those of them that may be of globals of ``__main__``.
+    main_names: frozenset[str]
     #: Names that were made up for temporary files and folders.
     temporary: tuple[str, ...]
     #: Whether the run may have taken paths of the project from globals.

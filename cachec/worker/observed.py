@@ -26,6 +26,9 @@ _STARTS = frozenset(
 )
 
 
+#: Packages that look at the arguments of the program only to say how it was started.
+_SAY_HOW_STARTED = frozenset({"jax", "jaxlib", "torch"})
+
 #: Events at which a name for a temporary file or folder is made up.
 _MADE_UP = frozenset({"tempfile.mkdtemp", "tempfile.mkstemp"})
 
@@ -137,7 +140,9 @@ class Variables:
         sys.argv = Arguments(arguments)
 
     def _note_arguments(self) -> None:
-        self.asked_for_arguments = self.asked_for_arguments or not is_unseen()
+        asks = str(sys._getframe(2).f_globals.get("__name__"))
+        if asks.partition(".")[0] not in _SAY_HOW_STARTED:
+            self.asked_for_arguments = self.asked_for_arguments or not is_unseen()
 
     def note_program(self) -> None:
         """Another program has started, and may obey any variable."""

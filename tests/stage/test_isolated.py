@@ -450,3 +450,30 @@ show(f, 1)
     printed, outcomes = run(text, "3")
     assert printed == "3.141592653589793\n3.0\n"
     assert outcomes[0] == "hit"
+
+
+@pytest.mark.parametrize("asked", ["datetime.datetime.fromtimestamp(0).hour", "time.localtime(0).tm_hour"])
+def test_the_time_zone_counts(project: Path, run: Run, asked: str) -> None:
+    (project / "helper.py").write_text(f"import datetime, time\ndef g():\n    return {asked}\n")
+    stage = "import helper\n@cache.stage\ndef f(x):\n    return helper.g()\nshow(f, 1)"
+    assert run(stage, env={"TZ": "UTC"})[0] == "0\n"
+    assert run(stage, env={"TZ": "Asia/Tokyo"})[0] == "9\n"
+    assert run(stage, env={"TZ": "UTC"})[1] == ["hit"]
+
+
+def test_times_of_files_keep_a_result_out(project: Path, run: Run) -> None:
+    (project / "data").write_text("x")
+    stage = "@cache.stage\ndef f(x):\n    return os.path.getmtime('data') > 0\nshow(f, 1)"
+    for _ in range(2):
+        assert run(stage)[1][0].startswith("bypass:volatile-input")
+
+
+def test_names_of_the_script_count_for_its_own_code_alone(project: Path, run: Run) -> None:
+    text = "class C:\n    def __init__(self):\n        self.start = 1\ndef g():\n    return C().start\n"
+    (project / "helper.py").write_text(text)
+    stage = "import helper, time\n@cache.stage\ndef f(x):\n    return helper.g()\nstart = time.time()\nshow(f, 1)"
+    run(stage)
+    assert run(stage)[1] == ["hit"]
+    own = stage.replace("helper.g()", "helper.g() + (start > 0)")
+    run(own)
+    assert run(own)[1] != ["hit"]

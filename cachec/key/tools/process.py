@@ -139,6 +139,15 @@ def asked(ran: Iterable[tuple[CodeType, Mapping[str, object]]]) -> set[str]:
     return {state for code, namespace in ran for state in _asked(code, namespace)}
 
 
+#: States of the machine and the user. All others of an isolated stage are in ``key.process_state``.
+_OF_MACHINE = frozenset({"user", "host", "processors", "time zone"})
+
+
+def asked_of_machine(names: Iterable[str]) -> set[str]:
+    """Those of them that code which names ``names`` may have asked for."""
+    return {_NAMES[name] for name in names if name in _NAMES} & _OF_MACHINE
+
+
 def _asked(code: CodeType, namespace: Mapping[str, object]) -> Iterator[str]:
     from cachec.key.tools.tables import tables_asked  # on a miss only
 
