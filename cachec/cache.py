@@ -183,6 +183,9 @@ class Cache:
                     "stage has no name; give one by name='...', or exec it with {'__name__': ...}"
                 )
             own = Mode(mode) if isinstance(mode, str) else mode
+            isolates = self._isolates(own) if isolated is None else isolated
+            if not isolates and (timeout is not None or memory is not None):
+                raise UsageError("timeout= and memory= are of stages that run in a process; give isolated=True, too")
             options = StageOptions(
                 name=name or f"{wrapped.__module__}.{wrapped.__qualname__}",
                 version=version,
@@ -194,8 +197,8 @@ class Cache:
                 per_rank=per_rank,
                 deterministic=deterministic,
                 tags=tuple(tags),
-                isolated=self._isolates(own) if isolated is None else isolated,
-                timeout=timeout,
+                isolated=isolates,
+                timeout=_timeout(timeout),
                 memory=_memory(memory),
             )
             return Stage(self._engine, wrapped, options, mode=own, lock_timeout=lock_timeout)
@@ -311,6 +314,12 @@ def _check_depends(depends: Sequence[object]) -> None:
                 f"depends[{number}] is a {type(item).__name__}; give a path (str or Path), a function, a class or a "
                 "module, each as an item of its own"
             )
+
+
+def _timeout(given: float | None) -> float | None:
+    if given is None or (isinstance(given, int | float) and not isinstance(given, bool) and given > 0):
+        return given
+    raise UsageError(f"timeout={given!r} is not accepted; give a number of seconds above 0")
 
 
 def _memory(given: int | str | None) -> int | None:

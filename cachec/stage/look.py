@@ -14,7 +14,6 @@ from cachec import recording
 from cachec.base import foreign, fsio
 from cachec.base.anchors import is_anchored
 from cachec.base.hashing import EMPTY, FileDigests, digest_bytes
-from cachec.base.installed import Installed
 from cachec.base.paths import absolute
 from cachec.base.texts import clean
 from cachec.base.unseen import unseen
@@ -24,6 +23,7 @@ from cachec.model import MISS_OF_FAULT, Digest, Entry, Fault, Part, PartKind, Re
 from cachec.store.store import Store
 
 if TYPE_CHECKING:  # of stages: a command is looked up without any of it
+    from cachec.base.installed import Installed
     from cachec.key.request import Request, Requests
     from cachec.programs.registry import Plugins
     from cachec.recording import Recorder
@@ -41,6 +41,10 @@ _CHANGED = {
     "distribution": Reason.TOOL_CHANGED,
     "env": Reason.ENVIRONMENT_CHANGED,
 }
+
+
+#: Runs of an entry that a miss is compared with.
+_COMPARED = 20
 
 
 class Look(msgspec.Struct):
@@ -114,12 +118,29 @@ class Looker:
                 return look
         if changed is None:
             return Look(Reason.ENTRY_GONE, detail="the entry holds no trace")
+        changed = self._nearest_change(entry, request) or changed
         reason = _CHANGED.get(changed.kind, Reason.DEPENDENCY_CHANGED)
         if changed.kind == "source":
             from cachec.key.sources import explain  # on a miss only
 
             return Look(reason, detail=explain(self.resolved(changed, request), self._store.digests))
-        return Look(reason, detail=describe_change(changed, request.keeps_out, self._dependencies.change(changed)))
+        return Look(reason, detail=describe_change(changed, request.keeps_out, self._change(changed, request)))
+
+    def _nearest_change(self, entry: Entry, request: Request) -> Read | None:
+        """What differs first from the run that most is as it was for: of many runs, the others tell of old changes."""
+        differing = []
+        for trace in entry.traces[:_COMPARED]:
+            found = [
+                read
+                for read in trace.reads
+                if self.present(self.resolved(read, request), request.inventory.weights) != read.digest
+            ]
+            if found:
+                differing.append(found)
+        return min(differing, key=len)[0] if len(differing) > 1 else None
+
+    def _change(self, read: Read, request: Request) -> str:
+        return self._dependencies.change(self.resolved(read, request))
 
     def decode(self, request: Request, trace: Trace) -> Any:
         """The result of a run, as this call gets it. Raises StoreFault, OSError."""
@@ -375,6 +396,8 @@ class Tools(msgspec.Struct, frozen=True, dict=True):
 
     def installed(self) -> Installed:
         """What is installed where ``sys.path`` leads."""
+        from cachec.base.installed import Installed  # on a miss of one
+
         path = tuple(sys.path)
         known = self._installed.get(path)
         if known is None:

@@ -477,3 +477,16 @@ def test_names_of_the_script_count_for_its_own_code_alone(project: Path, run: Ru
     own = stage.replace("helper.g()", "helper.g() + (start > 0)")
     run(own)
     assert run(own)[1] != ["hit"]
+
+
+def test_a_miss_is_told_by_the_run_that_is_nearest(project: Path, run: Run) -> None:
+    stage = "SCALE = 1\n@cache.stage\ndef f(x):\n    return open('data').read() * SCALE\nshow(f, 1)"
+    for text in ("a", "b"):
+        (project / "data").write_text(text)
+        run(stage)
+    assert run(stage)[1] == ["hit"]
+    (project / "data").write_text("c")
+    assert run(stage)[1] == ["miss:dependency-changed (content data has other content)"]
+    (project / "data").write_text("a")
+    (outcome,) = run(stage.replace("SCALE = 1", "SCALE = 2"))[1]
+    assert "data" not in outcome

@@ -210,6 +210,12 @@ def test_a_limit_of_memory_is_a_size(tmp_path: Path) -> None:
     for wrong in ("8 apples", 0, -1):
         with pytest.raises(cachec.UsageError, match="memory="):
             cache.stage(isolated=True, memory=wrong)(lambda: 1)
+    for wrong in (0, -1.0, "5m", True):
+        with pytest.raises(cachec.UsageError, match="timeout="):
+            cache.stage(isolated=True, timeout=wrong)(lambda: 1)  # type: ignore[arg-type]
+    for limits in ({"timeout": 1}, {"memory": "1GB"}):
+        with pytest.raises(cachec.UsageError, match="isolated=True"):
+            cache.stage(**limits)(lambda: 1)  # type: ignore[call-overload]
 
 
 def test_the_last_words_of_a_worker_that_crashed_are_told(run: Run) -> None:
