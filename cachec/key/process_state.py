@@ -235,6 +235,23 @@ def _set_flag_values(values: Mapping[str, Any] | None) -> None:
             flags[name].present = 1
 
 
+def _multiprocessing() -> Any:
+    module = sys.modules.get("multiprocessing")
+    return module if hasattr(module, "get_start_method") else None  # not half imported
+
+
+def _start_method() -> str | None:
+    module = _multiprocessing()
+    method: str | None = None if module is None else module.get_start_method(allow_none=True)
+    return method
+
+
+def _set_start_method(value: str | None) -> None:
+    import multiprocessing
+
+    multiprocessing.set_start_method(value, force=True)
+
+
 _DIALECT: Final = (
     *("delimiter", "doublequote", "escapechar", "lineterminator", "quotechar", "quoting", "skipinitialspace", "strict"),
 )
@@ -281,6 +298,7 @@ _SETTINGS: Final[dict[str, _Setting]] = {
     "size of a field of csv": _by_default(csv.field_size_limit, _set_field_size, 131072),
     "dialects of csv": _Setting(_dialects, _set_dialects),
     "flags of absl": _Setting(_flag_values, _set_flag_values, _without_functions),
+    "start method of multiprocessing": _Setting(_start_method, _set_start_method),
     "numpy errors": _Setting(_numpy_errors, _set_numpy_errors, _without_functions),
     "numpy printing": _Setting(_numpy_printed, _set_numpy_printed, _without_functions),
 }

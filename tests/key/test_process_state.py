@@ -24,6 +24,10 @@ CHANGES = {
     "size of a field of csv": ("import csv; csv.field_size_limit(99)", "import csv; csv.field_size_limit()"),
     "switch interval": ("import sys; sys.setswitchinterval(0.25)", "import sys; sys.getswitchinterval()"),
     "timeout of sockets": ("import socket; socket.setdefaulttimeout(7)", "import socket; socket.getdefaulttimeout()"),
+    "start method of multiprocessing": (
+        "import multiprocessing; multiprocessing.set_start_method('spawn')",
+        "import multiprocessing; multiprocessing.get_start_method(allow_none=True)",
+    ),
     "flags of absl": (
         "from absl import flags; flags.DEFINE_integer('width', 1, ''); flags.FLAGS(['program', '--width=3'])",
         "from absl import flags; 'width' in flags.FLAGS or flags.DEFINE_integer('width', 1, ''); "
