@@ -273,9 +273,14 @@ def variable_rule(command: Command) -> Rule:
     """Return which variables are in the key of a command, beside the locale."""
     described = _described_environment(command)
     keyed = (*described.keyed, *command.options.env, *_ALWAYS)
-    left = (*command.options.ignore_env, *variables_of_run(command))
+    left = (*_ignored(command), *variables_of_run(command))
     keyed = tuple(name for name in keyed if name not in left)
     return Rule(keyed, (*described.passed, *LOCALE, *left), others=not described.complete)
+
+
+def _ignored(command: Command) -> tuple[str, ...]:
+    """The variables that are to be ignored. One that an option names counts, whatever the settings say."""
+    return tuple(name for name in command.options.ignore_env if name not in command.options.env)
 
 
 def variables_of_run(command: Command) -> tuple[str, ...]:
@@ -286,7 +291,7 @@ def variables_of_run(command: Command) -> tuple[str, ...]:
 def keyed_variables(command: Command, environ: Mapping[str, str]) -> tuple[str, ...]:
     """The variables that are in the key: those that are named, set or not, and of the others those that are set."""
     rule = variable_rule(command)
-    locale = {name for name in LOCALE if name in environ} - {*variables_of_run(command), *command.options.ignore_env}
+    locale = {name for name in LOCALE if name in environ} - {*variables_of_run(command), *_ignored(command)}
     return tuple(sorted({*rule.names, *rule.matching(environ), *locale}))
 
 

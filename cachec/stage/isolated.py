@@ -79,7 +79,7 @@ class IsolatedRun(Run):
         """
         known = self._tools.fallbacks.get(self._request.digest)
         if known is not None:
-            raise Fallback(known)
+            raise Fallback(f"at an earlier call: {known}")
         try:
             done: Done = await Bracket((_Unseen(),)).steps(self._executed(waiter, limits))
         except Fallback as fallback:

@@ -244,3 +244,13 @@ def test_the_help_has_each_option() -> None:
     with pytest.raises(UsageError) as error:
         options.parse(["--no-such-thing", "--", "true"])
     assert set(str(error.value).partition("the options are ")[2].split(", ")) == {*LINE_OPTIONS}
+
+
+def test_a_variable_that_an_option_names_counts(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the settings say."""
+    write("cachec.toml", '[exec]\nignore_env = ["BUILD_USER"]\n')
+    for given, hits in (([], True), (["--env", "BUILD_USER"], False)):
+        for user in ("one", "two"):
+            monkeypatch.setenv("BUILD_USER", user)
+            assert launcher.run("sh", "-c", "echo $BUILD_USER > out", options=given).code == 0
+        assert launcher.last().hit is hits
