@@ -106,8 +106,18 @@ class Recorder:
 
     # --- what a call is about to do
 
-    def look_up(self, folder: bytes, path: bytes, follow: bool, kind: int, is_asked: bool = True) -> Commit | None:
-        """The run uses ``path`` in the way of ``kind``. is_asked: see ``Input``."""
+    def look_up(
+        self,
+        folder: bytes,
+        path: bytes,
+        follow: bool,
+        kind: int,
+        is_asked: bool = True,
+        *,
+        is_resolved: bool = False,
+    ) -> Commit | None:
+        """The run uses ``path`` in the way of ``kind``. is_asked: see ``Input``. is_resolved: no link of the run leads
+        on, but for links that lead in a circle."""
         key = (folder, path, follow)
         known = self._lookups.get(key)
         if known is not None and known.kinds & kind == kind and known.is_asked >= is_asked:
@@ -127,8 +137,8 @@ class Recorder:
         if self._claims:
             if self._is_own(full, follow, status):
                 return self._look_up_links(full, follow)
-            if self._is_below_own(full, follow):
-                return self.look_up(b"", _resolved(full, follow), follow, kind, is_asked)
+            if not is_resolved and self._is_below_own(full, follow):
+                return self.look_up(b"", _resolved(full, follow), follow, kind, is_asked, is_resolved=True)
         if known is not None:
             return partial(known.add, kind, is_asked)
         if status is not None and mode == stat.S_IFDIR:
@@ -312,10 +322,12 @@ class Recorder:
                 return _identity(claim.replaced) != _identity(_status(b"", path, False)[1])
         return False
 
-    def _look_up_links(self, full: bytes, follow: bool, most: int = _MOST_LINKS) -> Commit | None:
-        """The links that lead to what is the run's own, but for those that are its own too."""
-        if not most or full == _real_path(full, follow):
+    def _look_up_links(self, full: bytes, follow: bool, seen: set[bytes] | None = None) -> Commit | None:
+        """The links that lead to what is the run's own, but for those that are its own too. seen: paths on the way."""
+        seen = set() if seen is None else seen
+        if full in seen or len(seen) == _MOST_LINKS or full == _real_path(full, follow):
             return None
+        seen.add(full)
         commit = None
         names = full.split(b"/")
         for end in range(2, len(names) + follow):
@@ -323,7 +335,7 @@ class Recorder:
             text = _text_of_link(path)
             if text is not None:
                 target = os.path.join(os.path.dirname(path), text)
-                links = self.look_up(b"", path, False, _STATUS), self._look_up_links(target, True, most - 1)
+                links = self.look_up(b"", path, False, _STATUS), self._look_up_links(target, True, seen)
                 commit = _both(commit, _both(*links))
         return commit
 
@@ -487,7 +499,7 @@ def _resolved(full: bytes, follow: bool) -> bytes:
     """The same of a path below folders that need not be there either."""
     if follow:
         return os.path.realpath(full)
-    folder, name = os.path.split(full)
+    folder, name = os.path.split(full.rstrip(b"/"))
     return os.path.join(os.path.realpath(folder), name)
 
 

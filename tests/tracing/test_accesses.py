@@ -259,6 +259,17 @@ def test_a_compiler_twice(work: Path, compiler: str) -> None:
     assert "a.c" in content(first)
 
 
+def test_links_of_the_run_that_lead_in_a_circle(work: Path) -> None:
+    accesses = run(
+        "sh",
+        "-c",
+        "ln -s two one; ln -s one two; ln -s . here; cat one two/x here/one; ls -d here/ one/; "
+        "ln -s here/here/here/here/here/here/one/x deep; mkdir new; "
+        "ln -s ../here/here/new new/up; cat new/up/up/up/up/up/a",
+    )
+    assert not accesses.problems
+
+
 @pytest.mark.parametrize(
     ("look", "place"),
     [("cat .own", "none"), ("[ -e .own ]", "none"), ("[ -L .way/gone/f ]", "gone/f"), ("cat .way/gone/f", "gone/f")],
