@@ -307,7 +307,7 @@ class Reads:
             if before is None and is_set:
                 yield Read("lookup", change.path, "link exists", exists_digest(there=False))
             elif before is not None and before.ino == after.ino and (is_set or stat.S_IMODE(before.mode) != new):
-                yield Read("lookup", change.path, "mode", mode_digest(before.mode))
+                yield Read("lookup", change.path, "mode", mode_digest(before.mode, is_empty=not before.size))
 
     def started(self) -> set[str]:
         """The paths of programs that the run started, as it named them."""

@@ -134,7 +134,7 @@ def lookup_digest(path: str, flags: str, keyed: Callable[[str], str] | None = No
     try:
         status = os.stat(path, follow_symlinks=follow)
         if "mode" in flags:
-            return mode_digest(status.st_mode)
+            return mode_digest(status.st_mode, is_empty=not status.st_size)
         if "folder" in flags:
             return FOLDER if stat.S_ISDIR(status.st_mode) else PRESENT
         if stat.S_ISDIR(status.st_mode):
@@ -165,9 +165,10 @@ def exists_digest(*, there: bool) -> str:
     return PRESENT if there else ABSENT
 
 
-def mode_digest(mode: int) -> str:
-    """The digest of a look-up that asks for no more than type and mode."""
-    return digest_bytes(b"mode %o" % mode)
+def mode_digest(mode: int, *, is_empty: bool) -> str:
+    """The digest of a look-up that asks for no more than type and mode, and whether a file is empty: gcc -c writes into
+    one that is, and replaces another."""
+    return digest_bytes(b"mode %o%s" % (mode, b" empty" if is_empty else b""))
 
 
 def names_digest(names: Iterable[str]) -> str:
