@@ -40,6 +40,10 @@ from cachec.worker.values import Values
 _DECODE = msgspec.json.Decoder(Node).decode
 #: Kinds of reads that tell of a process. Those of a stage within a stage are of the worker that called it.
 _OF_PROCESS = frozenset({"global", "unset", "library", "memo", "imported", "process", "ambient"})
+#: What asks for times of files.
+_TIMES = frozenset(
+    {"getmtime", "getctime", "getatime"} | {f"st_{each}time{end}" for each in "amc" for end in ("", "_ns")}
+)
 #: Functions that return the state of a global random generator.
 _STATES = frozenset({"getstate", "get_state", "get_rng_state"})
 _READ = Kind.CONTENT | Kind.EXECUTED
@@ -54,12 +58,6 @@ class _Unseen(AbstractContextManager[None]):
 
     def __exit__(self, *raised: Any) -> None:
         self._entered.__exit__(*raised)
-
-
-#: What asks for times of files.
-_TIMES = frozenset(
-    {"getmtime", "getctime", "getatime"} | {f"st_{each}time{end}" for each in "amc" for end in ("", "_ns")}
-)
 
 
 class Fallback(Exception):
@@ -107,10 +105,10 @@ class IsolatedRun(Run):
             values={} if main is None else self._needed(main),
         )
         try:
-            ran = await self._ran(setup, waiter, limits)
+            ran = await self._run_worker(setup, waiter, limits)
             if ran.done is not None and ran.done.moved and ran.done.new_packages:
                 # Importing a package may draw random numbers: seen once it is imported before.
-                ran = await self._ran(setup, waiter, limits, ran.done.new_packages)
+                ran = await self._run_worker(setup, waiter, limits, ran.done.new_packages)
         except caller.TimedOut as error:
             raise StageTimedOut(self._stage.options.name, limits.seconds or 0.0) from error
         except caller.OutOfMemory as error:
@@ -126,7 +124,7 @@ class IsolatedRun(Run):
         self._record(ran)
         return ran.done
 
-    async def _ran(
+    async def _run_worker(
         self, setup: Setup, waiter: Waiter, limits: caller.Limits, packages: Sequence[str] = ()
     ) -> caller.RunResult:
         self._values = Values(self._tools.plugins, self._tools.requests.forms.now().digest)
