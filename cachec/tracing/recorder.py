@@ -138,7 +138,8 @@ class Recorder:
             if self._is_own(full, follow, status):
                 return self._look_up_links(full, follow)
             if not is_resolved and self._is_below_own(full, follow):
-                return self.look_up(b"", _resolved(full, follow), follow, kind, is_asked, is_resolved=True)
+                end = self.look_up(b"", _resolved(full, follow), follow, kind, is_asked, is_resolved=True)
+                return _both(end, self._look_up_links(full, follow))
         if known is not None:
             return partial(known.add, kind, is_asked)
         if status is not None and mode == stat.S_IFDIR:

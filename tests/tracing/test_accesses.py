@@ -280,6 +280,14 @@ def test_what_a_link_of_the_run_leads_to_in_vain_is_absent(work: Path, look: str
     assert inputs[str(work / place)].state is None
 
 
+def test_a_link_of_before_that_a_link_of_the_run_leads_to_counts(work: Path) -> None:
+    """Also where nothing is at the end."""
+    (work / "before").symlink_to("nowhere")
+    accesses = run("sh", "-c", 'ln -s "$PWD/before" .own; cat .own; rm .own')
+    targets = {each.path: each.target for each in accesses.inputs}
+    assert targets[str(work / "before")] == "nowhere"
+
+
 def test_the_way_to_what_is_made_counts(work: Path) -> None:
     (work / "real").mkdir()
     (work / "link").symlink_to("real")
