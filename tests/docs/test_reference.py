@@ -16,6 +16,7 @@ import pytest
 
 import cachec
 from cachec import errors
+from cachec.bundle import format
 from cachec.cli import main
 from cachec.cli.completing import LINE_OPTIONS
 from cachec.config import DEPTH, KEY, KEYS, SECRET, TOKEN
@@ -24,6 +25,7 @@ from cachec.launcher import adapters
 from cachec.launcher.exec_settings import ExecSettings
 from cachec.model import READ_KINDS, Fault, Mode, Outcome, Reason
 from cachec.remote import urls
+from cachec.reproduce import pack
 from cachec.warm import declared
 from cachec.weights import formats
 from tests import pages
@@ -116,6 +118,8 @@ def test_every_setting_is_in_the_tables() -> None:
     (sentence,) = re.findall(r"^Arguments of `cachec.Cache` are .*$", pages.text_of("reference/settings.md"), re.M)
     assert pages.names(sentence)[1:] == list(inspect.signature(cachec.Cache).parameters)
     assert first("reference/settings.md", "## Modes") == [mode.value for mode in Mode]
+    options = {*inspect.signature(cachec.Cache.stage).parameters} - {"self", "function"}
+    assert set(first("reference/settings.md", "## Options of a stage")) == options
     assert {TOKEN, KEY, SECRET, DEPTH} <= set(first("reference/settings.md", "## Other variables"))
     assert tuple(first("reference/settings.md", "## `[exec]`")) == ExecSettings.__struct_fields__
     assert sorted(first("reference/settings.md", "## `[warm]`")) == sorted([*declared._TABLE_KEYS, *declared._FIELDS])
@@ -160,6 +164,22 @@ def test_every_exception_is_in_the_table() -> None:
 def test_every_kind_of_read_and_field_of_the_log_is_in_the_tables() -> None:
     assert set(first("reference/formats.md", "## Entries")) == READ_KINDS
     assert set(first("reference/formats.md", "## The log")) == set(Outcome.__struct_fields__)
+
+
+def test_every_member_of_archives_is_in_the_tables() -> None:
+    page = "reference/formats.md"
+    assert {pack.README, pack.ABOUT, pack.RECIPE, pack.WEIGHTS, pack.STDERR} <= set(first(page, "## Reproducers"))
+    assert {format.TABLE, format.SIGNATURE} <= set(first(page, "## Bundles"))
+
+
+def test_every_kind_of_file_that_can_be_linked_is_in_the_table() -> None:
+    kinds = {
+        kind
+        for framework in FRAMEWORKS
+        for path in (ROOT / "plugins" / f"cachec_{framework}").glob("*.py")
+        for kind in re.findall(r"^(?:KIND|EXPORTED) = \"(\w+:[\w-]+)\"", path.read_text(), re.MULTILINE)
+    }
+    assert set(first("reference/weights.md", "## Links")) == kinds - {"triton:kernel"}  # a folder
 
 
 def test_every_option_and_field_of_the_launcher_is_in_the_tables() -> None:
