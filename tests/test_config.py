@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-import cachec
 from cachec import config
 from cachec.errors import ConfigError
 from cachec.model import Mode
@@ -280,9 +277,3 @@ def test_no_parser_is_imported_without_a_file(project: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code, str(project)], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-
-
-def test_the_arguments_of_a_cache_are_those_that_the_documentation_names() -> None:
-    text = (Path(__file__).parents[1] / "docs" / "command-line.md").read_text()
-    (named,) = re.findall(r"^Arguments of `cachec.Cache` are (.*?);", text, re.MULTILINE)
-    assert re.findall(r"`(\w+)`", named) == list(inspect.signature(cachec.Cache).parameters)

@@ -23,7 +23,7 @@ _LOOKED_AT = 1 << 20
 
 _HEAD = """\
 # Settings of cachec for this project. What begins with # is as it is without this file.
-# `cachec config` shows what is in force and where it comes from; docs/command-line.md describes each.
+# `cachec config` shows what is in force and where it comes from; docs/reference/settings.md describes each.
 
 # mode = "on"               # off, read-only, refresh, require, verify
 # max_size = "20GiB"        # of the store, 0 for no limit
@@ -102,7 +102,7 @@ _FINDINGS = (
 
 #: What is compiled before anybody waits for it, which the hooks and the action go by.
 _WARM = """\
-# What `cachec warm` compiles before anybody waits for it; docs/warm.md describes each key.
+# What `cachec warm` compiles before anybody waits for it; docs/reference/settings.md describes each key.
 #
 # [warm.targets.NAME]
 # call = "module:function"    # a stage, or a function that calls stages

@@ -79,7 +79,7 @@ def command(session: Session, selector: Selector, pinned: bool, remotely: bool, 
             "nothing says which entries: give a KEY, or an option such as --stage, --stale or --older-than"
         )
     if remotely and not session.settings.remote:
-        raise UsageError("no remote is configured; set CACHEC_REMOTE (see docs/remote.md)")
+        raise UsageError("no remote is configured; set CACHEC_REMOTE (see docs/reference/remotes.md)")
     whole = {key: _whole(session, key) for key in selector.keys}
     only_keys = selector == Selector(keys=selector.keys)
     # A beginning that no key has goes into the plan as it is: it means none.

@@ -59,7 +59,7 @@ def command(session: Session, selector: Selector, everything: bool, drop: str | 
         _drop(session, drop, alone=selector.is_empty and not (everything or vouch))
         return
     if not session.settings.remote:
-        raise UsageError("no remote is configured; set CACHEC_REMOTE (see docs/remote.md)")
+        raise UsageError("no remote is configured; set CACHEC_REMOTE (see docs/reference/remotes.md)")
     if everything and not selector.is_empty:
         raise UsageError("--all means every entry; give it alone, or what chooses some")
     faults: Counter[str] = Counter()

@@ -144,7 +144,7 @@ def check(session: Session, urls: tuple[str, ...]) -> None:
     from cachec.remote.probe import probe
 
     if not (urls or session.settings.remote):
-        raise UsageError("no remote is configured; give a URL, or set CACHEC_REMOTE (see docs/remote.md)")
+        raise UsageError("no remote is configured; give a URL, or set CACHEC_REMOTE (see docs/reference/remotes.md)")
     probed = [probe(url, session.settings.namespace) for url in urls or session.settings.remote]
     documents = [
         {

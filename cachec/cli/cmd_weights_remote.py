@@ -110,7 +110,7 @@ def _remotes(session: Session, *, written: bool) -> Iterator[list[Remote]]:
             how = "written" if written else "read"
             others = ", ".join(f"{each.address.shown} (mode={each.address.mode})" for each in chain.all)
             found = f"those that are configured are not: {others}" if others else "none is configured"
-            raise UsageError(f"no remote is {how}: {found}; set CACHEC_REMOTE (see docs/remote.md)")
+            raise UsageError(f"no remote is {how}: {found}; set CACHEC_REMOTE (see docs/reference/remotes.md#weights)")
         yield chosen
     finally:
         chain.close()

@@ -46,7 +46,7 @@ class Cluster(RowExecutor):
         if not settings.remote:
             raise UsageError(
                 "each machine of a cluster has a store of its own, and no remote is configured that would bring what "
-                "one compiles to the others; set CACHEC_REMOTE (see docs/remote.md)"
+                "one compiles to the others; set CACHEC_REMOTE (see docs/reference/remotes.md)"
             )
         try:
             from distributed import Client

@@ -187,7 +187,7 @@ def main() -> int:
         print(f"not as it should be: {error}")
         return 1
     show_steps(demo.rows)
-    print(f"\nTo look into the cache: {command('stats')}; then docs/getting-started.md, docs/command-line.md")
+    print(f"\nTo look into the cache: {command('stats')}; then docs/reference/commands.md")
     return 0
 
 

@@ -3,7 +3,12 @@
 The weights of such a library are undefined symbols. ``link`` maps the weights, writes a copy of the library (kilobytes)
 where those symbols are absolute addresses into these maps, into memory of its own, and has the dynamic loader load
 that. No byte of a weight is copied or relocated, and as each copy is a library of its own, any number of weight sets is
-live at once in one process, without seeing each other. Why it is done so is in docs/native.md.
+live at once in one process, without seeing each other.
+
+Other ways were rejected. An object file of ``.incbin`` for each set copies the weights on disk, and the linker reads
+them. ``MAP_FIXED`` over a section needs each weight at a page boundary of its file. A stub library that defines the
+symbols (``RTLD_GLOBAL``) lets the first set win for every library. ``dlmopen`` has 16 namespaces, each with a C library
+of its own. Weights as arguments change the signature of each function in between.
 
 Imports ctypes and numpy: only ever imported when something is linked.
 """

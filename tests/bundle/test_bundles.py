@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -41,6 +40,7 @@ from cachec.store.objects import HASHED_BELOW
 from cachec.store.store import Store, references
 from cachec.weights.library.owned import WeightStore
 from cachec.weights.library.revisions import PlacedFile, PlacedTensor, RevisionRecord
+from tests import pages
 from tests.bundle.packing import packed
 from tests.effort import sample
 
@@ -698,11 +698,9 @@ print(done.entries, os.access({str(image / "objects")!r}, os.W_OK, effective_ids
 
 @pytest.mark.long
 def test_documentation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every command of docs/bundles.md, in order, in one folder."""
+    """The commands of the bundles in docs/reference/formats.md, in order, in one folder."""
     pytest.importorskip("cryptography")
-    text = (Path(__file__).parents[2] / "docs" / "bundles.md").read_text()
-    commands = re.findall(r"^\$ (.*?)(?:  +#.*)?$", text, re.MULTILINE)
-    assert len(commands) == 7
+    commands = pages.commands("reference/formats.md")[:4] + pages.commands("reference/formats.md", "## Bundles")
     script = tmp_path / "bin" / "cachec"
     script.parent.mkdir()
     script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -P -m cachec "$@"\n')

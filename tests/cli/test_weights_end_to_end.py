@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
 import subprocess
 import sys
@@ -16,6 +15,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import cachec
+from tests import pages
 
 CACHEC = Path(sys.executable).with_name("cachec")
 
@@ -73,15 +73,12 @@ def test_the_life_of_weights(run: Any, base: dict[str, np.ndarray], tmp_path: Pa
 def test_every_example_of_the_documentation(
     run: Any, base: dict[str, np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = (Path(__file__).parents[2] / "docs" / "weights.md").read_text()
     (tmp_path / "base.safetensors").rename(tmp_path / "model.safetensors")
-    lines = re.findall(r"^\$ cachec weights (.*)$", text, re.MULTILINE)
-    assert {line.split()[0] for line in lines} == {"add", "ls", "show", "diff", "export", "shard", "verify", "rm"}
-    for line in lines:
-        run(*shlex.split(line, comments=True))
+    for line in pages.commands("reference/weights.md"):
+        run(*shlex.split(line.removeprefix("cachec weights ")))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CACHEC_DIR", "store")
-    for block in re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+    for block in pages.blocks("python", "reference/weights.md"):
         exec(block, {"array": np.ones(3, np.float32)})
 
 

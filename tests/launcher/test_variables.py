@@ -18,8 +18,6 @@ from cachec.launcher.explain import explain
 from tests.launcher.conftest import Launcher, wait_for_clock, write
 from tests.needs import need
 
-DOCUMENTATION = (Path(__file__).parents[2] / "docs" / "launcher-reference.md").read_text()
-
 #: Says which variables a program asks for.
 SHIM = """
 #define _GNU_SOURCE
@@ -323,12 +321,3 @@ def test_a_variable_by_which_an_adapter_is_none(launcher: Launcher, monkeypatch:
         ran = launcher.run(*line)
         assert launcher.last().reason.kind == kind, launcher.last()
         assert (Path("a.o").read_bytes(), ran.stdout, ran.stderr) == (made, bare.stdout, bare.stderr)
-
-
-def test_the_documentation_lists_what_does_not_count() -> None:
-    section = DOCUMENTATION.partition("## Variables")[2].partition("\n## ")[0]
-    for group, names in variables.NEUTRAL_GROUPS.items():
-        line = next(line for line in section.splitlines() if line.startswith(f"| {group} |"))
-        assert re.findall(r"`([^`]+)`", line) == list(names)
-    for word in variables.SECRET_WORDS:
-        assert f"`{word}`" in section

@@ -286,10 +286,8 @@ def test_convolutions_and_other_types(tmp_path: Path) -> None:
 
 @pytest.mark.costly
 def test_the_page_runs_as_it_stands(tmp_path: Path) -> None:
-    """With the module and the weights of the page on torch."""
-    pages.scripts("torch.md", tmp_path)
-    pages.scripts("executorch.md", tmp_path)
-    _, first, second, stats = pages.said("executorch.md", tmp_path)
-    assert float(first.splitlines()[-1]) != float(second.splitlines()[-1])
-    assert re.search(r"build .*50", stats), stats
-    assert {each.name for each in (tmp_path / "device").iterdir()} == {"model.pte", "model.ptd"}
+    pages.scripts("reference/frameworks.md", tmp_path, "## PyTorch")
+    lines = [line.replace("aoti", "executorch") for line in pages.commands("reference/frameworks.md", "## PyTorch")]
+    first, second, stats = pages.outputs(lines, tmp_path)
+    assert (first.split()[-2], second.split()[-2]) == ("512.0", "1024.0")
+    assert re.search(r"executorch .*50", stats), stats

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +15,7 @@ import cachec
 import cachec_onnxruntime as co
 from cachec.model import Reason
 from cachec.testing.conformance import PluginConformance
+from tests import pages
 from tests.needs import Later
 from tests.plugins.onnx_models import (
     FLOAT,
@@ -453,24 +451,13 @@ def test_a_session_has_the_configuration_that_was_given(tmp_path: Path) -> None:
 
 
 def test_the_page_runs_as_it_stands(tmp_path: Path) -> None:
-    text = (Path(__file__).parents[2] / "docs" / "onnxruntime.md").read_text()
-    (script,) = re.findall(r"```python\n(# run\.py\n.*?)```", text, re.DOTALL)
-    (block,) = re.findall(r"```console\n(.*?)```", text, re.DOTALL)
-    (tmp_path / "run.py").write_text(script)
+    pages.scripts("reference/frameworks.md", tmp_path, "## ONNX Runtime")
     values = {name: value for name, value in arrays(1).items() if name != "zero"} | {"zero": arrays(0)["zero"]}
     saved(tmp_path / "base.onnx", perceptron(arrays(0)))
     saved(tmp_path / "tuned.onnx", perceptron(values))
-    said = []
-    for command in re.findall(r"\$ (.*)", block):
-        words = [sys.executable if word == "python" else word for word in command.partition("#")[0].split()]
-        if words[0] == "cachec":
-            words[0] = str(Path(sys.executable).with_name("cachec"))
-        variables = {**os.environ, "CACHEC_DIR": str(tmp_path / "store"), "CACHEC_SERVER": "off"}
-        done = subprocess.run(words, cwd=tmp_path, env=variables, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        said.append(done.stdout)
-    assert float(said[1]) != float(said[0])
-    assert re.search(r"optimize .*50", said[2]), said[2]
+    first, second, stats = pages.outputs(pages.commands("reference/frameworks.md", "## ONNX Runtime"), tmp_path)
+    assert float(first) != float(second)
+    assert re.search(r"optimize .*50", stats), stats
 
 
 def test_a_session_holds_on_to_its_weights(tmp_path: Path) -> None:

@@ -251,7 +251,7 @@ def test_a_group_with_names_of_other_folders_is_none(cache: cachec.Cache, tmp_pa
 
 
 def test_the_page_runs_as_it_stands(tmp_path: Path) -> None:
-    pages.scripts("triton.md", tmp_path)
-    first, second, stats = pages.said("triton.md", tmp_path)
+    pages.scripts("reference/frameworks.md", tmp_path, "## Triton")
+    first, second, stats = pages.outputs(pages.commands("reference/frameworks.md", "## Triton"), tmp_path)
     assert first == second == "['scale.cubin', 'scale.json', 'scale.ptx']\n"
     assert re.search(r"build .*50", stats), stats

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.needs import need
 
-#: What docs/remote.md says is to be in the server's block.
+#: What docs/reference/remotes.md says is to be in the server's block.
 LOCATION = "dav_methods PUT DELETE; create_full_put_path on; client_max_body_size 0;"
 
 _CONFIGURATION = """

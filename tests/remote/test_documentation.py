@@ -1,4 +1,4 @@
-"""The commands of docs/remote.md, run as they stand there, and the screens of ``cachec remote`` and ``push``."""
+"""The commands of docs/reference/remotes.md, and the screens of ``cachec remote`` and ``push``."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cachec.cli import main
-from cachec.model import Fault
 from cachec.store.store import Store
+from tests import pages
 from tests.remote.casd_server import running_casd
 from tests.remote.conftest import Machine
 from tests.remote.moto_server import running_moto
@@ -23,23 +23,12 @@ from tests.remote.server import Site, refusing, serving
 from tests.remote.test_sharing import Make
 from tests.remote.test_weights import Place
 
-TEXT = (Path(__file__).parents[2] / "docs" / "remote.md").read_text()
-
-
-def section(title: str) -> str:
-    """The text below a heading of the third level."""
-    (text,) = re.findall(rf"^### {title}\n(.*?)^##", TEXT, re.DOTALL | re.MULTILINE)
-    return text
-
-
-def commands(text: str) -> list[str]:
-    """The lines of its blocks."""
-    return [line for block in re.findall(r"```console\n(.*?)```", text, re.DOTALL) for line in block.splitlines()]
+PAGE = "reference/remotes.md"
 
 
 def words_of(line: str) -> list[str]:
     """Of a command; without what installs the package, which the tests have."""
-    words = shlex.split(line.removeprefix("$ "), comments=True)
+    words = shlex.split(line)
     if words[0] != "pip":
         return words
     (package,) = re.findall(r"cachec\[(\w+)\]", words[-1])
@@ -54,10 +43,9 @@ def run(machine: Machine, *words: str) -> Result:
 def test_the_commands(machine: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = machine(f"file://{tmp_path}/team-cache")
     one.call()
-    of_servers = [line for title in ("Redis", "Buckets", "Remote Execution API") for line in commands(section(title))]
-    lines = [line for line in commands(TEXT) if line not in of_servers]
-    for line in lines[:6]:
-        words = shlex.split(line.removeprefix("$ ").replace("/mnt", str(tmp_path)), comments=True)
+    *lines, main_branch, pull_requests = pages.commands(PAGE)[:8]
+    for line in lines:
+        words = shlex.split(line.replace("/mnt", str(tmp_path)))
         if words[0] == "export":
             monkeypatch.setenv(*words[1].split("=", 1))
             continue
@@ -65,17 +53,16 @@ def test_the_commands(machine: Make, tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert result.exit_code == 0, (line, result.output, result.exception)
         shown = re.sub(" {2,}", "  ", result.output.replace(str(tmp_path), "/mnt"))
         assert all(len(each) <= 80 for each in shown.splitlines()), shown
-    assert len(lines) == 9
-    assert lines.pop().startswith("$ cachec remote keygen ")
-    for line in lines[6:]:
-        (_, assignment) = shlex.split(line.removeprefix("$ "), comments=True)
-        url = assignment.partition("=")[2]
-        assert [each.address.mode for each in machine(url).remotes.all] == ["read" if "mode" in url else "read-write"]
+    for line, mode in ((main_branch, "read-write"), (pull_requests, "read")):
+        (_, assignment) = shlex.split(line)
+        assert [each.address.mode for each in machine(assignment.partition("=")[2]).remotes.all] == [mode]
+    (keygen,) = pages.commands(PAGE, "## Trust")
+    assert run(one, *keygen.split()[1:]).exit_code == 0
 
 
 def test_the_commands_for_redis(machine: Make, tmp_path: Path) -> None:
     one = machine()
-    installed, started, *others = [words_of(line) for line in commands(section("Redis"))]
+    installed, started, *others = [words_of(line) for line in pages.commands(PAGE, "## Redis")]
     assert (installed, started[0]) == ([], "redis-server")
     with running_redis(tmp_path / "redis", *started[1:]) as server:
         for words in others:
@@ -97,7 +84,7 @@ def test_the_commands_for_redis(machine: Make, tmp_path: Path) -> None:
 def test_the_commands_for_buckets(machine: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     one = machine()
     with running_moto() as endpoint:
-        for words in map(words_of, commands(section("Buckets"))):
+        for words in map(words_of, pages.commands(PAGE, "## Object storage")):
             words = [word.replace("http://127.0.0.1:9000", endpoint) for word in words]
             if words[:1] == ["export"]:
                 monkeypatch.setenv(*words[1].split("=", 1))
@@ -113,7 +100,7 @@ def test_the_commands_for_buckets(machine: Make, monkeypatch: pytest.MonkeyPatch
 
 def test_the_commands_for_the_remote_execution_api(machine: Make, tmp_path: Path) -> None:
     one = machine()
-    installed, started, checked = [words_of(line) for line in commands(section("Remote Execution API"))]
+    installed, started, checked = [words_of(line) for line in pages.commands(PAGE, "## Remote Execution API")]
     assert (installed, started[:2]) == ([], ["buildbox-casd", "--bind"])
     with running_casd(tmp_path / "casd") as server:
         result = run(one, *checked[1:-1], checked[-1].replace("9092", str(server.port)), "--json")
@@ -135,12 +122,6 @@ def test_a_bucket_that_replaces_what_is_there_is_told(machine: Make, monkeypatch
         checked = json.loads(run(one, "remote", "check", url, "--json").stdout)
     assert checked["ok"]
     assert [each["step"] for each in checked["steps"] if each["result"] == "no"] == ["keep the first of two"]
-
-
-def test_every_fault_is_in_the_table() -> None:
-    assert set(re.findall(r"^\| `(remote-\w+)`", TEXT, re.MULTILINE)) == {
-        fault.value for fault in Fault if fault.is_remote
-    }
 
 
 def test_push_says_what_came_of_it(machine: Make, site: Site) -> None:
@@ -220,12 +201,12 @@ def test_a_project_can_not_name_a_remote(machine: Make, monkeypatch: pytest.Monk
 
 
 def test_the_program_that_reads_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (program,) = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+    (program,) = pages.blocks("python", PAGE, "## Weights")
     (tmp_path / "remote").mkdir(mode=0o700)
     place = Place(tmp_path / "one", f"file://{tmp_path}/remote")
     place.add("tuned")
     place.push("tuned")
     monkeypatch.setenv("CACHEC_REMOTE", f"file://{tmp_path}/remote?namespace=main")
     monkeypatch.setenv("CACHEC_DIR", str(tmp_path / "two"))
-    exec(compile(program, "remote.md", "exec"), {})
+    exec(compile(program, PAGE, "exec"), {})
     assert sum(1 for _ in Store(tmp_path / "two").objects.iterate()) == 1

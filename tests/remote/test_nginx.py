@@ -12,11 +12,10 @@ import pytest
 from cachec.model import Fault
 from cachec.remote.engines.base import RemoteEngine
 from cachec.testing.remotes import RemoteEngineConformance
+from tests import pages
 from tests.remote.nginx_server import LOCATION, running_nginx
 from tests.remote.test_engines import NAME, engine
 from tests.remote.test_redis import fault_of, soon, stored
-
-TEXT = (Path(__file__).parents[2] / "docs" / "remote.md").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +36,7 @@ class TestNginx(RemoteEngineConformance):
 
 
 def test_the_documentation_says_what_it_needs() -> None:
-    assert all(f"`{each.strip()}`" in TEXT for each in LOCATION.split(";")[:-1])
+    assert all(f"`{each.strip()}`" in pages.text_of("reference/remotes.md") for each in LOCATION.split(";")[:-1])
 
 
 def test_a_server_that_is_only_read_and_one_with_a_bound(tmp_path: Path) -> None:

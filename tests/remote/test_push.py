@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 
 from cachec.cli import main
 from cachec.remote.keys import keypair
+from tests import pages
 from tests.remote.conftest import Machine
 from tests.remote.server import Site
 from tests.remote.test_sharing import Make
@@ -144,7 +145,7 @@ def test_what_waits_for_nobody_is_told_and_fails_no_job(
 
 
 def test_what_makes_two_machines_miss_can_be_seen(machine: Make, tmp_path: Path) -> None:
-    """The commands of docs/remote.md, "What is shared"."""
+    """By the commands of docs/reference/remotes.md."""
     a, b = machine(), machine()
     a.call(3)
     b.call(4)
@@ -152,11 +153,8 @@ def test_what_makes_two_machines_miss_can_be_seen(machine: Make, tmp_path: Path)
     (key,) = (each["key"] for each in json.loads(listed.stdout)["entries"])
     at, copy = str(tmp_path / "a.cachec"), str(tmp_path / "copy")
     shutil.copytree(b.store, copy)
-    for line in (
-        ["--dir", str(a.store), "bundle", "create", key, "-o", at],
-        ["--dir", copy, "bundle", "add", at],
-        ["--dir", copy, "why", key],
-    ):
-        said = CliRunner().invoke(main, line)
+    for line in pages.commands("reference/remotes.md", "## What is shared"):
+        words = [{"KEY": key, "a.cachec": at, "copy": copy}.get(word, word) for word in line.split()[1:]]
+        said = CliRunner().invoke(main, words if "--dir" in words else ["--dir", str(a.store), *words])
         assert said.exit_code == 0, said.output
     assert "size: 4 -> 3" in said.stdout

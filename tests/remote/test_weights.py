@@ -270,7 +270,7 @@ def test_the_commands(folder_url: str, tmp_path: Path, monkeypatch: pytest.Monke
         return done.exit_code, done.output
 
     assert run("add", "w.safetensors", "w", "--own")[0] == 0
-    assert run("push", "w")[1].endswith("set CACHEC_REMOTE (see docs/remote.md)\n")
+    assert run("push", "w")[1].endswith("set CACHEC_REMOTE (see docs/reference/remotes.md#weights)\n")
     monkeypatch.setenv("CACHEC_REMOTE", folder_url)
     code, told = run("push", "w", "--as", "team/w", "--json")
     (row,) = json.loads(told)["remotes"]

@@ -1,9 +1,8 @@
-"""The commands of docs/mlir.md and docs/reproducers.md, run as they stand there."""
+"""The commands of docs/reference/formats.md for MLIR and reproducers, run as they stand there."""
 
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import shutil
 import subprocess
@@ -17,15 +16,11 @@ from safetensors.numpy import save_file
 
 import cachec
 from cachec.cli import main
+from tests import pages
 
 from .conftest import Project
 
-DOCS = Path(__file__).parents[2] / "docs"
-
-
-def commands(document: str) -> list[str]:
-    blocks = re.findall(r"```console\n(.*?)```", (DOCS / document).read_text(), re.DOTALL)
-    return [line[2:] for block in blocks for line in block.split("\n") if line.startswith("$ ")]
+PAGE = "reference/formats.md"
 
 
 def run(line: str, *, code: int = 0, store: Path | None = None) -> str:
@@ -55,9 +50,7 @@ def test_mlir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "new.mlir").write_text(MODULE.replace("math.tanh", "math.exp") + trailer)
     (tmp_path / "lowered.mlir").write_text(MODULE.replace("math.tanh", "math.absf"))
     save_file({"layers.0.weight": w}, "tuned.safetensors")
-    lines = commands("mlir.md")
-    assert len(lines) == 8
-    for line in lines:
+    for line in pages.commands(PAGE, "## MLIR"):
         run(line, code=1 if " diff " in line else 0)
     for made in ("small", "whole", "tuned", "lowered-whole"):
         assert (tmp_path / f"{made}.mlir").stat().st_size
@@ -70,8 +63,7 @@ def test_reproducers(project: Project) -> None:
         "module {}", format="mlir:text", manifest=cachec.open_weights("model.safetensors").manifest
     )
     key = project.upper.call(program)[1].key
-    lines = commands("reproducers.md")
-    assert len(lines) == 7
+    lines = pages.commands(PAGE, "## Reproducers")
     for line in lines[:-1]:
         output = run(line.replace("KEY", key), store=project.folder / "store")
         assert "not in it" not in output

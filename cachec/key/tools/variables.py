@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 #: Variables that say where, for whom and under what a command runs. None of them counts unless it is named.
 #:
-#: Each group is a line of the table in docs/launcher-reference.md.
+#: Each group is a line of the table in docs/reference/settings.md.
 NEUTRAL_GROUPS = {
     "folders and programs": (
         "PATH",

@@ -288,7 +288,7 @@ def test_bytecode_is_taken_as_well(mlp):
 
 @pytest.mark.long
 def test_the_example_runs(tmp_path, save):
-    """As docs/native.md shows it: two weight files, then another level."""
+    """Two weight files, then another level."""
     for seed in (0, 1):
         save(arrays(seed), f"{seed}.safetensors")
 
