@@ -114,7 +114,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'cachec' has no attribute {name!r}")
     from importlib import import_module
 
-    from cachec.base.records import import_msgspec
+    from cachec.base.msgspec_import import import_msgspec
 
     import_msgspec()
     value = getattr(import_module(_HOME.get(name, "cachec.errors")), name)

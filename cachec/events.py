@@ -24,7 +24,7 @@ import msgspec
 from cachec.base import fsio
 from cachec.base.appending import Appender, create_once
 from cachec.base.texts import clean
-from cachec.base.unseen import unseen
+from cachec.base.untraced import unseen
 from cachec.model import MALFORMED_JSON, Fault, Outcome, Reason
 
 #: Bytes in a record, its newline included: one page.

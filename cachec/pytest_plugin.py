@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cachec.base.oversight import Oversight, oversee_process
+from cachec.base.call_hooks import Oversight, oversee_process
 
 if TYPE_CHECKING:
     from cachec.model import Outcome

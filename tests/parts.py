@@ -6,7 +6,7 @@ from typing import Any
 
 from cachec.base.hashing import digest_bytes
 from cachec.model import Part, PartKind
-from cachec.store.packing import unpack
+from cachec.store.row_codec import unpack
 from cachec.store.store import Quarantined, Store
 
 

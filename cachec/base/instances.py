@@ -11,7 +11,7 @@ from typing import Any, TypeGuard, TypeVar
 
 import msgspec
 
-from cachec.base.fills import counting
+from cachec.base.cached_properties import counting
 
 T = TypeVar("T")
 

@@ -22,7 +22,7 @@ from cachec.bundle.transfer import for_each
 from cachec.errors import StoreFault
 from cachec.model import ArtifactRef, Entry, Fault, Trace
 from cachec.store.store import Store
-from cachec.weights.library.owned import WeightStore
+from cachec.weights.library.stored_weights import WeightStore
 
 #: Entries of one transaction: a hundred take a tenth of the time that each alone takes, and others write in between.
 _AT_ONCE = 128

@@ -34,8 +34,8 @@ from cachec.model import ArtifactRef, Entry, Fault
 from cachec.remote.keys import Signer
 from cachec.store.objects import HASHED_BELOW, is_sealed
 from cachec.store.store import Store, references
-from cachec.weights.library.owned import WeightStore
-from cachec.weights.moving.copying import room_for
+from cachec.weights.io.copying import room_for
+from cachec.weights.library.stored_weights import WeightStore
 
 
 class Created(NamedTuple):

@@ -38,7 +38,7 @@ from cachec.bundle.transfer import Transfer
 from cachec.errors import ConfigError, UsageError, WeightError
 from cachec.model import RECORD_VERSION, Entry, from_json
 from cachec.remote import keys
-from cachec.store.admission import why_other_version, why_unfit
+from cachec.store.import_checks import why_other_version, why_unfit
 from cachec.store.store import references
 from cachec.weights.library.revisions import RevisionContents, check_name, checked_record
 

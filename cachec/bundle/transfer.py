@@ -16,7 +16,7 @@ from blake3 import blake3
 from cachec.base import fsio, ranges
 from cachec.base.workers import in_threads
 from cachec.bundle.format import BundleMember
-from cachec.weights.moving.relaying import Relay
+from cachec.weights.io.copy_and_hash import Relay
 
 #: What is smaller is never copied in turn; to start a thread takes as long as to copy a megabyte.
 _LARGE = 4 << 20

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import click
 
 from cachec import config
-from cachec.base import foreign, fsio, xdg
+from cachec.base import file_ownership, fsio, xdg
 from cachec.cli.session import Session, clean, json_option, pass_session, print_wrapped, told_as_json, wants_json
 from cachec.errors import ConfigError
 
@@ -183,7 +183,7 @@ def _holds(place: Path, word: str) -> bool:
 def _text(path: Path) -> str:
     """What the file says; empty where there is none. Raises ConfigError."""
     try:
-        return foreign.read_regular(path, _LOOKED_AT).decode()
+        return file_ownership.read_regular(path, _LOOKED_AT).decode()
     except FileNotFoundError:
         return ""
     except (OSError, UnicodeDecodeError) as error:

@@ -140,7 +140,7 @@ def _follow(session: Session, start: float | None, fits: Callable[[Outcome], boo
     """Until somebody ends it."""
     import msgspec
 
-    from cachec.views.following import Follower
+    from cachec.views.tail import Follower
 
     follower = Follower(session.settings.dir, start)
     calls: Iterable[Outcome] = deque(filter(fits, follower.new()), maxlen=before)

@@ -16,8 +16,8 @@ from cachec.maintain.selector import Selector
 from cachec.model import Fault
 
 if TYPE_CHECKING:  # the help does without
+    from cachec.remote.backfill import Seeded
     from cachec.remote.chain import Pending, Remotes
-    from cachec.remote.seeding import Seeded
 
 
 @click.command("push")
@@ -121,7 +121,7 @@ def _waiting(waiting: Pending) -> dict[str, Any]:
 
 def _seeded(session: Session, remotes: Remotes, selector: Selector, vouch: bool) -> Seeded:
     """Have the entries that a selector means wait; exits with 1 where it means none."""
-    from cachec.remote.seeding import seed
+    from cachec.remote.backfill import seed
 
     if not any(remote.address.is_written for remote in remotes.all):
         raise UsageError("every remote is configured with mode=read, where nothing can be sent")
@@ -134,7 +134,7 @@ def _seeded(session: Session, remotes: Remotes, selector: Selector, vouch: bool)
 
 
 def _tell_left(seeded: Seeded) -> None:
-    from cachec.remote.seeding import LEFT
+    from cachec.remote.backfill import LEFT
 
     for why, count in seeded.left.items():
         first = seeded.first[why]

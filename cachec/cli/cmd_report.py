@@ -39,8 +39,8 @@ def command(session: Session, output: str | None, since: str | None) -> None:
           "others_in_all": how many there are
     worth is in seconds a MiB; last and began are Unix times. With --json no page is written unless -o is given.
     """
-    from cachec.views.gathered import gather
     from cachec.views.page import page
+    from cachec.views.report_data import gather
 
     path = output or ("" if wants_json() else "report.html")
     if path == "-" and wants_json():

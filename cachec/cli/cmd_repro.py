@@ -128,7 +128,7 @@ def show(file: str) -> None:
            "failure": {"error", "text"} or null, "parts": [{"part", "digest", "detail"}], "weights": count,
            "weight_bytes", "seed", "missing": []}
     """
-    from cachec.reproduce.loaded import load
+    from cachec.reproduce.reader import load
 
     reproducer = load(file)
     details = _details(reproducer)
@@ -182,7 +182,7 @@ def run(
     Exit code 0: the same came out; 1: something else, or it failed otherwise; 2: it can't be run.
     """
     from cachec.reproduce import replay
-    from cachec.reproduce.loaded import load
+    from cachec.reproduce.reader import load
 
     tools, given = _pairs("--tool", tool), _pairs("--file", files)
     reproducer = load(file)
@@ -229,7 +229,7 @@ def weights(file: str, output: str) -> None:
     \b
     JSON: {"path", "weights": count, "nbytes"}
     """
-    from cachec.reproduce.loaded import load
+    from cachec.reproduce.reader import load
     from cachec.reproduce.replay import weights_of
     from cachec.weights.formats import WRITTEN_SUFFIXES
 

@@ -81,7 +81,7 @@ def command(session: Session, what: str, full: bool, reads: bool, check: bool) -
 
 
 def _show_reads(session: Session, entry: Entry, *, full: bool, check: bool) -> None:
-    from cachec.cli.shown_reads import show_reads
+    from cachec.cli.reads_table import show_reads
 
     show_reads(session, entry, every=full, check=check)
 

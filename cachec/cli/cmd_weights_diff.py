@@ -17,7 +17,7 @@ from cachec.errors import LinkError, UsageError
 if TYPE_CHECKING:
     from cachec.weights import WeightSet
     from cachec.weights.compare import Comparison, ValueDifference
-    from cachec.weights.library.owned import WeightStore
+    from cachec.weights.library.stored_weights import WeightStore
 
 
 @click.command("diff")

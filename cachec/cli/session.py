@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from cachec.base import texts
-from cachec.base.records import import_msgspec
+from cachec.base.msgspec_import import import_msgspec
 from cachec.cli import screen
 from cachec.cli.helping import HelpContext, with_help
 from cachec.errors import CachecError, ConfigError, StoreFault

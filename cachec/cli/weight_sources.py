@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from cachec.cli.meter import Meter
     from cachec.weights import WeightSet
     from cachec.weights.library.checksums import Damage, Verified
-    from cachec.weights.library.owned import Revision, WeightStore
+    from cachec.weights.library.stored_weights import Revision, WeightStore
 
 #: Digits of a revision in a table.
 SHOWN_REVISION = 12
@@ -51,7 +51,7 @@ class Located(msgspec.Struct, frozen=True):
 
 def weight_store(session: Session) -> WeightStore:
     """The store of weights under the cache's folder; one that is not there is an empty one, and is not made."""
-    from cachec.weights.library.owned import WeightStore
+    from cachec.weights.library.stored_weights import WeightStore
 
     return WeightStore(session.store)
 

@@ -30,7 +30,7 @@ def encode_weights(value: WeightSet, sink: ArtifactSink, where: str) -> CallerSe
         return CallerSet(whole)
     overlaid = value.overlaid_on()
     base, names = ("", tuple(value)) if overlaid is None else overlaid
-    from cachec.weights.moving.copying import stored_form  # a hit needs none of it
+    from cachec.weights.io.copying import stored_form  # a hit needs none of it
 
     items: list[CallerWeight | OwnedWeight] = []
     for name in names:

@@ -18,7 +18,7 @@ from cachec.base.mounts import is_network
 from cachec.base.texts import to_type
 from cachec.doctor.case import Case, Finding
 from cachec.errors import StoreFault
-from cachec.store import bound
+from cachec.store import size_limit
 from cachec.store.objects import SEAL_SLACK_NS, is_sealed, seal
 from cachec.store.usage import Usage
 
@@ -146,7 +146,7 @@ def _held(case: Case) -> tuple[Usage | None, int | None]:
     """What the store takes, None where nobody has counted, and the bytes that it may take, None for no limit."""
     try:
         usage = case.store.usage()
-        return usage, bound.limit(case.settings.max_size, case.folder, 0 if usage is None else usage.nbytes)
+        return usage, size_limit.limit(case.settings.max_size, case.folder, 0 if usage is None else usage.nbytes)
     except StoreFault:
         return None, None  # the index is examined by itself
 

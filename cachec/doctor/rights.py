@@ -8,7 +8,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from cachec.base import foreign, fsio
+from cachec.base import file_ownership, fsio
 from cachec.base.texts import number_of
 from cachec.doctor.case import Case, Finding
 from cachec.model import Mode
@@ -52,7 +52,7 @@ _ANOTHER = "set CACHEC_DIR to a folder that this user can write"
 
 def _of_one_user(case: Case, folder: str) -> Iterator[Finding]:
     """What is wrong with the rights of a store that is no group's."""
-    above = foreign.why_distrusted(folder)
+    above = file_ownership.why_distrusted(folder)
     if above and not above.startswith(f"{folder} "):
         yield Finding(
             "folder-above",
@@ -61,7 +61,7 @@ def _of_one_user(case: Case, folder: str) -> Iterator[Finding]:
         )
     foreign_ones, open_ones = [], []
     for path, status in _parts_inside(folder):
-        why = foreign.why_foreign(status)
+        why = file_ownership.why_foreign(status)
         if not why:
             if not _is_writable(case, path):
                 foreign_ones.append((path, "can't be written by this user"))

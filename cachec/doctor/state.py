@@ -18,13 +18,13 @@ from cachec.base.mounts import is_network
 from cachec.base.texts import number_of, to_type
 from cachec.doctor.case import Case, Finding
 from cachec.errors import StoreFault, WeightError
-from cachec.maintain.orphans import GRACE_SECONDS, Sweep
+from cachec.maintain.sweep import GRACE_SECONDS, Sweep
 from cachec.model import RECORD_VERSION, Fault
 from cachec.store.leases import Held, collecting
 from cachec.store.objects import SHARD
-from cachec.store.packing import body, unpack
+from cachec.store.row_codec import body, unpack
 from cachec.store.store import Quarantined
-from cachec.weights.library.owned import WeightStore
+from cachec.weights.library.stored_weights import WeightStore
 
 #: Bytes of a database that is read in full, and of a log that no reader keeps from being taken over.
 _READ_MAX, _LOG_MAX = 64 << 20, 256 << 20

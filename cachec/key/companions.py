@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 
+from cachec.base.bounded_dict import Kept
 from cachec.base.hashing import FileDigests, Hasher
-from cachec.base.kept import Kept
 
 #: Models of which a process remembers what they name.
 _REMEMBERED = 64

@@ -9,7 +9,7 @@ import msgspec
 from cachec.errors import UnkeyableArgument
 
 if TYPE_CHECKING:
-    from cachec.base.fills import Unfilled
+    from cachec.base.cached_properties import Unfilled
     from cachec.key.code.fingerprint import CodeKey
     from cachec.key.code.kept import Held
     from cachec.key.code.memos import Memo

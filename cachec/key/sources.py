@@ -26,8 +26,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from cachec.base.bounded_dict import Kept
 from cachec.base.hashing import EMPTY, FileDigests, Hasher, Memory, digest_bytes
-from cachec.base.kept import Kept
 from cachec.key import bindings, scripts
 from cachec.key.code import syntax
 from cachec.model import MALFORMED_JSON, Digest, Read

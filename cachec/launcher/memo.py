@@ -34,7 +34,7 @@ from cachec.launcher.stripping import wants_strip
 from cachec.model import Entry, Mode, Outcome, Read, Reason, Trace
 from cachec.stage.engine import Answer
 from cachec.stage.look import Looker
-from cachec.store.packing import unpack
+from cachec.store.row_codec import unpack
 from cachec.store.store import Store
 
 #: Modes in which a hit may be handed out by a memo, and one written.

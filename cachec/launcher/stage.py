@@ -14,6 +14,7 @@ import msgspec
 from cachec import config
 from cachec.base.distributions import Distributions
 from cachec.base.hashing import Known
+from cachec.context import OpenedCache
 from cachec.errors import UsageError
 from cachec.key.dependencies import Dependencies, lookup_digest, searched_digest
 from cachec.key.options import StageOptions
@@ -23,7 +24,6 @@ from cachec.launcher.command import Command, Options
 from cachec.launcher.places import Places, current_folder
 from cachec.launcher.request import CommandRequests
 from cachec.model import Read
-from cachec.opened import OpenedCache
 from cachec.programs.registry import Plugins
 from cachec.stage.engine import Engine
 

@@ -8,9 +8,9 @@ import msgspec
 
 from cachec.errors import StoreFault
 from cachec.model import Digest, Entry, Fault
-from cachec.store.packing import state, unpack
+from cachec.store.row_codec import state, unpack
+from cachec.store.search_index import CallSummary, Facts, SearchTerms, search_terms
 from cachec.store.store import Store, references
-from cachec.store.summaries import CallSummary, Facts, SearchTerms, search_terms
 
 
 class Item(msgspec.Struct, frozen=True):

@@ -31,19 +31,19 @@ from cachec.base.hashing import row_name
 from cachec.base.workers import in_threads
 from cachec.errors import StoreFault
 from cachec.maintain.catalogue import Item
-from cachec.maintain.orphans import GRACE_SECONDS, Sweep
+from cachec.maintain.mark import Candidate, Survey, survey
 from cachec.maintain.pins import Pins
 from cachec.maintain.plans import BATCH, remove_rows
-from cachec.maintain.survey import Candidate, Survey, survey
+from cachec.maintain.sweep import GRACE_SECONDS, Sweep
 from cachec.model import RECORD_VERSION, Digest, Fault
-from cachec.store import conclusions, forgotten, recent, usage
-from cachec.store.conclusions import FORGOTTEN_SECONDS
+from cachec.store import derived_cache, nearest_keys, tombstones, usage
+from cachec.store.derived_cache import FORGOTTEN_SECONDS
 from cachec.store.leases import Held, collecting
-from cachec.store.packing import pack
+from cachec.store.row_codec import pack
 from cachec.store.store import Store
 from cachec.store.usage import Usage, occupied
 from cachec.store.versions import old_versions
-from cachec.weights.library.owned import WeightStore
+from cachec.weights.library.stored_weights import WeightStore
 
 T = TypeVar("T")
 
@@ -278,7 +278,7 @@ class Collector:
         turns = [(turn, part) for all_ in shards.values() for turn, part in enumerate(_batches(all_, _LOCKED_MAX))]
         turns.sort(key=lambda pair: pair[0])  # so that two threads do not want one folder
         in_threads(remove, [part for _, part in turns])
-        forgotten: list[str] = []
+        hash_rows: list[str] = []
         for outcome in outcomes:
             if isinstance(outcome, StoreFault):
                 self._on_fault(outcome.fault, outcome.detail)
@@ -288,8 +288,8 @@ class Collector:
                 done.artifacts += 1
                 done.freed += occupied(was.st_size)
                 place = Identity(was.st_dev, was.st_ino, was.st_size, was.st_mtime_ns, was.st_ctime_ns)
-                forgotten.append(row_name(place, 0, was.st_size))
-        for names in _batches(forgotten, 1000):
+                hash_rows.append(row_name(place, 0, was.st_size))
+        for names in _batches(hash_rows, 1000):
             self._store.index.delete_many(names)
 
     def _finish(self, snapshot: Survey, names: Collection[str], started: Usage | None, done: Collected) -> None:
@@ -297,15 +297,15 @@ class Collector:
         index = self._store.index
         condemned = [] if self._skipped else list(index.keys(prefix="condemned:"))
         unneeded = [name for name in index.keys(prefix="facts:") if name.removeprefix("facts:") not in snapshot.facts]
-        unneeded += conclusions.forgotten(index, self._now)
-        unneeded += recent.forgotten(index, names)
+        unneeded += derived_cache.forgotten(index, self._now)
+        unneeded += nearest_keys.forgotten(index, names)
 
         def change() -> None:
             index.delete_many(condemned)
             index.delete_many(unneeded)
             # One that is still of use is worked out anew once in that time; of the others there would be ever more.
             index.expire("digest:", self._now - FORGOTTEN_SECONDS, self._now + FORGOTTEN_SECONDS)
-            index.expire(forgotten.PREFIX, self._now - forgotten.KEPT_SECONDS, self._now + forgotten.KEPT_SECONDS)
+            index.expire(tombstones.PREFIX, self._now - tombstones.KEPT_SECONDS, self._now + tombstones.KEPT_SECONDS)
             now = self._usage()
             # What was published meanwhile may be counted twice: the figure is never too small for that.
             meanwhile = 0 if now is None or started is None else max(0, now.nbytes - started.nbytes)

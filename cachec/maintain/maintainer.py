@@ -13,17 +13,17 @@ from cachec.base import fsio
 from cachec.errors import StoreFault, UsageError
 from cachec.maintain.pins import Pins
 from cachec.model import RECORD_VERSION, Digest, Fault
-from cachec.store import bound, usage
-from cachec.store.packing import pack
+from cachec.store import size_limit, usage
+from cachec.store.row_codec import pack
 from cachec.store.store import Store
 from cachec.store.usage import Usage, occupied
 
 if TYPE_CHECKING:  # each asks for one of these at most: for its size, as `stats` does, for none
     from cachec.maintain.catalogue import Item
     from cachec.maintain.collect import Collected
-    from cachec.maintain.near import Unmatched
     from cachec.maintain.plans import InvalidationPlan
     from cachec.maintain.selector import Selector
+    from cachec.maintain.suggestions import Unmatched
 
 
 class Maintainer:
@@ -58,7 +58,7 @@ class Maintainer:
         """
         from cachec.maintain.catalogue import Catalogue, Damaged
         from cachec.maintain.selector import matcher
-        from cachec.maintain.surroundings import Surroundings
+        from cachec.maintain.snapshot import Surroundings
 
         fits = matcher(selector, Surroundings(self.store, self._base_dir, self._on_fault), self._clock())
         for item in Catalogue(self.store, self._on_fault).items(summaries=selector.needs_summaries):
@@ -70,8 +70,8 @@ class Maintainer:
     def unmatched(self, selector: Selector) -> list[Unmatched]:
         """What of a selector no entry has at all, each with what comes near to it. Raises CachecError."""
         from cachec.maintain.catalogue import Catalogue, Item
-        from cachec.maintain.near import unmatched  # for messages alone
-        from cachec.maintain.surroundings import Surroundings
+        from cachec.maintain.snapshot import Surroundings
+        from cachec.maintain.suggestions import unmatched  # for messages alone
 
         around = Surroundings(self.store, self._base_dir, self._on_fault)
         items = Catalogue(self.store, self._on_fault).items()
@@ -88,7 +88,7 @@ class Maintainer:
         from cachec.maintain.catalogue import Catalogue, Damaged
         from cachec.maintain.plans import InvalidationPlan, chosen_of
         from cachec.maintain.selector import matcher
-        from cachec.maintain.surroundings import Surroundings
+        from cachec.maintain.snapshot import Surroundings
 
         around = Surroundings(self.store, self._base_dir, self._on_fault)
         fits = matcher(selector, around, self._clock())
@@ -131,7 +131,7 @@ class Maintainer:
         """The bytes that a store of ``nbytes`` may have: ``max_size``, and no more than its share of the disk; None for
         no limit. Raises StoreFault.
         """
-        return bound.limit(self.max_size, self.store.folder, nbytes)
+        return size_limit.limit(self.max_size, self.store.folder, nbytes)
 
     def usage(self) -> Usage:
         """How large the store is; measured where nobody has yet, which is then remembered. Raises StoreFault."""
@@ -158,12 +158,12 @@ class Maintainer:
 
         What only entries of other versions need does not count (collect.py).
         """
-        from cachec.weights.library.owned import WeightStore
+        from cachec.weights.library.stored_weights import WeightStore
 
         objects = self.store.objects
         owned = WeightStore(self.store).needed(lambda detail: self._on_fault(Fault.IO_ERROR, detail))
         if any(version != RECORD_VERSION for version in self.store.index.versions()):
-            from cachec.maintain.survey import survey
+            from cachec.maintain.mark import survey
 
             nbytes = survey(self.store, self.pins.read(), self._on_fault, self._clock(), owned).nbytes
         else:
@@ -205,6 +205,6 @@ class Maintainer:
         """
         usage_ = counted or self.measure()
         limit = self.limit(usage_.nbytes)
-        if limit is None or not bound.is_due(usage_, limit):
+        if limit is None or not size_limit.is_due(usage_, limit):
             return None
-        return self.collect(limit=max(1, int(limit * bound.LOW_WATER)))
+        return self.collect(limit=max(1, int(limit * size_limit.LOW_WATER)))

@@ -17,7 +17,7 @@ import msgspec
 from cachec.errors import UsageError
 from cachec.model import STORE_VERSION, Digest
 from cachec.store.index import Index
-from cachec.store.packing import pack
+from cachec.store.row_codec import pack
 
 _TAG = "pin"
 _PREFIX = "store:pin:"

@@ -10,9 +10,9 @@ from cachec.errors import StoreFault
 from cachec.maintain.catalogue import Damaged, Item
 from cachec.maintain.pins import Pinned, Pins
 from cachec.model import Digest, Fault
-from cachec.store.forgotten import forget
-from cachec.store.packing import state
+from cachec.store.row_codec import state
 from cachec.store.store import Store
+from cachec.store.tombstones import forget
 
 #: Entries of one transaction: who publishes waits for it, some hundredths of a second.
 BATCH = 500

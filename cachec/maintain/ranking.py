@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from cachec.maintain.catalogue import Catalogue, Damaged
+from cachec.maintain.eviction_score import UseCount
+from cachec.maintain.mark import Candidate, candidate, levels_of
 from cachec.maintain.pins import Pins
-from cachec.maintain.survey import Candidate, candidate, levels_of
-from cachec.maintain.worth import UseCount
 from cachec.model import Digest, Fault
 from cachec.store.leases import Held
 from cachec.store.store import Store

@@ -103,7 +103,7 @@ def installed() -> Plugins:
 
 
 def _load(name: str, target: str) -> Plugin:
-    from cachec.base.extensions import imported
+    from cachec.base.entry_points import imported
     from cachec.programs.plugin import Plugin  # with all that one is given; most commands ask for no plugin
 
     plugin: Plugin = imported(f"plugin {name!r}", target, "plugin", Plugin)

@@ -16,7 +16,7 @@ from cachec.base.hashing import digest_bytes
 from cachec.base.texts import to_type
 from cachec.errors import StoreFault
 from cachec.model import Digest, Entry, Fault, Fetched, Read, Trace
-from cachec.remote.breaker import Breaker
+from cachec.remote.circuit_breaker import Breaker
 from cachec.remote.engines.base import PlacedEngine, RemoteEngine
 from cachec.remote.nodes import Name
 from cachec.remote.spool import Offer, Spool

@@ -11,7 +11,7 @@ import os
 import re
 from typing import Any, NamedTuple
 
-from cachec.base import foreign
+from cachec.base import file_ownership
 from cachec.errors import ConfigError
 
 #: Bytes of a key, secret or public.
@@ -88,7 +88,7 @@ def read(text: str, size: int, where: str) -> tuple[str, bytes]:
 def from_file(path: str, where: str, *, is_secret: bool = True) -> str:
     """The text of a key that is in a file. Raises ConfigError; of a secret also where others could have written it."""
     try:
-        return foreign.read_regular(path, _MAX_FILE, own=is_secret).decode("ascii", "replace").strip()
+        return file_ownership.read_regular(path, _MAX_FILE, own=is_secret).decode("ascii", "replace").strip()
     except OSError as error:
         raise ConfigError(f"{where}: the file {path} can't be read: {error.strerror}") from error
 

@@ -21,7 +21,7 @@ from cachec.errors import StoreFault
 from cachec.model import RECORD_VERSION, ArtifactRef, Digest, Entry, Fault, from_json
 from cachec.remote.engines.base import MAX_ROW
 from cachec.remote.trust import Trust
-from cachec.store.admission import why_no_read, why_unfit
+from cachec.store.import_checks import why_no_read, why_unfit
 from cachec.store.store import products
 
 VERSION = 2

@@ -30,8 +30,8 @@ from cachec.remote.chain import Remote
 from cachec.remote.engines.base import Blob
 from cachec.remote.nodes import signed_row, trusted_body
 from cachec.store.objects import Objects
-from cachec.weights.library.owned import Revision, WeightStore
 from cachec.weights.library.revisions import RevisionContents, RevisionRecord, check_name, checked_record
+from cachec.weights.library.stored_weights import Revision, WeightStore
 
 T = TypeVar("T")
 U = TypeVar("U")

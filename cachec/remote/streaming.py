@@ -16,8 +16,8 @@ from cachec.remote.engines.base import Blob
 from cachec.remote.revisions import Listed, RemoteWeights, longest
 from cachec.store.objects import Objects
 from cachec.store.store import Store
-from cachec.weights.library.owned import WeightStore
 from cachec.weights.library.source import FetchedSource
+from cachec.weights.library.stored_weights import WeightStore
 from cachec.weights.sets import WeightSet
 
 

@@ -21,7 +21,6 @@ import msgspec
 
 from cachec.errors import StoreFault
 from cachec.model import ArtifactRef, Digest, Entry, Fault, Trace
-from cachec.remote.ahead import ahead
 from cachec.remote.engines.base import Blob, RemoteEngine
 from cachec.remote.nodes import (
     INLINE_BYTES,
@@ -37,6 +36,7 @@ from cachec.remote.nodes import (
     sealed,
     unsealed,
 )
+from cachec.remote.prefetch import ahead
 from cachec.remote.trust import Trust
 from cachec.store.store import Store
 

@@ -24,7 +24,7 @@ from cachec.programs.program import Program
 from cachec.weights import WeightSet
 from cachec.weights.formats import WEIGHT_SUFFIXES
 from cachec.weights.manifest import Manifest
-from cachec.weights.nesting import taken_apart
+from cachec.weights.pytree import taken_apart
 
 #: Digest -> bytes.
 Contents = dict[str, bytes]

@@ -16,9 +16,9 @@ from cachec.errors import PluginError, ReproducerError, StoreFault
 from cachec.model import Entry, Inline, Leaf, Node, Part, PartKind, Record, Trace, WeightSpec, artifacts, from_json
 from cachec.model import Sequence as Several
 from cachec.programs import ir
-from cachec.reproduce.about import About, Expected, Failure
 from cachec.reproduce.archive import packed
 from cachec.reproduce.arguments import FileOf, Long, ProgramOf, WeightsOf, leaves
+from cachec.reproduce.metadata import About, Expected, Failure
 from cachec.reproduce.readme import readme
 from cachec.reproduce.recipe import VERSION, FileRef, Recipe, RecordedCommand, digests_of_reads, folder_name
 from cachec.store.store import Store

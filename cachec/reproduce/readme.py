@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from cachec.base import __version__
 from cachec.model import PartKind, WeightSpec
-from cachec.reproduce.about import About
 from cachec.reproduce.arguments import CodeOf, FileOf, Items, Long, Named, ProgramOf, Scalar, Value, WeightsOf
+from cachec.reproduce.metadata import About
 from cachec.reproduce.recipe import Recipe, RecordedCommand, RecordedLine, Text, folder_name
 
 #: Parts of the key that are listed: what a person needs in order to have the same.

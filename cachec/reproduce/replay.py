@@ -26,10 +26,10 @@ from cachec.key.tools.tools import ToolKeys
 from cachec.model import WeightSpec
 from cachec.programs.registry import Plugins
 from cachec.recording import Recorder, recording
-from cachec.reproduce.about import Expected
 from cachec.reproduce.arguments import Maker
-from cachec.reproduce.loaded import LoadedReproducer
+from cachec.reproduce.metadata import Expected
 from cachec.reproduce.pack import expected_of, needed
+from cachec.reproduce.reader import LoadedReproducer
 from cachec.reproduce.recipe import FileRef, RecordedCommand, Text, Tool, WeightFile, folder_name
 from cachec.reproduce.synthetic import synthetic_weights
 from cachec.store.store import Store

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from cachec import recording
-from cachec.base import fsio, oversight
+from cachec.base import call_hooks, fsio
 from cachec.base.uncached import uncached
-from cachec.base.unseen import unseen
+from cachec.base.untraced import unseen
 from cachec.base.waiting import Blocking, InLoop, Waiter
 from cachec.config import Settings
 from cachec.errors import (
@@ -79,7 +79,7 @@ class Call:
         self.stage = stage
         self.started = time.perf_counter()
         own: Mode = stage.mode if stage.mode is not None else engine.settings.mode
-        self.mode = oversight.current().mode_in(engine.settings.store_folder) or own
+        self.mode = call_hooks.current().mode_in(engine.settings.store_folder) or own
         self.binding: Binding = stage.binding
         self.arguments = self.binding.bind(args, kwargs)
         self.waiter: Waiter = Blocking() if waiter is None else waiter
@@ -215,7 +215,7 @@ class Call:
     def outcome(self, reason: Reason, *, detail: str = "", saved: float = 0.0, stored: bool = False) -> Outcome:
         """Count and log how the call ended."""
         outcome = self.described(reason, detail=detail, saved=saved, stored=stored)
-        oversight.heard(outcome, lambda: self.engine.events.emit(outcome))
+        call_hooks.heard(outcome, lambda: self.engine.events.emit(outcome))
         return outcome
 
     def described(self, reason: Reason, *, detail: str = "", saved: float = 0.0, stored: bool = False) -> Outcome:

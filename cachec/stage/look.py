@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cachec import recording
-from cachec.base import foreign, fsio
+from cachec.base import file_ownership, fsio
 from cachec.base.anchors import is_anchored
 from cachec.base.hashing import EMPTY, FileDigests, digest_bytes
 from cachec.base.paths import absolute
 from cachec.base.texts import clean
-from cachec.base.unseen import unseen
+from cachec.base.untraced import unseen
 from cachec.errors import ClassNotLoaded, ResultUnusableHere, StoreFault
 from cachec.key.dependencies import IN_PROCESS, Dependencies
 from cachec.model import MISS_OF_FAULT, Digest, Entry, Fault, Part, PartKind, Read, Reason, Trace, artifacts
@@ -198,7 +198,7 @@ class Looker:
         read = self.resolved(Read(*place, EMPTY), request)
         if self._observing is not None and read.where == place[1] and is_anchored(read.where):
             return None
-        if foreign.is_hollow(read.where):
+        if file_ownership.is_hollow(read.where):
             return None
         return self.present(read, request.inventory.weights)
 

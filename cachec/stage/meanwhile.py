@@ -10,7 +10,7 @@ from types import CodeType, FunctionType
 from typing import Any
 from weakref import ref
 
-from cachec.base.fills import Unfilled
+from cachec.base.cached_properties import Unfilled
 from cachec.key.code.assigns import may_change
 from cachec.key.code.memos import Memo
 from cachec.recording import Recorder

@@ -50,7 +50,7 @@ if TYPE_CHECKING:  # on a miss only, or for a read that few traces have
     from cachec.key.code.ran import RanKeys
     from cachec.recording import Recorder
     from cachec.recording.net import Net
-    from cachec.recording.observed import Observed
+    from cachec.recording.observations import Observed
     from cachec.stage.memo_use import RecordedFill
     from cachec.stage.watching import Below
 
@@ -123,8 +123,8 @@ class Observing:
             return frozenset()
         observed = net.observed
         from cachec.recording.calls import reads_standard_input, untold
-        from cachec.recording.looks import look_again
-        from cachec.recording.observed import STANDARD_INPUT, Ran
+        from cachec.recording.library_lookups import look_again
+        from cachec.recording.observations import STANDARD_INPUT, Ran
 
         for ran in list(observed.ran.values()):
             if reads_standard_input(ran.code, ran.namespace):

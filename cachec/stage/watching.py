@@ -20,11 +20,11 @@ from typing import Any, NamedTuple
 
 from cachec.base import fsio
 from cachec.base.anchors import PROJECT_MARKS
+from cachec.base.bounded_dict import Kept
+from cachec.base.folder_names import standing
 from cachec.base.instances import is_instance
-from cachec.base.kept import Kept
 from cachec.base.mounts import WATCHED_FILESYSTEMS, Mounts
 from cachec.base.paths import absolute
-from cachec.base.standing import standing
 from cachec.stage.folder_watch import FolderWatch
 from cachec.weights.formats import CHECKPOINT_SUFFIXES
 

@@ -31,7 +31,7 @@ from typing import Protocol
 
 import msgspec
 
-from cachec.base import foreign, fsio
+from cachec.base import file_ownership, fsio
 from cachec.base.texts import clean
 
 #: Seconds between two looks at a lock that somebody else holds: the first pause, and the longest.
@@ -232,7 +232,7 @@ class KeyLock:
 def _lines(path: Path) -> list[str]:
     """Of a lock file; none where it is gone, or can't be read."""
     try:
-        return foreign.read_regular(path, _MOST).decode(errors="replace").split("\n")
+        return file_ownership.read_regular(path, _MOST).decode(errors="replace").split("\n")
     except OSError:
         return []
 

@@ -33,8 +33,8 @@ from typing import TYPE_CHECKING
 from blake3 import blake3
 
 from cachec.base import fsio
+from cachec.base.bounded_dict import Kept
 from cachec.base.hashing import FileDigests, digest_bytes, digest_extent
-from cachec.base.kept import Kept
 from cachec.errors import StoreFault
 from cachec.model import ArtifactRef, Fault
 from cachec.store.leases import Held, Leases

@@ -20,7 +20,7 @@ import os
 import stat
 from collections.abc import Mapping
 
-from cachec.base import foreign, fsio
+from cachec.base import file_ownership, fsio
 
 #: Folder of the records in a store.
 FOLDER = "shared"
@@ -72,10 +72,10 @@ def why_not_groups(folder: str, parts: Mapping[str, os.stat_result], group: int)
 
     parts: folders in the store, by path. The store's owner counts for a member. Raises OSError.
     """
-    if why := foreign.why_distrusted(folder, _Members(group, os.stat(folder).st_uid), group):
+    if why := file_ownership.why_distrusted(folder, _Members(group, os.stat(folder).st_uid), group):
         return why
     for path, status in parts.items():
-        if (status.st_gid != group or status.st_mode & stat.S_IWOTH) and (why := foreign.why_foreign(status)):
+        if (status.st_gid != group or status.st_mode & stat.S_IWOTH) and (why := file_ownership.why_foreign(status)):
             return f"{path} {why}"
     return ""
 
@@ -106,7 +106,7 @@ def _agreed(folder: str, uid: int) -> os.stat_result | None:
         if not stat.S_ISDIR(os.lstat(os.path.join(folder, FOLDER)).st_mode):
             return None
         status = os.stat(folder)
-        with fsio.closing(foreign.open_read(_place(folder, uid), os.O_NOFOLLOW)) as fd:
+        with fsio.closing(file_ownership.open_read(_place(folder, uid), os.O_NOFOLLOW)) as fd:
             found, record = os.fstat(fd), os.read(fd, _MOST)
     except OSError:
         return None  # no record, or no regular file

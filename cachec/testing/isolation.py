@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cachec.base.oversight import Oversight, current, oversee_process, overseen
+from cachec.base.call_hooks import Oversight, current, oversee_process, overseen
 from cachec.cache import Cache
 from cachec.model import Outcome
 

@@ -12,7 +12,7 @@ import msgspec
 from cachec.errors import StoreFault
 from cachec.model import RECORD_VERSION, ArtifactRef, Digest
 from cachec.store.objects import GONE
-from cachec.store.packing import pack, unpack
+from cachec.store.row_codec import pack, unpack
 from cachec.store.store import Store
 
 #: The row that says how far a run has come, and how much is done between two of its states.

@@ -19,7 +19,7 @@ from cachec.reproduce.archive import write
 from cachec.reproduce.failures import file_name
 from cachec.reproduce.pack import Packed, pack_entry
 from cachec.store.store import Store
-from cachec.verify.again import Again
+from cachec.verify.replay_worker import Again
 
 #: How many are tried for each that is asked for: most of a store may be of code that is another by now.
 _TRIES = 10
@@ -97,7 +97,7 @@ class Recompute:
             store = {"CACHEC_DIR": str(self._store.folder), "CACHEC_NAMESPACE": self._store.namespace}
             with open(folder / "output", "w+b") as output:
                 ended = subprocess.run(
-                    [sys.executable, "-m", __name__.rpartition(".")[0] + ".again",
+                    [sys.executable, "-m", __name__.rpartition(".")[0] + ".replay_worker",
                      folder / "run.zip", folder / "work", result, *self._path],
                     env={**os.environ, **_QUIET, **store},
                     stdin=subprocess.DEVNULL,

@@ -12,7 +12,7 @@ from cachec.model import Digest, Fault
 from cachec.store.index import DiskcacheIndex
 from cachec.store.objects import GONE
 from cachec.store.store import Store, products
-from cachec.weights.library.owned import WeightStore
+from cachec.weights.library.stored_weights import WeightStore
 
 #: Entries that are put away in one transaction.
 _BATCH = 256

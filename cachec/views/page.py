@@ -21,8 +21,8 @@ from cachec.base.texts import SHOWN_KEY, number_of, to_type
 from cachec.errors import shown as cut
 from cachec.model import Outcome
 from cachec.views import svg
-from cachec.views.gathered import Gathered
 from cachec.views.html import Cell, Content, Markup, element, joined, table, text
+from cachec.views.report_data import Gathered
 from cachec.views.rows import by_process, tracks
 from cachec.views.svg import Series, Stroke
 

@@ -1,10 +1,10 @@
 """Warming: targets that are declared once, and compiled before anybody waits for them."""
 
-from cachec.warm.declared import Declared, load
 from cachec.warm.model import Result, Row, Status, Target
 from cachec.warm.rows import expand, select, shard
 from cachec.warm.schedule import Listener, Warmer, warm
 from cachec.warm.summary import Summary
+from cachec.warm.targets import Declared, load
 
 __all__ = [
     "Declared",

@@ -15,7 +15,7 @@ from statistics import mean, median
 
 import msgspec
 
-from cachec.base import foreign, fsio
+from cachec.base import file_ownership, fsio
 from cachec.base.hashing import digest_bytes
 from cachec.events import read_log
 from cachec.model import MALFORMED_JSON, Outcome
@@ -44,7 +44,7 @@ class History:
         self._kept = _Kept(version=VERSION, config=config)
         self._changed = False
         try:
-            kept = msgspec.json.decode(foreign.read_regular(self._path, _MAX_FILE), type=_Kept)
+            kept = msgspec.json.decode(file_ownership.read_regular(self._path, _MAX_FILE), type=_Kept)
         except (OSError, *MALFORMED_JSON):
             return
         if kept.version == VERSION and kept.config == config:

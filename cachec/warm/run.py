@@ -13,8 +13,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from cachec.base.call_hooks import Oversight, overseen
 from cachec.base.distributions import OWN_FOLDER
-from cachec.base.oversight import Oversight, overseen
 from cachec.errors import CachecError, CacheMissError, UsageError
 from cachec.model import Mode, Outcome, Reason
 from cachec.warm.commands import count, run_command

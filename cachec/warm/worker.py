@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from cachec.base.oversight import Oversight, oversee_process
+from cachec.base.call_hooks import Oversight, oversee_process
 from cachec.errors import CachecError
 from cachec.model import Mode
 from cachec.warm.model import Result, Status, Task

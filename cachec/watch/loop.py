@@ -20,8 +20,8 @@ from cachec.warm import Declared, Listener, Result, Row, Status, Summary, Warmer
 from cachec.warm.pool import WorkerPool
 from cachec.warm.rows import select, with_dependents, with_needed
 from cachec.warm.schedule import environment
+from cachec.watch.file_events import Notices
 from cachec.watch.files import Files
-from cachec.watch.notices import Notices
 
 #: Seconds without an event after which a change has settled.
 DEBOUNCE = 0.1

@@ -7,8 +7,8 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from cachec.base.bounded_dict import Kept
 from cachec.base.hashing import Hasher
-from cachec.base.kept import Kept
 from cachec.base.texts import is_text, nearest
 from cachec.errors import UnknownWeight, UsageError, WeightError
 from cachec.model import WeightSpec
@@ -16,7 +16,7 @@ from cachec.weights.manifest import Manifest, renaming_hint
 from cachec.weights.tensor import Tensor
 
 if TYPE_CHECKING:
-    from cachec.weights.nesting import Nesting
+    from cachec.weights.pytree import Nesting
 
 #: Derived layouts that one layout remembers. A program selects, renames and overlays in a handful of ways.
 _REMEMBERED = 16

@@ -13,13 +13,13 @@ from cachec.errors import HandleClosed, UsageError, WeightError
 from cachec.weights.arrays import buffers_of
 from cachec.weights.dtypes import SIZES, size_of
 from cachec.weights.handles import Handles
+from cachec.weights.io.strided_copy import slice_spans
 from cachec.weights.layout import Layout, checked_name
-from cachec.weights.moving.spans import slice_spans
 from cachec.weights.shards import AxisPatterns, Slice, SliceSource, matching_axes
 from cachec.weights.sources import Buffer, MemorySource, Source, Ways
 from cachec.weights.tensor import Tensor
 from cachec.weights.weight import Callers, MadeOfWeights, Weight
-from cachec.weights.wrapping import ComposedSource
+from cachec.weights.wrappers import ComposedSource
 
 #: The axis that is the rank, as PEFT (``peft/tuners/lora/layer.py``) lays out its adapters.
 LORA: Final[AxisPatterns] = {"*lora_A*": 0, "*lora_B*": 1}

@@ -16,11 +16,11 @@ from cachec.weights.manifest import Manifest
 from cachec.weights.sources import FileSource, MemorySource, PlaceholderSource
 from cachec.weights.tensor import checked_tensor
 from cachec.weights.weight import Weight
-from cachec.weights.wrapping import ComposedSource, GuardSource
+from cachec.weights.wrappers import ComposedSource, GuardSource
 
 if TYPE_CHECKING:
     from cachec.recording import Recorder
-    from cachec.weights.moving.copying import Progress
+    from cachec.weights.io.copying import Progress
     from cachec.weights.overlay import Made
     from cachec.weights.shards import AxisPatterns
 
@@ -57,7 +57,7 @@ class WeightSet(Handles):
         One array that hangs in several places is one weight: its names are tied. Raises UsageError as ``from_arrays``
         does, and where the tree is a leaf.
         """
-        from cachec.weights.nesting import taken_apart
+        from cachec.weights.pytree import taken_apart
 
         nesting, leaves = taken_apart(tree)
         places: dict[int, list[str]] = {}
@@ -139,7 +139,7 @@ class WeightSet(Handles):
 
         Raises UnknownWeight, WeightError for another shape or dtype, UsageError as ``from_tree``.
         """
-        from cachec.weights.nesting import named_like
+        from cachec.weights.pytree import named_like
 
         layout = self._layout.nested(named_like(like, self._layout.specs, names))
         return WeightSet(layout, self._source, rank=self._worker, old=self._old, guarded=self._guarded)
@@ -254,7 +254,7 @@ class WeightSet(Handles):
         counts as read, and they come by name: the order of a file is in no key. Raises as ``Weight.read`` does, when
         the weight's turn comes.
         """
-        from cachec.weights.moving.streaming import stream
+        from cachec.weights.io.streaming import stream
 
         return stream(self, read_ahead)
 
@@ -310,7 +310,7 @@ class WeightSet(Handles):
 
         The suffix says in which format. Raises UsageError where none of that suffix can be written.
         """
-        from cachec.weights.moving.writing import save
+        from cachec.weights.io.writing import save
 
         save(self, path, format=format, shard_size=shard_size, metadata=metadata, progress=progress, fsync=fsync)
 
@@ -359,7 +359,7 @@ def open_weights(
 
         place = world(rank, world_size, label_of(source))
     if specs is not None:
-        from cachec.weights.formats.expected import manifest_of
+        from cachec.weights.formats.declared_specs import manifest_of
 
         expected = manifest_of(specs)
     checkpoint = process_checkpoints().open(source, ties=ties, world=place, specs=expected)

@@ -21,7 +21,7 @@ from cachec.base.distributions import Distributions
 from cachec.base.hashing import FileDigests
 from cachec.base.installed import Installed
 from cachec.base.paths import is_below
-from cachec.base.unseen import unseen
+from cachec.base.untraced import unseen
 from cachec.codecs.encoder import encode
 from cachec.errors import Uncacheable, UnstorableResult
 from cachec.key import ambient, libraries, memos, process_state, state

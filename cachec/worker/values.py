@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from cachec.base.hashing import FileDigests, digest_bytes
 from cachec.base.installed import Installed
 from cachec.base.instances import class_attribute
-from cachec.base.unseen import unseen
+from cachec.base.untraced import unseen
 from cachec.key.sharing import memory_of
 from cachec.programs.plugin import Plugin
 from cachec.programs.program import Program

@@ -39,8 +39,8 @@ from cachec.remote import keys
 from cachec.remote.keys import Signer, from_file, keypair, public_key
 from cachec.store.objects import HASHED_BELOW
 from cachec.store.store import Store, references
-from cachec.weights.library.owned import WeightStore
 from cachec.weights.library.revisions import PlacedFile, PlacedTensor, RevisionRecord
+from cachec.weights.library.stored_weights import WeightStore
 from tests.bundle.packing import packed
 from tests.effort import sample
 

@@ -13,7 +13,7 @@ from cachec.base.texts import is_url, number_of, to_type, typed
 from cachec.errors import CachecError, LinkError, UsageError
 from cachec.store.store import Store
 from cachec.weights import WeightSet, open_weights
-from cachec.weights.library.owned import WeightStore
+from cachec.weights.library.stored_weights import WeightStore
 from cachec_mlir.offers import offered
 
 WEIGHTS = WeightSet.from_arrays({"layer.bias": np.ones(3, np.float32)})

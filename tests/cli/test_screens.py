@@ -28,7 +28,7 @@ from cachec.cli.screen import cell_width, cut, print_table, wrapped
 from cachec.events import EventLog
 from cachec.maintain.maintainer import Maintainer
 from cachec.model import Fault, Outcome, Reason
-from cachec.weights.library.owned import WeightStore
+from cachec.weights.library.stored_weights import WeightStore
 from tests.parts import part
 
 from .conftest import Shell

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from cachec.base.bounded_dict import Kept
 from cachec.base.hashing import FileDigests, digest_bytes
-from cachec.base.kept import Kept
 from cachec.key import sources
 from cachec.key.code import syntax
 from cachec.model import Read

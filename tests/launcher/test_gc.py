@@ -10,7 +10,7 @@ import pytest
 
 from cachec.maintain.collect import Collected
 from cachec.maintain.maintainer import Maintainer
-from cachec.maintain.orphans import GRACE_SECONDS, MEMO_SECONDS
+from cachec.maintain.sweep import GRACE_SECONDS, MEMO_SECONDS
 from cachec.model import Fault
 from cachec.store.store import Store
 

@@ -12,14 +12,14 @@ import pytest
 import cachec
 from cachec.base.hashing import digest_bytes
 from cachec.maintain.maintainer import Maintainer
-from cachec.maintain.orphans import GRACE_SECONDS, LONG_SECONDS
-from cachec.maintain.survey import QUARANTINE_SECONDS
+from cachec.maintain.mark import QUARANTINE_SECONDS
+from cachec.maintain.sweep import GRACE_SECONDS, LONG_SECONDS
 from cachec.model import RECORD_VERSION, ArtifactRef, Part
-from cachec.store import recent
+from cachec.store import nearest_keys
 from cachec.store.index import DiskcacheIndex, used_file
 from cachec.store.leases import collecting
 from cachec.store.objects import REFRESH_SECONDS
-from cachec.store.packing import pack
+from cachec.store.row_codec import pack
 from cachec.store.store import Quarantined, references
 from tests.parts import part, quarantined, tool
 
@@ -357,7 +357,7 @@ def test_what_killed_processes_left_goes(yard: Yard) -> None:
 
 def test_weights_without_a_name_go(yard: Yard, weights_file: Path) -> None:
     from cachec.store.store import Store
-    from cachec.weights.library.owned import WeightStore
+    from cachec.weights.library.stored_weights import WeightStore
 
     weights = WeightStore(Store(yard.folder))
     weights.add(cachec.open_weights(weights_file), "base")
@@ -544,7 +544,7 @@ def test_what_a_miss_is_compared_with_does_not_outgrow_the_entries(yard: Yard, m
     assert rows() == 16
     assert known(0) == (KEYS[0],)  # it is known that it was there
     for bound in ("_ROWS", "_SPARE_ROWS"):
-        monkeypatch.setattr(recent, bound, 0)
+        monkeypatch.setattr(nearest_keys, bound, 0)
     yard.maintainer.collect(limit=3 * EACH)
     left = [number for number in range(8) if known(number)]
     assert left == [number for number in range(8) if yard.store.lookup(KEYS[number]) is not None]

@@ -16,7 +16,7 @@ import pytest
 from cachec.errors import ReproducerError
 from cachec.reproduce import archive
 from cachec.reproduce.archive import packed, unpacked
-from cachec.reproduce.loaded import load
+from cachec.reproduce.reader import load
 
 from .conftest import Project
 

@@ -15,8 +15,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import cachec
-from cachec.reproduce.about import About
-from cachec.reproduce.loaded import load
+from cachec.reproduce.metadata import About
+from cachec.reproduce.reader import load
 from cachec.store.store import Store
 from tests.parts import part
 

@@ -19,7 +19,7 @@ from cachec.launcher import direct
 from cachec.maintain.maintainer import Maintainer
 from cachec.model import RECORD_VERSION, Fault
 from cachec.store.index import USED_SECONDS, DiskcacheIndex, used_file
-from cachec.store.packing import pack
+from cachec.store.row_codec import pack
 from cachec.store.store import Store
 from cachec.store.usage import ROW, Usage
 from cachec.store.versions import OLD_SECONDS, old_versions

@@ -14,11 +14,11 @@ import msgspec
 import pytest
 
 from cachec.events import read_log
+from cachec.maintain.eviction_score import uses
 from cachec.maintain.ranking import ranking
-from cachec.maintain.worth import uses
 from cachec.model import Reason
-from cachec.views.gathered import MAX_SPANS, gather
 from cachec.views.page import page
+from cachec.views.report_data import MAX_SPANS, gather
 from tests.maintain.conftest import Yard, key_of
 
 from .conftest import HOSTILE, call

@@ -13,7 +13,7 @@ from cachec.errors import CheckpointError, HandleClosed, LinkError, UnknownWeigh
 from cachec.maintain.maintainer import Maintainer
 from cachec.store.store import Store
 from cachec.weights import WeightSet, from_arrays, open_weights
-from cachec.weights.library.owned import WeightStore
+from cachec.weights.library.stored_weights import WeightStore
 from cachec.weights.overlay import Made
 
 # --- names

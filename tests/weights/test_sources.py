@@ -247,7 +247,7 @@ IMPORTERS = {"torch.from_dlpack": ROADS, "torch.asarray": ROADS, "tvm": ("owned"
 def test_no_importer_writes_through(tmp_path: Path, model: Path, make: Any, kind: str, road: str) -> None:
     """Whatever ignores read-only gets pages of its own: no file, no memory of the user, no other array changes."""
     from cachec.store.store import Store
-    from cachec.weights.library.owned import WeightStore
+    from cachec.weights.library.stored_weights import WeightStore
 
     array = make.ramp(8, 3, start=1)
     path = make.write(tmp_path / "a.safetensors", {"a": array})

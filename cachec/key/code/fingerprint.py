@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from cachec.base.anchors import project_of
-from cachec.base.fills import Unfilled, left_out, meeting
+from cachec.base.cached_properties import Unfilled, left_out, meeting
 from cachec.base.hashing import Hasher, Memory
 from cachec.base.instances import attribute, function_of
 from cachec.errors import CachecError, CapturedWeights, UnkeyableArgument, UnresolvedCode

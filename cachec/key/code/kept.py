@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from cachec.base.fills import left_out, note
-from cachec.base.kept import Kept
+from cachec.base.bounded_dict import Kept
+from cachec.base.cached_properties import left_out, note
 from cachec.key.code.memos import Memo
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from time import monotonic
 from typing import TypeVar
 from urllib.parse import quote
 
-from cachec.base import foreign
+from cachec.base import file_ownership
 from cachec.errors import StoreFault
 from cachec.model import Digest, Fault
 from cachec.remote.engines.base import CHUNK, MAX_ROW, STALL_SECONDS, Blob, bounded
@@ -44,7 +44,7 @@ class SharedFolder:
 
     def get_row(self, name: Digest, until: float) -> bytes | None:
         """See RemoteEngine."""
-        return self._found(lambda: foreign.read_regular(self._place("r", name), MAX_ROW), until)
+        return self._found(lambda: file_ownership.read_regular(self._place("r", name), MAX_ROW), until)
 
     def put_row(self, name: Digest, row: bytes, blobs: Sequence[Blob], until: float, *, replace: bool) -> bool:
         """See RemoteEngine."""
@@ -62,7 +62,7 @@ class SharedFolder:
 
     def get_blob(self, blob: Blob, until: float) -> Iterator[bytes] | None:
         """See RemoteEngine."""
-        fd = self._found(lambda: foreign.open_read(self._place("b", blob.digest)), until)
+        fd = self._found(lambda: file_ownership.open_read(self._place("b", blob.digest)), until)
         return None if fd is None else self._chunks(fd, until)
 
     def _chunks(self, fd: int, until: float) -> Iterator[bytes]:

@@ -127,7 +127,7 @@ def format_to_write(path: str, name: str | None = None) -> Known:
 
 def loaded(known: Known) -> Format:
     """What reads files of a format. Raises PluginError where another package's can't be imported."""
-    from cachec.base.extensions import imported
+    from cachec.base.entry_points import imported
     from cachec.weights.formats.base import Format
 
     reader: Format = imported(f"the format {known.name!r}", known.target, "format", Format)
@@ -136,7 +136,7 @@ def loaded(known: Known) -> Format:
 
 def writer(known: Known) -> WritableFormat:
     """What writes files of a format. Raises UsageError where it can't, PluginError as ``loaded``."""
-    from cachec.base.extensions import imported
+    from cachec.base.entry_points import imported
     from cachec.weights.formats.base import WritableFormat
 
     plugin = imported(f"the format {known.name!r}", known.target, "format", object)

@@ -14,8 +14,8 @@ import msgspec
 
 from cachec.base import fsio
 from cachec.base.audited import tell_read
+from cachec.base.bounded_dict import Kept
 from cachec.base.hashing import digest_bytes
-from cachec.base.kept import Kept
 from cachec.base.lazy import later
 from cachec.base.mounts import TRACKED_FILESYSTEMS, Mounts
 from cachec.base.texts import is_url, said, to_type
@@ -29,10 +29,13 @@ from cachec.weights.sources import FileSource, OpenedFile
 from cachec.weights.tensor import Tensor
 
 if TYPE_CHECKING:
-    from cachec.weights.formats import expected, presharded, values
+    from cachec.weights.formats import declared_specs, presharded, values
     from cachec.weights.formats.presharded import World
 else:  # for weights that are cut up, those that are expected to be some, and those of a file that says them itself
-    expected, presharded = later("cachec.weights.formats.expected"), later("cachec.weights.formats.presharded")
+    declared_specs, presharded = (
+        later("cachec.weights.formats.declared_specs"),
+        later("cachec.weights.formats.presharded"),
+    )
     values = later("cachec.weights.formats.values")
 
 AnyPath = str | os.PathLike[str]
@@ -347,9 +350,9 @@ def _merge(
 
     if world is not None:
         if specs is not None:
-            axes = expected.given_axes(specs, merged, is_untyped, world) | axes
+            axes = declared_specs.given_axes(specs, merged, is_untyped, world) | axes
         merged = presharded.own_tensors(label, merged, axes, world, file_of)
-    return Layout(merged if specs is None else expected.with_specs(label, merged, is_untyped, specs))
+    return Layout(merged if specs is None else declared_specs.with_specs(label, merged, is_untyped, specs))
 
 
 def _together(contents: Sequence[Contents], starts: Sequence[int]) -> dict[str, Tensor]:

@@ -18,7 +18,7 @@ from cachec.errors import CheckpointError, WeightsChanged
 from cachec.weights.formats.base import CheckpointFile
 from cachec.weights.formats.zipped import MEMBERS, members
 from cachec.weights.handles import Handles
-from cachec.weights.moving.copying import Progress
+from cachec.weights.io.copying import Progress
 from cachec.weights.sources import FileSource, OpenedFile
 
 

@@ -20,11 +20,11 @@ from typing import Any
 
 import msgspec
 
-from cachec.base import foreign, fsio
+from cachec.base import file_ownership, fsio
 from cachec.errors import WeightError
 from cachec.model import MALFORMED_JSON
+from cachec.weights.io.copying import Progress
 from cachec.weights.library.identifier import Identifier
-from cachec.weights.moving.copying import Progress
 
 _CHUNK = 1 << 20
 _MAX_STATE = 1 << 16
@@ -218,7 +218,7 @@ def _beginning(identifier: Identifier, fd: int, state: Path) -> tuple[int, str]:
     """How many bytes are here that can be continued, and what the server called their version."""
     have = os.fstat(fd).st_size
     try:
-        kept = msgspec.json.decode(foreign.read_regular(state, _MAX_STATE), type=_State)
+        kept = msgspec.json.decode(file_ownership.read_regular(state, _MAX_STATE), type=_State)
     except (OSError, *MALFORMED_JSON):
         kept = _State("", "")
     fits = have and kept.url == identifier.url and (identifier.size is None or have < identifier.size)

@@ -21,13 +21,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from cachec.base import fsio
-from cachec.base.extensions import imported
+from cachec.base.entry_points import imported
 from cachec.base.hashing import digest_by, digest_bytes
 from cachec.errors import CheckpointError, UsageError, WeightError
+from cachec.weights.io.copying import Progress
 from cachec.weights.library.http_ranges import HttpResolver
 from cachec.weights.library.identifier import Identifier, Resolver
-from cachec.weights.library.owned import Revision, WeightStore
-from cachec.weights.moving.copying import Progress
+from cachec.weights.library.stored_weights import Revision, WeightStore
 from cachec.weights.sets import open_weights
 
 #: The entry-point group under which a package offers a resolver for a scheme.

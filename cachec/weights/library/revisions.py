@@ -23,7 +23,7 @@ from typing import Annotated, NamedTuple, TypeVar
 
 import msgspec
 
-from cachec.base import foreign, fsio
+from cachec.base import file_ownership, fsio
 from cachec.base.hashing import digest_bytes
 from cachec.base.texts import nearest
 from cachec.errors import UsageError, WeightError
@@ -223,7 +223,7 @@ class Revisions:
         with fsio.folder_locked(self.records, exclusive=False):
             leases.take((revision,), strict=True)
             try:
-                if foreign.read_regular(path, _MAX_FILE) == data:
+                if file_ownership.read_regular(path, _MAX_FILE) == data:
                     return revision
             except FileNotFoundError:
                 pass  # the usual case: it is new
@@ -249,7 +249,7 @@ class Revisions:
         for file in fsio.names_in(self.records, _FILE, is_kept=True):
             path, revision = self.records / file, file.removesuffix(_SUFFIX)
             with contextlib.suppress(FileNotFoundError):
-                data = foreign.read_regular(path, _MAX_FILE)
+                data = file_ownership.read_regular(path, _MAX_FILE)
                 digests.update(_named_in(data))
                 if digest_bytes(data) != revision:
                     on_damaged(f"{path}: {_DAMAGED}")
@@ -273,7 +273,7 @@ class Revisions:
                         in_use.append(revision)
                         continue
                     path = self._record_path(revision)
-                    loose.update(_named_in(foreign.read_regular(path, _MAX_FILE)))
+                    loose.update(_named_in(file_ownership.read_regular(path, _MAX_FILE)))
                     os.unlink(path)
                     self._known.pop(revision, None)
                     removed.append(revision)
@@ -311,7 +311,7 @@ def _is_name(text: str) -> bool:
 def _read(path: Path) -> bytes:
     """A file of this folder. Raises WeightError for what is none, FileNotFoundError, NotADirectoryError."""
     try:
-        return foreign.read_regular(path, _MAX_FILE)
+        return file_ownership.read_regular(path, _MAX_FILE)
     except (FileNotFoundError, NotADirectoryError):
         raise
     except OSError as error:

@@ -27,8 +27,8 @@ from cachec.store.store import Store
 from cachec.weights import from_arrays
 from cachec.weights.library.http_ranges import HttpResolver
 from cachec.weights.library.identifier import Identifier
-from cachec.weights.library.owned import WeightStore
 from cachec.weights.library.resolver import Resolvers, fetched, resolve
+from cachec.weights.library.stored_weights import WeightStore
 from tests.weights.server import Site, serving
 
 MIB = 1 << 20
@@ -441,7 +441,7 @@ def test_a_name_of_other_weights(site: Site, weights_file: bytes, store: WeightS
 KILLED = """
 import os, signal, sys
 from cachec.store.store import Store
-from cachec.weights.library.owned import WeightStore
+from cachec.weights.library.stored_weights import WeightStore
 from cachec.weights.library.resolver import Resolvers, resolve
 def die(done, total):
     if done > 1 << 20:
