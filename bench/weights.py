@@ -275,7 +275,7 @@ def _quantizing(folder: Path, scale: float, rounds: int) -> list[Row]:
 
     import cachec
     from cachec.weights import from_arrays
-    from cachec.weights.overlay import Made
+    from cachec.weights.overlay import ComputedWeight
 
     count, each = 200, int(512 * MIB * scale) // 200 // 4
     source = folder / "base.safetensors"
@@ -292,7 +292,7 @@ def _quantizing(folder: Path, scale: float, rounds: int) -> list[Row]:
         def rounded(given: cachec.WeightSet) -> np.ndarray[tuple[int, ...], np.dtype[np.int8]]:
             return (given["layers.7.weight"].read() * 127).astype(np.int8)
 
-        return weights.derive({"layers.7.weight": Made("int8", (each,), rounded)})
+        return weights.derive({"layers.7.weight": ComputedWeight("int8", (each,), rounded)})
 
     warm()
     before, files = _disk(folder / "cache"), _large_files(folder / "cache", each)

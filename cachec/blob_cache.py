@@ -72,7 +72,7 @@ _OF_ENTRY = frozenset(MISS_OF_FAULT)
 _INLINE_MAX = 512
 
 
-class _Look(NamedTuple):
+class _Lookup(NamedTuple):
     """What was found: the bytes and their trace, or why there are none."""
 
     reason: Reason
@@ -82,7 +82,7 @@ class _Look(NamedTuple):
     fault: Fault | None = None
 
 
-class _Missed(NamedTuple):
+class _MissedKey(NamedTuple):
     """A key that this process missed. uncounted: the outcome, where it counts only once the value is there."""
 
     time: float
@@ -115,7 +115,7 @@ class Foreign:
         self._tags = tags
         self._same = same
         self._selective = selective
-        self._missed: dict[Digest, _Missed] = {}
+        self._missed: dict[Digest, _MissedKey] = {}
 
     def get(self, key: str | bytes) -> bytes | None:
         """The bytes that were put under ``key``; None where there are none, or none that can be used.
@@ -133,12 +133,12 @@ class Foreign:
         if self._opened.settings.store_folder is None:
             outcome = self._outcome(Reason.NO_STORE_FOLDER, digest, detail=self._opened.settings.no_store)
             if mode is Mode.REQUIRE and not self._selective:
-                raise self._required(outcome)
+                raise self._required_miss(outcome)
             self._emit(outcome)
             return None
-        look, fetched = self._look(digest), None
+        look, fetched = self._find(digest), None
         if look.reason is Reason.FIRST_RUN and self._remotes is not None and mode in _ASKING:
-            look, fetched = self._fetched(digest, self._remotes)
+            look, fetched = self._fetch(digest, self._remotes)
         if look.trace is not None and mode not in {Mode.REFRESH, Mode.VERIFY}:
             self._count(Reason.HIT, digest, started, saved=look.trace.seconds, remote=fetched)
             return look.data
@@ -146,7 +146,7 @@ class Foreign:
         if look.trace is not None:
             reason = Reason.REFRESH
         elif reason is Reason.FIRST_RUN:
-            reason, detail = self._explained(digest)
+            reason, detail = self._explain_miss(digest)
         if fault is not None:
             self._opened.events.note_fault(fault, detail)
             if fault in _OF_ENTRY and mode in _STORING:
@@ -155,10 +155,10 @@ class Foreign:
         outcome = self._outcome(reason, digest, detail=detail, seconds=taken, fault=fault, remote=fetched)
         is_open = self._selective and reason is Reason.FIRST_RUN
         if mode is Mode.REQUIRE and not is_open:
-            raise self._required(outcome)
+            raise self._required_miss(outcome)
         if len(self._missed) >= _MISSED_MAX:
             self._missed.clear()
-        self._missed[digest] = _Missed(started, outcome if is_open else None)
+        self._missed[digest] = _MissedKey(started, outcome if is_open else None)
         if not is_open:
             self._emit(outcome, told=reason not in _TOLD_WHEN_STORED)
         return None
@@ -185,25 +185,25 @@ class Foreign:
         if self._opened.settings.store_folder is None:
             if mode is Mode.REQUIRE:
                 why = self._opened.settings.no_store
-                raise self._required(self._outcome(Reason.NO_STORE_FOLDER, digest, detail=why))
+                raise self._required_miss(self._outcome(Reason.NO_STORE_FOLDER, digest, detail=why))
             return
         missed = self._missed.pop(digest, None)
         uncounted = None if missed is None else missed.uncounted
         if mode not in _STORING:
             if uncounted is not None and mode is Mode.REQUIRE:
-                raise self._required(uncounted)
+                raise self._required_miss(uncounted)
             if uncounted is not None and mode is not Mode.OFF:
                 self._emit(uncounted, told=False)
             return
         if not 0 < seconds < math.inf:
             seconds = time.perf_counter() - missed.time if missed is not None else 0.0
-        if mode is Mode.VERIFY and (look := self._look(digest)).trace is not None:
+        if mode is Mode.VERIFY and (look := self._find(digest)).trace is not None:
             self._verify(digest, look, bytes(data), seconds)
             return
         parts = self._parts(key, detail)
         words = self._nearest(digest, parts)
         try:
-            with fsio.faults(f"storing a value of {self.name}"), self._locked(digest):
+            with fsio.faults(f"storing a value of {self.name}"), self._lock_entry(digest):
                 trace = self._publish(digest, data, parts, seconds)
         except StoreFault as fault:
             self._opened.events.note_fault(fault.fault, fault.detail)
@@ -232,7 +232,7 @@ class Foreign:
         if self._mode() is not Mode.OFF:
             self._emit(self._outcome(reason, "", detail=detail), told=told)
 
-    def _required(self, outcome: Outcome) -> CacheMissError:
+    def _required_miss(self, outcome: Outcome) -> CacheMissError:
         """What is raised for a miss in mode ``require``; it is counted."""
         words = f"{outcome.reason.value}: {outcome.detail}"
         self._emit(msgspec.structs.replace(outcome, reason=Reason.REQUIRED, detail=words))
@@ -262,7 +262,7 @@ class Foreign:
         stage = Part(PartKind.STAGE, self.name, made, shown(self.version), version=shown(self.version))
         return (stage, *fields, _part("key", text))
 
-    def _explained(self, digest: Digest) -> tuple[Reason, str]:
+    def _explain_miss(self, digest: Digest) -> tuple[Reason, str]:
         """Why there is no entry, as far as a key tells that was made elsewhere."""
         try:
             recent = self._opened.store.recent(self.name)
@@ -288,19 +288,19 @@ class Foreign:
 
     # --- the entry
 
-    def _look(self, digest: Digest) -> _Look:
+    def _find(self, digest: Digest) -> _Lookup:
         """A hit with its bytes, or why it is none. Every byte is hashed: an altered one is never handed out."""
         try:
             with fsio.faults("reading what is stored"):
                 entry = self._opened.store.lookup(digest)
                 if entry is None:
-                    return _Look(Reason.FIRST_RUN)
+                    return _Lookup(Reason.FIRST_RUN)
                 if not entry.traces:
                     raise StoreFault(Fault.ROW_CORRUPT, f"the entry {digest} holds no trace")
-                return _Look(Reason.HIT, self._data(digest, entry.traces[0].value), entry.traces[0])
+                return _Lookup(Reason.HIT, self._data(digest, entry.traces[0].value), entry.traces[0])
         except StoreFault as fault:
             reason = MISS_OF_FAULT.get(fault.fault, Reason.STORE_UNAVAILABLE)
-            return _Look(reason, detail=fault.detail, fault=fault.fault)
+            return _Lookup(reason, detail=fault.detail, fault=fault.fault)
 
     def _data(self, digest: Digest, value: Node) -> bytes:
         match value:
@@ -315,15 +315,15 @@ class Foreign:
             raise StoreFault(Fault.ROW_FOREIGN, f"the entry {digest} holds bytes that were put under another key")
         return data
 
-    def _fetched(self, digest: Digest, remotes: Remotes) -> tuple[_Look, Fetched | None]:
+    def _fetch(self, digest: Digest, remotes: Remotes) -> tuple[_Lookup, Fetched | None]:
         """What is found once the remotes were asked; what one of them has is in the store from now on."""
         fetched = None
-        with self._locked(digest):
-            look = self._look(digest)
+        with self._lock_entry(digest):
+            look = self._find(digest)
             if look.reason is Reason.FIRST_RUN:
                 fetched = remotes.fetch(digest, lambda _place: None, self.name).fetched
                 if fetched is not None and fetched.hit:
-                    look = self._look(digest)
+                    look = self._find(digest)
         return look, fetched
 
     def _publish(self, digest: Digest, data: bytes | memoryview, parts: tuple[Part, ...], seconds: float) -> Trace:
@@ -335,7 +335,7 @@ class Foreign:
         # Leased until the row is there, and no longer: bytes are handed out, so nobody needs the file.
         objects = self._opened.store.objects.leasing()
         try:
-            stored = _stored(data, objects)
+            stored = _store_bytes(data, objects)
             content = stored.artifacts[0].digest if isinstance(stored, Leaf) else digest_bytes(data)
             value = Record("", ("data", "seal"), (stored, Inline("str", _seal(digest, content))))
             described = objects.add_bytes(msgspec.json.encode(KeyDescription(parts)))
@@ -349,14 +349,14 @@ class Foreign:
     def _take_away(self, digest: Digest) -> None:
         """Put a damaged entry out of reach, unless another has replaced it meanwhile."""
         try:
-            with self._locked(digest):
-                look = self._look(digest)
+            with self._lock_entry(digest):
+                look = self._find(digest)
                 if look.fault in _OF_ENTRY:
                     self._opened.store.quarantine(digest, look.detail)
         except StoreFault as fault:
             self._opened.events.note_fault(fault.fault, fault.detail)
 
-    def _verify(self, digest: Digest, look: _Look, data: bytes, seconds: float) -> None:
+    def _verify(self, digest: Digest, look: _Lookup, data: bytes, seconds: float) -> None:
         """Hold what was made anew against what is stored, which stays unless it differs."""
         if self._same(data, look.data):
             self._emit(self._outcome(Reason.VERIFIED, digest, seconds=seconds))
@@ -369,7 +369,7 @@ class Foreign:
         self._emit(self._outcome(Reason.VERIFY_DIFFERS, digest, detail=words, seconds=seconds))
 
     @contextmanager
-    def _locked(self, digest: Digest) -> Iterator[None]:
+    def _lock_entry(self, digest: Digest) -> Iterator[None]:
         """Keep others from writing the entry meanwhile. Who waits too long goes on without: rows change whole."""
         lock = self._opened.store.lock(digest)
         if not lock.acquire(self._opened.settings.lock_timeout):
@@ -445,7 +445,7 @@ def _seal(digest: Digest, content: Digest) -> Digest:
     return hasher.digest()
 
 
-def _stored(data: bytes | memoryview, objects: ArtifactSink) -> Inline | Leaf:
+def _store_bytes(data: bytes | memoryview, objects: ArtifactSink) -> Inline | Leaf:
     if memoryview(data).nbytes <= _INLINE_MAX:
         return Inline("bytes", data.hex())
     return Leaf("bytes", (objects.add_bytes(data),))

@@ -262,9 +262,9 @@ class Cache:
         local, remotes = WeightStore(self.store), self._opened.remotes
         if remotes is None or local.find(name) is not None:
             return local.open(name)
-        from cachec.remote.streaming import streamed
+        from cachec.remote.streaming import stream_weights
 
-        found = streamed(remotes, name)
+        found = stream_weights(remotes, name)
         if found is None:
             asked = ", ".join(remote.address.shown for remote in remotes.all if remote.address.is_read)
             raise WeightError(f"no weights are named {name!r}, neither here nor at {asked or 'a remote that is read'}")

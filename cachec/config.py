@@ -274,10 +274,10 @@ def load(
     Raises ConfigError for an unknown key or a bad value, naming where it was written and what is accepted.
     """
     with unseen():  # which settings are in force is no input of a stage that is given a cache
-        return _loaded(overrides, os.environ if environ is None else environ, cwd)
+        return _load(overrides, os.environ if environ is None else environ, cwd)
 
 
-def _loaded(
+def _load(
     overrides: Mapping[str, object] | None, environ: Mapping[str, str], cwd: str | os.PathLike[str] | None
 ) -> Settings:
     folder = _working_folder() if cwd is None else os.path.abspath(cwd)

@@ -39,13 +39,13 @@ class OpenedCache:
             folder or _NOWHERE, settings.namespace, fsync=settings.fsync, on_fault=self.events.note_fault, known=known
         )
         self.store.refuse_foreign(settings.shared)
-        self.store.keep_bound(_bound(settings.max_size, self.events.note_fault), settings.max_size)
+        self.store.keep_bound(_size_limiter(settings.max_size, self.events.note_fault), settings.max_size)
         self.remotes = self._remotes() if settings.remote and folder is not None else None
 
     def _remotes(self) -> Remotes:
         from cachec.remote.chain import Remotes
 
-        helped = _helped if self.settings.server == "auto" else None
+        helped = _with_helper if self.settings.server == "auto" else None
         return Remotes(self.settings.remote, self.store, self.events.note_fault, on_offer=helped)
 
     def close(self) -> None:
@@ -79,13 +79,13 @@ def _exporter() -> Callable[[Outcome], None]:
     return exporter()
 
 
-def _helped(remotes: Remotes) -> None:
+def _with_helper(remotes: Remotes) -> None:
     from cachec.remote.helper import start  # after a miss only
 
     start(remotes)
 
 
-def _bound(max_size: int, on_fault: Callable[[Fault, str], None]) -> Callable[[Store, Usage | None], None]:
+def _size_limiter(max_size: int, on_fault: Callable[[Fault, str], None]) -> Callable[[Store, Usage | None], None]:
     """What a publication calls, so that the store stays within its size. It holds no store: that would be a cycle."""
 
     def keep(store: Store, usage: Usage | None) -> None:

@@ -195,7 +195,7 @@ def test_what_the_keys_were_made_of_is_compared_and_searched(cache):
 def test_what_another_process_stores_meanwhile_is_not_gone(cache, monkeypatch):
     """Lookups hold no lock: it may be stored between the look and the question why it was not there."""
     other = cachec.Cache(cache.dir, log="off").foreign("toy")
-    look = Foreign._look
+    look = Foreign._find
 
     def late(self, digest):
         found = look(self, digest)

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Kept(Generic[T]):
+class BoundedDict(Generic[T]):
     """A table of at most ``limit`` values that drops the oldest."""
 
     def __init__(self, limit: int) -> None:

@@ -17,7 +17,7 @@ Without = Mapping[int, frozenset[str]]
 NOTHING: Without = MappingProxyType({})
 
 
-class Unfilled(msgspec.Struct, frozen=True):
+class UnfilledProperties(msgspec.Struct, frozen=True):
     """An instance, and its cached properties that held nothing when it was looked at."""
 
     value: object
@@ -28,21 +28,21 @@ class Unfilled(msgspec.Struct, frozen=True):
         return self.names & getattr(self.value, "__dict__", {}).keys()
 
 
-class Met:
+class EncounteredProperties:
     """What a key met on the way. without: what is to be left out of it."""
 
     def __init__(self, without: Without) -> None:
         self.without = without
-        self.unfilled: list[Unfilled] = []
+        self.unfilled: list[UnfilledProperties] = []
 
 
-_met: ContextVar[Met | None] = ContextVar("cachec_fills", default=None)
+_met: ContextVar[EncounteredProperties | None] = ContextVar("cachec_fills", default=None)
 
 
 @contextmanager
-def meeting(without: Without | None = None) -> Iterator[Met]:
+def meeting(without: Without | None = None) -> Iterator[EncounteredProperties]:
     """Collect what is met inside. without: None for what the surrounding block leaves out."""
-    met = Met(left_out() if without is None else without)
+    met = EncounteredProperties(excluded_properties() if without is None else without)
     token = _met.set(met)
     try:
         yield met
@@ -50,20 +50,20 @@ def meeting(without: Without | None = None) -> Iterator[Met]:
         _met.reset(token)
 
 
-def left_out() -> Without:
+def excluded_properties() -> Without:
     """What the surrounding block leaves out."""
     met = _met.get()
     return NOTHING if met is None else met.without
 
 
-def note(unfilled: Iterable[Unfilled]) -> None:
+def note(unfilled: Iterable[UnfilledProperties]) -> None:
     """Let the surrounding block have met these."""
     met = _met.get()
     if met is not None:
         met.unfilled += unfilled
 
 
-def filled(unfilled: list[Unfilled]) -> Without:
+def filled(unfilled: list[UnfilledProperties]) -> Without:
     """What has been filled since, by instance."""
     found: dict[int, frozenset[str]] = {}
     for each in unfilled:
@@ -75,16 +75,16 @@ def filled(unfilled: list[Unfilled]) -> Without:
 def counting(value: object, attributes: dict[str, Any]) -> dict[str, Any]:
     """The attributes of an instance that count: all but those that the surrounding block leaves out."""
     met = _met.get()
-    names = _cached(type(value)) if met is not None else None
+    names = _cached_property_names(type(value)) if met is not None else None
     if not met or not names:
         return attributes
     if unfilled := names - attributes.keys():
-        met.unfilled.append(Unfilled(value, unfilled))
+        met.unfilled.append(UnfilledProperties(value, unfilled))
     without = met.without.get(id(value), ())
     return {name: held for name, held in attributes.items() if name not in without} if without else attributes
 
 
-def _cached(cls: type) -> frozenset[str]:
+def _cached_property_names(cls: type) -> frozenset[str]:
     """The names under which instances of a class keep what their cached properties gave."""
     seen: set[str] = set()
     found: set[str] = set()

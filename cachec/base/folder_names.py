@@ -31,7 +31,7 @@ _MASK = IN_CREATE | IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO | IN_ATTRIB | IN_DEL
 _MOST = 1024
 
 
-class Standing:
+class FolderWatcher:
     """Follows folders. Safe among threads; a forked child begins anew."""
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class Standing:
 
     def token(self) -> object | None:
         """The same object as long as nothing happened to any followed folder; None where that can't be told."""
-        with self._locked():
+        with self._process_lock():
             if self._queue is None:
                 return None
             try:
@@ -60,7 +60,7 @@ class Standing:
 
     def begin(self) -> object | None:
         """The token as ``token`` gives it, of the folders that are followed from here on too."""
-        with self._locked():
+        with self._process_lock():
             if self._queue is None:
                 try:
                     self._queue = Inotify()
@@ -72,7 +72,7 @@ class Standing:
 
     def follow(self, folder: str) -> bool:
         """Have what happens in a folder told from now on; whether it is. To be called before its names are read."""
-        with self._locked():
+        with self._process_lock():
             if self._queue is None or len(self._watches) >= _MOST:
                 return False
             try:
@@ -86,7 +86,7 @@ class Standing:
             self._queue.close()
         self._queue, self._watches, self._token = None, set(), None
 
-    def _locked(self) -> threading.Lock:
+    def _process_lock(self) -> threading.Lock:
         if self._pid != os.getpid():  # a forked child: the lock may have been held by a thread that is not here
             self._lock, self._pid = threading.Lock(), os.getpid()
             self._end()
@@ -94,6 +94,6 @@ class Standing:
 
 
 @lru_cache(maxsize=1)
-def standing() -> Standing:
+def folder_watcher() -> FolderWatcher:
     """The one of this process: the kernel gives a user few queues."""
-    return Standing()
+    return FolderWatcher()

@@ -191,7 +191,7 @@ def map_private(fd: int, offset: int, nbytes: int) -> memoryview:
     return memoryview(mapped)[offset - base :]
 
 
-def settled(state: Identity, now: float | None = None) -> bool:
+def is_settled(state: Identity, now: float | None = None) -> bool:
     """Whether a later write to the file would show in its identity: its last change is over two seconds old."""
     now = time.time() if now is None else now
     return now - state.ctime_ns / 1e9 > SETTLE_SECONDS

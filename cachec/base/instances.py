@@ -97,7 +97,7 @@ def state(value: object) -> dict[str, Any]:
     }
 
 
-def counted(value: object) -> dict[str, Any]:
+def counted_attributes(value: object) -> dict[str, Any]:
     """The attributes by which an instance counts in a key: as ``state``, with what cached properties hold. Nobody can
     tell without running them whether they would give that.
     """

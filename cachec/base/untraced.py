@@ -35,11 +35,11 @@ def is_unseen() -> bool:
 
 def unseen() -> AbstractContextManager[None]:
     """What this thread looks up in the body is not recorded. Costs nothing where no stage is traced: each hit asks."""
-    return _hidden() if _WORKER in sys.modules else _NOTHING
+    return _hide_lookups() if _WORKER in sys.modules else _NOTHING
 
 
 @contextlib.contextmanager
-def _hidden() -> Iterator[None]:
+def _hide_lookups() -> Iterator[None]:
     token = _depth.set(_depth.get() + 1)
     is_outermost = _depth.get() == 1
     if is_outermost:

@@ -13,7 +13,7 @@ import click
 
 from cachec import config
 from cachec.base import file_ownership, fsio, xdg
-from cachec.cli.session import Session, clean, json_option, pass_session, print_wrapped, told_as_json, wants_json
+from cachec.cli.session import Session, clean, json_option, pass_session, print_as_json, print_wrapped, wants_json
 from cachec.errors import ConfigError
 
 _NAME = "cachec.toml"
@@ -147,7 +147,7 @@ def command(session: Session, yes: bool) -> None:
     is_written = bool(diff) and (yes or _is_agreed())
     if is_written:
         _write(path, new)
-    if told_as_json({"path": str(path), "found": names, "diff": diff, "written": is_written}):
+    if print_as_json({"path": str(path), "found": names, "diff": diff, "written": is_written}):
         return
     if is_written:
         print_wrapped(f"wrote {path}", indent=0)

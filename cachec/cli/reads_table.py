@@ -12,7 +12,7 @@ import click
 
 from cachec import report
 from cachec.base.texts import number_of
-from cachec.cli.session import Session, clean, print_table, print_wrapped, told_as_json
+from cachec.cli.session import Session, clean, print_as_json, print_table, print_wrapped
 from cachec.model import Entry, Read, Trace
 from cachec.stage.look import describe_change
 from cachec.verify.reads import ReadChecker, place_of, result_of
@@ -23,7 +23,7 @@ _SHOWN_READS = 20
 _SHOWN_CHANGES = 10
 
 
-class _Shown(NamedTuple):
+class _DisplayedRead(NamedTuple):
     """A read with its place and result. holds: whether it is the same now; None where that is not known."""
 
     read: Read
@@ -38,7 +38,7 @@ def show_reads(session: Session, entry: Entry, *, every: bool, check: bool) -> N
     base = session.settings.base_dir
     base_dir = None if base is None else os.fspath(base).rstrip("/") or None
     checker = ReadChecker(session.store, entry, base_dir, os.environ) if check else None
-    runs = [(trace, _shown(trace, checker)) for trace in entry.traces]
+    runs = [(trace, _displayed_reads(trace, checker)) for trace in entry.traces]
     document = {
         "kind": "reads",
         "key": entry.key,
@@ -60,7 +60,7 @@ def show_reads(session: Session, entry: Entry, *, every: bool, check: bool) -> N
             for trace, reads in runs
         ],
     }
-    if told_as_json(document):
+    if print_as_json(document):
         return
     click.echo(f"key     {entry.key}\nstage   {clean(entry.stage)}")
     if checker is not None:
@@ -70,25 +70,25 @@ def show_reads(session: Session, entry: Entry, *, every: bool, check: bool) -> N
         _print_run(number, trace, reads, every=every, check=check)
 
 
-def _shown(trace: Trace, checker: ReadChecker | None) -> list[_Shown]:
+def _displayed_reads(trace: Trace, checker: ReadChecker | None) -> list[_DisplayedRead]:
     shown = [
-        _Shown(read, *place_of(read), result_of(read), None if checker is None else checker.holds(read))
+        _DisplayedRead(read, *place_of(read), result_of(read), None if checker is None else checker.holds(read))
         for read in trace.reads
     ]
     return sorted(shown, key=lambda each: (each.folder, each.name, each.result))
 
 
-def _hold(reads: Sequence[_Shown]) -> bool | None:
+def _hold(reads: Sequence[_DisplayedRead]) -> bool | None:
     found = {each.holds for each in reads}
     return False if False in found else None if None in found else True
 
 
-def _print_run(number: int, trace: Trace, reads: Sequence[_Shown], *, every: bool, check: bool) -> None:
+def _print_run(number: int, trace: Trace, reads: Sequence[_DisplayedRead], *, every: bool, check: bool) -> None:
     times = f"{report.age(trace.created, time.time())}, took {report.period(trace.seconds)}"
     print_wrapped(f"run {number}: {times}, {number_of(len(reads), 'lookup')}{_results(reads, ': ')}", indent=0)
     if check:
         _print_check(reads, every=every)
-    folders: dict[str, list[_Shown]] = {}
+    folders: dict[str, list[_DisplayedRead]] = {}
     for each in reads:
         folders.setdefault(each.folder, []).append(each)
     listed = set(folders)
@@ -109,18 +109,18 @@ def _print_run(number: int, trace: Trace, reads: Sequence[_Shown], *, every: boo
         click.echo("each name: --full")
 
 
-def _words(shown: _Shown) -> str:
+def _words(shown: _DisplayedRead) -> str:
     fields = f" ({shown.read.name})" if shown.read.kind == "status" else ""
     return f"{shown.result}{fields}{', changed' if shown.holds is False else ''}"
 
 
-def _results(reads: Sequence[_Shown], before: str = "") -> str:
+def _results(reads: Sequence[_DisplayedRead], before: str = "") -> str:
     counts = Counter(each.result for each in reads)
     words = ", ".join(f"{count:,} {result}" for result, count in counts.most_common())
     return f"{before}{words}" if words else ""
 
 
-def _print_check(reads: Sequence[_Shown], *, every: bool) -> None:
+def _print_check(reads: Sequence[_DisplayedRead], *, every: bool) -> None:
     changed = [each.read for each in reads if each.holds is False]
     unknown = sum(each.holds is None for each in reads)
     limits = f"; {number_of(unknown, 'lookup')} can be checked by a call alone" if unknown else ""

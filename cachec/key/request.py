@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cachec.base import cached_properties, fsio
-from cachec.base.bounded_dict import Kept
+from cachec.base.bounded_dict import BoundedDict
 from cachec.base.distributions import Distributions
 from cachec.base.hashing import FileDigests, digest_bytes, frame
 from cachec.base.lazy import later
@@ -162,8 +162,8 @@ class Requests:
         self._plugins = plugins
         self._arguments = ArgumentKeys(digests, code, plugins)
         # By options: a method is another stage object each time that it is taken from its instance.
-        self._last: Kept[tuple[StageOptions, _Parts]] = Kept(_KEPT)
-        self._told: Kept[_ToldCode] = Kept(_TOLD)
+        self._last: BoundedDict[tuple[StageOptions, _Parts]] = BoundedDict(_KEPT)
+        self._told: BoundedDict[_ToldCode] = BoundedDict(_TOLD)
         self._kept = KeptResults(code.of_value)
 
     @cached_property

@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from cachec.base.bounded_dict import Kept
+from cachec.base.bounded_dict import BoundedDict
 from cachec.base.hashing import EMPTY, FileDigests, Hasher, Memory, digest_bytes
 from cachec.key import bindings, scripts
 from cachec.key.code import syntax
@@ -158,7 +158,7 @@ def words(text: str) -> list[str]:
 
 
 #: Tables by the digest of their text.
-_TABLES: Kept[Table] = Kept(1024)
+_TABLES: BoundedDict[Table] = BoundedDict(1024)
 
 
 def digest(text: bytes, names: Collection[str] | None) -> Digest:

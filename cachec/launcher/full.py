@@ -28,7 +28,7 @@ from cachec.programs.artifact import File
 from cachec.stage.engine import Answer
 
 if TYPE_CHECKING:
-    from cachec.reproduce.recipe import LineCalled
+    from cachec.reproduce.recipe import CommandCall
 
 #: What a shell returns where a command is not there, or can't be started.
 _NOT_FOUND, _NOT_STARTED = 127, 126
@@ -165,7 +165,7 @@ def _through_engine(
         made.append(run_command(opened, command, line, source, descriptors))
         return made[-1]
 
-    def told() -> LineCalled:
+    def told() -> CommandCall:
         from cachec.launcher.recipe import called  # on a miss only
 
         return called(opened, command, args)

@@ -29,7 +29,7 @@ from cachec.stage.engine import Engine
 
 if TYPE_CHECKING:
     from cachec.commands.process import Ended
-    from cachec.reproduce.recipe import LineCalled
+    from cachec.reproduce.recipe import CommandCall
 
 #: What one run of a command's stage takes; none of it is an argument in a key, which ``CommandRequests`` makes.
 _PARAMETERS = ("command", "stripped", "stdin")
@@ -78,7 +78,7 @@ class CommandStage:
     lock_timeout = None
 
     def __init__(
-        self, command: Command, body: Callable[..., Any], told: Callable[[], LineCalled] | None = None
+        self, command: Command, body: Callable[..., Any], told: Callable[[], CommandCall] | None = None
     ) -> None:
         """told: says how it is run again; None for one that is not to be stored."""
         self._told = told
@@ -87,7 +87,7 @@ class CommandStage:
         self.__wrapped__ = body
 
     @property
-    def called(self) -> LineCalled | None:
+    def called(self) -> CommandCall | None:
         """How it was called, for its recipe."""
         return None if self._told is None else self._told()
 

@@ -12,14 +12,14 @@ import msgspec
 from cachec.codecs.files import tree_of
 from cachec.errors import StoreFault
 from cachec.events import read_log
-from cachec.maintain.catalogue import Catalogue, Damaged, Item
+from cachec.maintain.catalogue import Catalogue, DamagedRow, Item
 from cachec.maintain.eviction_score import Levels, UseCount, uses, worth
-from cachec.maintain.pins import Pinned
+from cachec.maintain.pins import PinTable
 from cachec.model import RECORD_VERSION, Digest, Fault, Leaf, Node, Record, Sequence, artifacts
-from cachec.store.leases import Held
+from cachec.store.leases import LeasedArtifacts
 from cachec.store.row_codec import state, unpack
-from cachec.store.store import Quarantined, Store
-from cachec.store.usage import occupied
+from cachec.store.store import QuarantinedRow, Store
+from cachec.store.usage import disk_bytes
 
 #: Seconds that an entry which was put away stays, to be looked at.
 QUARANTINE_SECONDS = 7 * 86400.0
@@ -51,7 +51,7 @@ class Candidate(msgspec.Struct):
         """By which entries are evicted, the smallest first."""
         return self.worth, self.last, self.name
 
-    def in_use(self, held: Held) -> bool:
+    def in_use(self, held: LeasedArtifacts) -> bool:
         """Whether a living process was handed one of its results."""
         return any(tree in held for tree in self.trees) or any(
             all(digest in held for digest in group) for group in self.groups
@@ -83,7 +83,7 @@ class Survey(msgspec.Struct):
     old_versions: dict[int, int] = {}
     others: set[str] = set()
     others_need: set[Digest] = set()
-    pinned: Pinned = msgspec.field(default_factory=lambda: Pinned(()))
+    pinned: PinTable = msgspec.field(default_factory=lambda: PinTable(()))
     levels: Levels = msgspec.field(default_factory=lambda: Levels(version=RECORD_VERSION))
 
     @property
@@ -102,7 +102,7 @@ class Survey(msgspec.Struct):
 
 def survey(
     store: Store,
-    pinned: Pinned,
+    pinned: PinTable,
     on_fault: Callable[[Fault, str], None],
     now: float,
     owned: Collection[Digest],
@@ -112,21 +112,21 @@ def survey(
 
     Files first: an artifact that comes later is not in ``objects``, and nobody removes what is not there.
     """
-    objects = {ref.digest: (occupied(ref.size), mtime) for ref, mtime in store.objects.iterate()}
+    objects = {ref.digest: (disk_bytes(ref.size), mtime) for ref, mtime in store.objects.iterate()}
     snapshot = Survey(objects, owned=owned, pinned=pinned, levels=levels_of(store))
     snapshot.counts.update(owned)
     used = uses(read_log(store.folder))
     names = {digest: digest for digest in objects}  # one str a digest, however many entries name it
     for item in Catalogue(store, on_fault).items(every=True):
-        if isinstance(item, Damaged):
+        if isinstance(item, DamagedRow):
             snapshot.broken.append((item.name, b"" if item.row is None else state(item.row)))
             continue
         sizes = item.sizes()
         kept = candidate(item, sizes, used, snapshot.levels, now, names, on_fault)
         for digest, size in sizes.items():  # a damaged file may be of any: nothing is evicted for that
             found = objects.get(digest)
-            if found is not None and occupied(size) < found[0]:
-                objects[digest] = (occupied(size), found[1])
+            if found is not None and disk_bytes(size) < found[0]:
+                objects[digest] = (disk_bytes(size), found[1])
         snapshot.entries.append(kept)
         if item.terms is not None:
             snapshot.facts.add(item.terms.summary.facts)
@@ -145,7 +145,7 @@ def survey(
         if _is_old(name, row, now):
             snapshot.put_away.append(name)
         elif row is not None:
-            snapshot.counts.update(_named_in(unpack(row, Quarantined, name).row))
+            snapshot.counts.update(_named_in(unpack(row, QuarantinedRow, name).row))
     for name, row in store.index.rows("condemned:"):
         snapshot.condemned[name] = frozenset() if row is None else frozenset(_named_in(row))
     return snapshot
@@ -175,9 +175,11 @@ def candidate(
     entry, created = item.entry, item.created
     use = used.get(entry.key) or UseCount(1, created)
     last = min(max(use.last, created), now)
-    groups = tuple(group for trace in entry.traces if (group := tuple(_interned(names, artifacts_of(trace.value)))))
+    groups = tuple(
+        group for trace in entry.traces if (group := tuple(_intern_digests(names, artifacts_of(trace.value))))
+    )
     # The size is that of its own results, not of what it shares: it must not depend on which entries are still there.
-    size = sum(occupied(sizes[digest]) for digest in frozenset[Digest]().union(*groups))
+    size = sum(disk_bytes(sizes[digest]) for digest in frozenset[Digest]().union(*groups))
     seconds = max((trace.seconds for trace in entry.traces), default=0.0)
     needs = {*sizes, *(() if item.terms is None else item.terms.summary.kept)}
     try:
@@ -189,7 +191,7 @@ def candidate(
         name=item.name,
         state=item.state,
         tags=entry.tags,
-        needs=tuple(_interned(names, needs)),
+        needs=tuple(_intern_digests(names, needs)),
         groups=groups,
         trees=trees,
         size=size,
@@ -224,7 +226,7 @@ def _is_old(name: str, row: bytes | None, now: float) -> bool:
     if row is None:
         return True
     try:
-        return now - unpack(row, Quarantined, name).time > QUARANTINE_SECONDS
+        return now - unpack(row, QuarantinedRow, name).time > QUARANTINE_SECONDS
     except StoreFault:
         return True
 
@@ -234,7 +236,7 @@ def _named_in(row: bytes) -> list[Digest]:
     return [match.decode() for match in _DIGEST.findall(row)]
 
 
-def _interned(names: dict[Digest, Digest], digests: set[Digest] | Iterator[Digest]) -> Iterator[Digest]:
+def _intern_digests(names: dict[Digest, Digest], digests: set[Digest] | Iterator[Digest]) -> Iterator[Digest]:
     return (names.setdefault(digest, digest) for digest in digests)
 
 

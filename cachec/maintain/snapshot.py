@@ -72,10 +72,10 @@ class Surroundings:
         return digests
 
 
-class _Named(msgspec.Struct, gc=False):
+class _NamedValue(msgspec.Struct, gc=False):
     name: str
 
 
 def names_in(manifest: bytes) -> tuple[str, ...]:
     """The weights that a stored manifest names. Raises one of ``MALFORMED_JSON`` where it is none."""
-    return tuple(each.name for each in msgspec.json.decode(manifest, type=list[_Named]))
+    return tuple(each.name for each in msgspec.json.decode(manifest, type=list[_NamedValue]))

@@ -30,7 +30,7 @@ _SOURCES = frozenset({"file", "source"})
 _SHOWN, _LOOKED_AT = 3, 5000
 
 
-class Unmatched(NamedTuple):
+class UnmatchedOption(NamedTuple):
     """What no entry has. option, given: as on the command line. near: what entries have instead."""
 
     option: str
@@ -47,7 +47,7 @@ class Unmatched(NamedTuple):
         return {"option": self.option, "given": self.given, "near": list(self.near)}
 
 
-def unmatched(selector: Selector, items: Iterable[Item], around: Surroundings, now: float) -> list[Unmatched]:
+def unmatched(selector: Selector, items: Iterable[Item], around: Surroundings, now: float) -> list[UnmatchedOption]:
     """Everything that is named and that no entry has, be there others that have all the rest."""
     asked = {
         (field, name): matcher(msgspec.convert({field: [name]}, Selector), around, now)
@@ -60,7 +60,7 @@ def unmatched(selector: Selector, items: Iterable[Item], around: Surroundings, n
         left = {named: fits for named, fits in left.items() if not fits(item)}
         for field, names in known.items():
             names.update(_names(field, item, around))
-    return [Unmatched(_OPTIONS[field], name, _near(name, known[field])) for field, name in left]
+    return [UnmatchedOption(_OPTIONS[field], name, _near(name, known[field])) for field, name in left]
 
 
 def _names(field: str, item: Item, around: Surroundings) -> Iterator[str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from cachec.base import file_ownership, fsio
 from cachec.errors import StoreFault, WeightError
 from cachec.model import Digest, Fault
-from cachec.store.leases import Held
+from cachec.store.leases import LeasedArtifacts
 from cachec.store.locks import Locks
 from cachec.store.objects import REFRESH_SECONDS, SHARD
 from cachec.store.store import Store
@@ -55,7 +55,7 @@ class Sweep:
     """
 
     def __init__(
-        self, store: Store, held: Held, now: float, on_fault: Callable[[Fault, str], None], *, dry_run: bool
+        self, store: Store, held: LeasedArtifacts, now: float, on_fault: Callable[[Fault, str], None], *, dry_run: bool
     ) -> None:
         self._store = store
         self._held = held
@@ -90,30 +90,30 @@ class Sweep:
 
     def staging(self) -> None:
         """What killed processes left in ``tmp``."""
-        for path in _listed(self._store.folder / "tmp", _OWN):
+        for path in _list_files(self._store.folder / "tmp", _OWN):
             if self._is_old(path, GRACE_SECONDS) and not _is_alive(int(path.name.split("-")[1])):
                 self._try("unfinished files", partial(discard, path))
 
     def databases(self) -> None:
         """Databases that were found corrupt and moved aside, and folders of a repair that was killed."""
         folder = Path(os.path.realpath(self._store.folder))
-        for path in (*_listed(folder / "index", _MOVED), *_listed(folder, _REPAIR)):
+        for path in (*_list_files(folder / "index", _MOVED), *_list_files(folder, _REPAIR)):
             if self._is_old(path, LONG_SECONDS):
                 self._try("damaged databases", partial(discard, path))
 
     def locks(self) -> None:
         """Lock files of killed processes."""
         locks = self._store.locks
-        for folder in _listed(locks.folder, SHARD):
-            for path in _listed(folder, _DIGEST):
+        for folder in _list_files(locks.folder, SHARD):
+            for path in _list_files(folder, _DIGEST):
                 if self._is_old(path, GRACE_SECONDS):
                     self._try("lock files", partial(_unlock, locks, path.name))
 
     def memos(self, entries: Collection[str]) -> None:
         """Memos of command lines whose entry is gone, and old ones. Without one a hit takes the whole road once."""
         here = b"\0" + os.fsencode(self._store.folder) + b"\0"
-        for folder in _listed(self._store.folder / "direct", SHARD):
-            for path in _listed(folder, _DIGEST):
+        for folder in _list_files(self._store.folder / "direct", SHARD):
+            for path in _list_files(folder, _DIGEST):
                 if not self._is_old(path, GRACE_SECONDS):
                     continue
                 if self._is_old(path, MEMO_SECONDS) or _lacks_entry(path, here, entries):
@@ -121,7 +121,7 @@ class Sweep:
 
     def downloads(self) -> None:
         """What has arrived of weights that nobody fetches any more."""
-        for folder in _listed(self._store.folder / "weights" / "fetched", _FETCHED):
+        for folder in _list_files(self._store.folder / "weights" / "fetched", _FETCHED):
             part = folder / "part"
             if self._is_old(part if part.exists() else folder, LONG_SECONDS) and fsio.is_abandoned(part):
                 self._try("unfinished downloads", partial(discard, folder))
@@ -167,7 +167,7 @@ class Sweep:
         return self._now - newest > seconds
 
 
-def _listed(folder: Path, form: str | re.Pattern[str]) -> Iterator[Path]:
+def _list_files(folder: Path, form: str | re.Pattern[str]) -> Iterator[Path]:
     return (folder / name for name in fsio.names_in(folder, form))
 
 

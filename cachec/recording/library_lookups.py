@@ -14,7 +14,7 @@ from importlib import util
 from types import CodeType, FrameType
 
 from cachec.base.fsio import identity_if_there
-from cachec.base.paths import allowed, entries, links_on, resolved
+from cachec.base.paths import access_letters, entries, links_on, resolve_path
 from cachec.recording.frames import takes_either
 from cachec.recording.observations import Observed, is_absolute, is_unrepeatable
 
@@ -167,7 +167,7 @@ def read_from(observed: Observed, path: object) -> None:
     place = observed.given(path)
     if place is None or is_unrepeatable(place) or observed.counted(place) is None:
         return
-    if place not in observed.opened and resolved(place) not in {resolved(each) for each in observed.opened}:
+    if place not in observed.opened and resolve_path(place) not in {resolve_path(each) for each in observed.opened}:
         observed.volatile = observed.volatile or f"{place} was read from a descriptor that was opened before the run"
 
 
@@ -224,7 +224,7 @@ def allowed_asked(observed: Observed, path: object) -> None:
     place_asked(observed, path)
     place = observed.given(path)
     if place is not None and (not observed.own(place) or place in observed.rewritten):
-        found = allowed(place)
+        found = access_letters(place)
         if observed.allowed.setdefault(place, found) != found:
             observed.differs(place, os.path.lexists(place))
 

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import field
 
 from cachec.base.fsio import Identity
-from cachec.base.paths import absolute, current_folder, descriptors, links_on, relative_to, resolved
+from cachec.base.paths import absolute, current_folder, descriptors, links_on, relative_to, resolve_path
 from cachec.recording.processes import Starter
 from cachec.recording.thread_owner import thread_mark
 
@@ -243,7 +243,7 @@ class Observed(msgspec.Struct):
     @staticmethod
     def _names(place: str) -> set[str]:
         folder, _, name = place.rpartition("/")
-        return {place, os.path.join(resolved(folder), name)}
+        return {place, os.path.join(resolve_path(folder), name)}
 
     def differs(self, place: str, is_there: bool) -> None:
         """The run looks at what it has looked at before, and it is another by now: nobody could look at both again. But
@@ -269,7 +269,7 @@ class Observed(msgspec.Struct):
 
     @staticmethod
     def _beyond(place: str, is_own: Callable[[str], bool]) -> str | None:
-        there = resolved(place, is_own)
+        there = resolve_path(place, is_own)
         return None if there == place or is_own(there) else there
 
     def _is_anothers(self, path: str) -> bool:

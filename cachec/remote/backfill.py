@@ -18,7 +18,7 @@ LEFT = {
 }
 
 
-class Left(NamedTuple):
+class Unsent(NamedTuple):
     """An entry that is not sent. why: of ``LEFT``. detail: the path, or where it does not go."""
 
     entry: Entry
@@ -26,7 +26,7 @@ class Left(NamedTuple):
     detail: str
 
 
-class Seeded(NamedTuple):
+class Backfill(NamedTuple):
     """What came of it. queued: runs, each for one remote, which ``Remotes.drain`` sends. left: counted by why.
 
     first: the first that was left, by why.
@@ -34,10 +34,10 @@ class Seeded(NamedTuple):
 
     queued: int
     left: Counter[str]
-    first: dict[str, Left]
+    first: dict[str, Unsent]
 
 
-def seed(remotes: Remotes, entries: Iterable[Entry], *, vouch: bool = False) -> Seeded:
+def seed(remotes: Remotes, entries: Iterable[Entry], *, vouch: bool = False) -> Backfill:
     """Have the runs of entries wait for each remote that is written; whether that has them is asked as they are sent.
 
     vouch: also for remotes where rows are signed. What a store has may come from other remotes and from bundles, and
@@ -46,21 +46,21 @@ def seed(remotes: Remotes, entries: Iterable[Entry], *, vouch: bool = False) -> 
     written = [remote for remote in remotes.all if remote.address.is_written]
     taking = [remote for remote in written if vouch or not remote.address.trust.is_signing]
     others = " ".join(remote.address.shown for remote in written if remote not in taking)
-    queued, left, first = 0, Counter[str](), dict[str, Left]()
+    queued, left, first = 0, Counter[str](), dict[str, Unsent]()
     for entry in entries:
         runs = [trace for trace in entry.traces if not local_path(trace.reads)]
         if any(_is_foreign(trace) for trace in entry.traces):
-            found = Left(entry, "foreign", "")
+            found = Unsent(entry, "foreign", "")
         elif not runs:
-            found = Left(entry, "local-path", local_path(entry.traces[0].reads) if entry.traces else "")
+            found = Unsent(entry, "local-path", local_path(entry.traces[0].reads) if entry.traces else "")
         else:
             queued += sum(remotes.queue(taking, entry.key, trace) for trace in runs)
             if not others:
                 continue
-            found = Left(entry, "unvouched", others)
+            found = Unsent(entry, "unvouched", others)
         left[found.why] += 1
         first.setdefault(found.why, found)
-    return Seeded(queued, left, first)
+    return Backfill(queued, left, first)
 
 
 def _is_foreign(trace: Trace) -> bool:

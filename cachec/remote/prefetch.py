@@ -10,7 +10,7 @@ from threading import Semaphore, Thread
 _BETWEEN = 2
 
 
-def ahead(pieces: Iterator[bytes]) -> Iterator[bytes]:
+def prefetch_pieces(pieces: Iterator[bytes]) -> Iterator[bytes]:
     """The same pieces, taken by a thread meanwhile; raises what that raises. Who stops early stops the thread, which
     ends with the piece that it waits for.
     """

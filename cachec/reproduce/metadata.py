@@ -8,7 +8,7 @@ from cachec.model import Digest, Part
 from cachec.reproduce import synthetic
 
 
-class Expected(msgspec.Struct, frozen=True):
+class ExpectedArtifact(msgspec.Struct, frozen=True):
     """One artifact that the run made. codec: what wrote it (``file``, ``program``, ...); ``inline`` for a value that is
     none, whose digest is that of its stored form.
     """
@@ -40,7 +40,7 @@ class About(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     mode: str
     recipe: Digest
     parts: tuple[Part, ...] = ()
-    expected: tuple[Expected, ...] = ()
+    expected: tuple[ExpectedArtifact, ...] = ()
     failure: Failure | None = None
     seed: int = synthetic.SEED
     generator: int = 1

@@ -11,9 +11,9 @@ import msgspec
 from cachec.base.hashing import digest_bytes
 from cachec.errors import LinkError, ReproducerError
 from cachec.model import WeightSpec, from_json
-from cachec.reproduce.archive import unpacked
+from cachec.reproduce.archive import read_archive
 from cachec.reproduce.metadata import About
-from cachec.reproduce.pack import ABOUT, RECIPE, WEIGHTS, decoded, manifests
+from cachec.reproduce.pack import ABOUT, RECIPE, WEIGHTS, decode_recipe, manifests
 from cachec.reproduce.recipe import VERSION, FileRef, Recipe, Text, WeightFile
 from cachec.weights.manifest import Manifest
 
@@ -33,7 +33,7 @@ class LoadedReproducer(NamedTuple):
 
 def load(path: str | os.PathLike[str]) -> LoadedReproducer:
     """Read and check a reproducer. Raises ReproducerError (says what is wrong where), OSError."""
-    members = unpacked(path)
+    members = read_archive(path)
     label = os.fspath(path)
     for name in (ABOUT, RECIPE):
         if name not in members:
@@ -46,7 +46,7 @@ def load(path: str | os.PathLike[str]) -> LoadedReproducer:
             f"{VERSION} (1); use the cachec that made it"
         )
     about = from_json(members[ABOUT], About, ReproducerError, words)
-    recipe = decoded(members[RECIPE], f"{label}: {RECIPE}")
+    recipe = decode_recipe(members[RECIPE], f"{label}: {RECIPE}")
     if digest_bytes(members[RECIPE]) != about.recipe:
         raise ReproducerError(f"{label}: {RECIPE} is not the one that {ABOUT} names; get the file again")
     _check(recipe, label)

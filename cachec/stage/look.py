@@ -23,7 +23,7 @@ from cachec.model import MISS_OF_FAULT, Digest, Entry, Fault, Part, PartKind, Re
 from cachec.store.store import Store
 
 if TYPE_CHECKING:  # of stages: a command is looked up without any of it
-    from cachec.base.installed import Installed
+    from cachec.base.installed import InstalledFolders
     from cachec.key.request import Request, Requests
     from cachec.programs.registry import Plugins
     from cachec.recording import Recorder
@@ -394,19 +394,19 @@ class Tools(msgspec.Struct, frozen=True, dict=True):
         """The keys of isolated stages that had to run in this process, each with the reason."""
         return {}
 
-    def installed(self) -> Installed:
+    def installed(self) -> InstalledFolders:
         """What is installed where ``sys.path`` leads."""
-        from cachec.base.installed import Installed  # on a miss of one
+        from cachec.base.installed import InstalledFolders  # on a miss of one
 
         path = tuple(sys.path)
         known = self._installed.get(path)
         if known is None:
             self._installed.clear()
-            known = self._installed[path] = Installed()
+            known = self._installed[path] = InstalledFolders()
         return known
 
     @cached_property
-    def _installed(self) -> dict[tuple[str, ...], Installed]:
+    def _installed(self) -> dict[tuple[str, ...], InstalledFolders]:
         return {}
 
     @cached_property

@@ -279,7 +279,7 @@ def _number(text: str) -> float | None:
     return number if math.isfinite(number) else None
 
 
-class _Forked(Protocol):
+class _ForkedLocks(Protocol):
     def before_fork(self) -> None: ...
 
     def after_fork(self, *, child: bool) -> None: ...
@@ -301,7 +301,7 @@ def forking_to_exec() -> Iterator[None]:
         _forks_to_exec.reset(token)
 
 
-def follow_forks(of: _Forked) -> None:
+def follow_forks(of: _ForkedLocks) -> None:
     """Have ``of`` told of each fork, as long as somebody holds it: ``os.register_at_fork`` has no way back."""
     lock = weakref.ref(of)
 

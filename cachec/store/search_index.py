@@ -25,7 +25,7 @@ _OF_CALL = frozenset({PartKind.ARGUMENT, PartKind.FILE, PartKind.PROGRAM, PartKi
 _TOOLS = frozenset({PartKind.DISTRIBUTION, PartKind.REQUIREMENT, PartKind.EXECUTABLE})
 
 
-class Given(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class SearchedArgument(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """An argument, file, program or weight set of a call, as its part has it."""
 
     kind: PartKind
@@ -52,7 +52,7 @@ class CallSummary(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     version: int
     key: Digest
     facts: Digest
-    given: tuple[Given, ...]
+    given: tuple[SearchedArgument, ...]
     kept: tuple[Digest, ...]
     manifests: tuple[Digest, ...]
 
@@ -89,12 +89,12 @@ def search_terms(key: Digest, parts: Sequence[Part]) -> SearchTerms:
         version=RECORD_VERSION,
         key=key,
         facts=facts.name(),
-        given=tuple(Given(part.kind, part.name, part.value) for part in parts if part.kind in _OF_CALL),
-        kept=_referred(parts),
-        manifests=_referred([part for part in parts if part.kind is PartKind.WEIGHTS]),
+        given=tuple(SearchedArgument(part.kind, part.name, part.value) for part in parts if part.kind in _OF_CALL),
+        kept=_digests_of_parts(parts),
+        manifests=_digests_of_parts([part for part in parts if part.kind is PartKind.WEIGHTS]),
     )
     return SearchTerms(summary, facts)
 
 
-def _referred(parts: Sequence[Part]) -> tuple[Digest, ...]:
+def _digests_of_parts(parts: Sequence[Part]) -> tuple[Digest, ...]:
     return tuple(sorted({ref for part in parts for ref in part.refs}))

@@ -33,7 +33,9 @@ _MOST = 1 << 10
 
 def agreed_group(folder: str) -> int | None:
     """Return the group that this user, or root, has agreed to share a store with; None for none."""
-    return next((status.st_gid for uid in dict.fromkeys((os.geteuid(), 0)) if (status := _agreed(folder, uid))), None)
+    return next(
+        (status.st_gid for uid in dict.fromkeys((os.geteuid(), 0)) if (status := _stat_agreed(folder, uid))), None
+    )
 
 
 def is_recorded(folder: str) -> bool:
@@ -48,7 +50,7 @@ def is_recorded(folder: str) -> bool:
         names = os.listdir(os.path.join(folder, FOLDER))
     except OSError:
         return False  # no store, or no records
-    return any(_agreed(folder, int(name)) for name in names if name.isascii() and name.isdigit())
+    return any(_stat_agreed(folder, int(name)) for name in names if name.isascii() and name.isdigit())
 
 
 def agree(folder: str) -> bool:
@@ -100,7 +102,7 @@ class _Members:
             return False  # no account, or no group, of that number
 
 
-def _agreed(folder: str, uid: int) -> os.stat_result | None:
+def _stat_agreed(folder: str, uid: int) -> os.stat_result | None:
     """Return what ``stat`` finds of a store that a user has agreed to share; None where the user has not."""
     try:
         if not stat.S_ISDIR(os.lstat(os.path.join(folder, FOLDER)).st_mode):

@@ -148,30 +148,30 @@ class RowDisk(Disk):  # type: ignore[misc]  # diskcache has no types
 
     def store(self, value: object, read: bool, key: object = None) -> tuple[int, int, None, object]:
         if read or type(value) is not bytes:
-            raise _refused(f"a value of type {type(value).__name__}")
+            raise _invalid_row(f"a value of type {type(value).__name__}")
         return 0, MODE_RAW, None, sqlite3.Binary(value)
 
     def fetch(self, mode: int, filename: str | None, value: object, read: bool) -> bytes:
         if read or mode != MODE_RAW or filename is not None or type(value) is not bytes:
-            raise _refused(f"a row of mode {mode!r} with file {filename!r}")
+            raise _invalid_row(f"a row of mode {mode!r} with file {filename!r}")
         return value
 
     def put(self, key: object) -> tuple[str, bool]:
         if type(key) is not str:
-            raise _refused(f"a key of type {type(key).__name__}")
+            raise _invalid_row(f"a key of type {type(key).__name__}")
         return key, True
 
     def get(self, key: object, raw: bool) -> str:
         if not raw or type(key) is not str:
-            raise _refused(f"a key of type {type(key).__name__}")
+            raise _invalid_row(f"a key of type {type(key).__name__}")
         return key
 
     def filename(self, key: object = None, value: object = None) -> tuple[str, str]:
-        raise _refused("a value in a file")
+        raise _invalid_row("a value in a file")
 
     def remove(self, file_path: str) -> None:
         """Nothing: the file that a foreign row names is not ours."""
 
 
-def _refused(what: str) -> StoreFault:
+def _invalid_row(what: str) -> StoreFault:
     return StoreFault(Fault.ROW_REFUSED, f"{what}; only bytes in the row, under a text key, are stored")

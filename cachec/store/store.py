@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from cachec.base import file_ownership, fsio
-from cachec.base.bounded_dict import Kept
+from cachec.base.bounded_dict import BoundedDict
 from cachec.base.hashing import FileDigests, Known
 from cachec.base.mounts import Mounts
 from cachec.errors import ConfigError, StoreFault
@@ -77,7 +77,7 @@ _PARTS_MAX = 256
 _RECENTS_MAX = 64
 
 
-class Quarantined(msgspec.Struct, frozen=True, kw_only=True):
+class QuarantinedRow(msgspec.Struct, frozen=True, kw_only=True):
     """An entry that was put away because it was found to be wrong. row: its value as it was, decodable or not."""
 
     version: int
@@ -148,9 +148,9 @@ class Store:
         self._bound: Callable[[Store, Usage | None], object] | None = None
         self._largest = 0
         self._published: tuple[Usage | None, ...] = ()  # the size of the store, as the last publication left it
-        self._decoded: Kept[_KnownRow] = Kept(_DECODED_MAX)
-        self._parts: Kept[tuple[Part, ...]] = Kept(_PARTS_MAX)
-        self._recents: Kept[_KnownRecent] = Kept(_RECENTS_MAX)
+        self._decoded: BoundedDict[_KnownRow] = BoundedDict(_DECODED_MAX)
+        self._parts: BoundedDict[tuple[Part, ...]] = BoundedDict(_PARTS_MAX)
+        self._recents: BoundedDict[_KnownRecent] = BoundedDict(_RECENTS_MAX)
 
     # --- looking up
 
@@ -264,14 +264,14 @@ class Store:
 
     def parts_of(self, ref: ArtifactRef) -> tuple[Part, ...]:
         """The parts in an artifact. Raises StoreFault as ``parts``; nothing is remembered."""
-        return self._described(ref).parts
+        return self._load_description(ref).parts
 
     def recipe(self, entry: Entry) -> bytes | None:
         """The recipe of an entry's newest run, None where it has none. Raises StoreFault as ``parts``."""
-        recipe = bytes(self._described(entry.parts).recipe)
+        recipe = bytes(self._load_description(entry.parts).recipe)
         return None if recipe == b"null" else recipe
 
-    def _described(self, ref: ArtifactRef) -> KeyDescription:
+    def _load_description(self, ref: ArtifactRef) -> KeyDescription:
         try:
             # A list is parts alone: of a command, or of an older entry.
             parts = msgspec.json.decode(self.objects.read(ref), type=tuple[Part, ...] | KeyDescription)
@@ -531,7 +531,7 @@ class Store:
             except StoreFault:
                 entry = None  # it is put away as it is, whatever it holds
             stage = entry.stage if entry else ""
-            put_away = Quarantined(
+            put_away = QuarantinedRow(
                 version=RECORD_VERSION, key=key, stage=stage, reason=reason, time=time.time(), row=row
             )
             self.index.write(self._quarantine + key, pack(put_away), stage)

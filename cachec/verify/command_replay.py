@@ -30,7 +30,7 @@ from cachec.reproduce.recipe import Recipe, RecordedLine
 _TAIL = 400
 
 
-class LineEnded(NamedTuple):
+class CommandResult(NamedTuple):
     """How it ended: as of ``Again``."""
 
     result: str
@@ -41,7 +41,7 @@ class _NotAgain(Exception):
     """It can't be run again, or not be compared; the message says why."""
 
 
-def run_line(recipe: Recipe, line: RecordedLine, key: str, folder: Path) -> LineEnded:
+def run_line(recipe: Recipe, line: RecordedLine, key: str, folder: Path) -> CommandResult:
     """Run it, in this process's environment with the recorded variables; ``folder`` is empty, and takes what it writes.
 
     Changes the current folder and the environment of this process, which is to be one of its own.
@@ -53,7 +53,7 @@ def run_line(recipe: Recipe, line: RecordedLine, key: str, folder: Path) -> Line
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value.replace("\0", base)
-        args = _entered(line, base)
+        args = _enter_folder(line, base)
         _unset_others(args, {*recipe.environ, *recipe.hidden})
         would = explain(args).outcome
         if would.key != key or not would.hit:
@@ -61,11 +61,11 @@ def run_line(recipe: Recipe, line: RecordedLine, key: str, folder: Path) -> Line
         with opened_command(args, None) as (opened, given, argv, program):
             return _run(opened, describe_here(opened, given, argv, program), folder)
     except PassThrough as way:
-        return LineEnded("skipped", f"a call would not hit now: {way.detail or way.reason.value}")
+        return CommandResult("skipped", f"a call would not hit now: {way.detail or way.reason.value}")
     except (_NotAgain, CachecError) as error:
-        return LineEnded("skipped", str(error))
+        return CommandResult("skipped", str(error))
     except OSError as error:
-        return LineEnded("skipped", f"a file of it can't be read: {error}")
+        return CommandResult("skipped", f"a file of it can't be read: {error}")
 
 
 def _base_folder(texts: Iterable[str]) -> str:
@@ -80,7 +80,7 @@ def _base_folder(texts: Iterable[str]) -> str:
     return os.fspath(found).rstrip("/")
 
 
-def _entered(line: RecordedLine, base: str) -> list[str]:
+def _enter_folder(line: RecordedLine, base: str) -> list[str]:
     """The arguments, from the folder that they are of, which is the current one then."""
     cwd = line.cwd.replace("\0", base)
     try:
@@ -103,10 +103,10 @@ def _unset_others(args: Sequence[str], recorded: Collection[str]) -> None:
                 os.environ.pop(name, None)
 
 
-def _run(opened: Opened, command: Command, folder: Path) -> LineEnded:
+def _run(opened: Opened, command: Command, folder: Path) -> CommandResult:
     if wants_strip(command) or command.weights:
         raise _NotAgain("a command with weights")
-    stored = _stored(opened, command)
+    stored = _stored_result(opened, command)
     outputs = outputs_of(command, opened.variables, opened.places, stored)
     if not all(isinstance(each, File | bytes) for each in stored["outputs"]):
         raise _NotAgain("it makes folders or links of its own")
@@ -114,17 +114,17 @@ def _run(opened: Opened, command: Command, folder: Path) -> LineEnded:
     for place in written.values():
         os.mkdir(place, 0o700)
     written = {path: os.path.join(place, os.path.basename(path)) for path, place in written.items()}
-    line = _redirected(command, outputs, written)
+    line = _redirect_outputs(command, outputs, written)
     ended = run_process(line, command.program, environ=environment(opened.variables), cwd=command.cwd)
     if ended.returncode:
         if not command.is_known:  # of which nobody knows whether it takes another place for its output
             raise _NotAgain(f"it ended with exit status {ended.returncode} where it was to write to another place")
         tail = ended.stderr[-_TAIL:].decode(errors="replace").strip()
-        return LineEnded("failed", f"it ended with exit status {ended.returncode}: {tail}")
-    return _compared(command, opened.places, outputs, stored, written, ended, folder)
+        return CommandResult("failed", f"it ended with exit status {ended.returncode}: {tail}")
+    return _compare_outputs(command, opened.places, outputs, stored, written, ended, folder)
 
 
-def _stored(opened: Opened, command: Command) -> Mapping[str, Any]:
+def _stored_result(opened: Opened, command: Command) -> Mapping[str, Any]:
     """What the store has of it."""
     engine = opened.engine_for(command)
     stage = CommandStage(command, lambda **_: {})
@@ -136,7 +136,7 @@ def _stored(opened: Opened, command: Command) -> Mapping[str, Any]:
     return value
 
 
-def _redirected(command: Command, outputs: Sequence[str], written: Mapping[str, str]) -> list[str]:
+def _redirect_outputs(command: Command, outputs: Sequence[str], written: Mapping[str, str]) -> list[str]:
     """The command line with each output in its other place."""
     line = list(command.argv)
     places = {os.path.normpath(path): place for path, place in written.items()}
@@ -166,7 +166,7 @@ def _values(arg: str) -> Iterator[tuple[str, str]]:
             yield arg[:2], arg[2:]
 
 
-def _compared(
+def _compare_outputs(
     command: Command,
     places: Places,
     outputs: Sequence[str],
@@ -174,7 +174,7 @@ def _compared(
     written: Mapping[str, str],
     ended: Ended,
     folder: Path,
-) -> LineEnded:
+) -> CommandResult:
     depfiles = {output.path for output in command.outputs if output.kind == "depfile"}  # they name the output
     compared = [(path, kept) for path, kept in zip(outputs, stored["outputs"], strict=True) if path not in depfiles]
     files = [place for path, _ in compared if os.path.isfile(place := written[path])]
@@ -182,11 +182,11 @@ def _compared(
         raise _NotAgain("its result holds the path that it is written to")
     for name, stream in (("stdout", ended.stdout), ("stderr", ended.stderr)):
         if places.template(stream) != stored[name]:
-            return LineEnded("differs", f"it says something else on {name}")
+            return CommandResult("differs", f"it says something else on {name}")
     for path, kept in compared:
         name = os.path.basename(path)
         if not os.path.isfile(written[path]):
-            return LineEnded("failed", f"it does not write {name}")
+            return CommandResult("failed", f"it does not write {name}")
         if not filecmp.cmp(written[path], os.fspath(kept.path), shallow=False):
-            return LineEnded("differs", f"{name} has other bytes than the stored one")
-    return LineEnded("same")
+            return CommandResult("differs", f"{name} has other bytes than the stored one")
+    return CommandResult("same")

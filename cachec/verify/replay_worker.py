@@ -21,33 +21,33 @@ from cachec.reproduce.reader import LoadedReproducer, load
 from cachec.reproduce.replay import arguments_of, replay_commands, stage_of, weights_of
 
 
-class Again(NamedTuple):
+class ReplayResult(NamedTuple):
     """How it ended: ``same``, ``differs``, ``failed`` (it did not before), or ``skipped``; and why."""
 
     result: str
     words: str = ""
 
 
-def again(reproducer: LoadedReproducer, folder: Path) -> Again:
+def run_reproducer(reproducer: LoadedReproducer, folder: Path) -> ReplayResult:
     """Run it, in ``folder``, which is empty."""
     if reproducer.recipe.line is not None:
         from cachec.verify.command_replay import run_line  # the launcher, which others do without
 
-        return Again(*run_line(reproducer.recipe, reproducer.recipe.line, reproducer.about.key, folder))
+        return ReplayResult(*run_line(reproducer.recipe, reproducer.recipe.line, reproducer.about.key, folder))
     try:
         stage = stage_of(reproducer)
     except Exception as error:  # noqa: BLE001 - the project's code, whatever it raises when it is imported
         if reproducer.about.mode == "command":
             return _commands(reproducer, folder)
         words = str(error) if isinstance(error, CachecError) else f"{type(error).__qualname__}: {error}"
-        return Again("skipped", words)
+        return ReplayResult("skipped", words)
     try:
-        return _called(reproducer, stage, folder)
+        return _call_stage(reproducer, stage, folder)
     except ReproducerError as error:
-        return Again("skipped", str(error))
+        return ReplayResult("skipped", str(error))
 
 
-def _called(reproducer: LoadedReproducer, stage: Any, folder: Path) -> Again:
+def _call_stage(reproducer: LoadedReproducer, stage: Any, folder: Path) -> ReplayResult:
     arguments = arguments_of(
         reproducer, stage, folder, lambda manifest, _: weights_of(reproducer, manifest.weights, folder)
     )
@@ -55,41 +55,47 @@ def _called(reproducer: LoadedReproducer, stage: Any, folder: Path) -> Again:
     with oversee_process(Oversight(heard.append, Mode.VERIFY, defer=lambda _: None)):
         would: Outcome = stage.binding.call(stage.check, arguments)
         if would.key != reproducer.about.key:
-            return Again("skipped", "a call has another key now: its code, its tools or the settings are others")
+            return ReplayResult("skipped", "a call has another key now: its code, its tools or the settings are others")
         if not would.hit:
-            return Again("skipped", f"a call would not hit now: {would.detail or would.reason.value}")
+            return ReplayResult("skipped", f"a call would not hit now: {would.detail or would.reason.value}")
         try:
             result = stage.binding.call(stage, arguments)
             if hasattr(result, "__await__"):
                 import asyncio
 
-                asyncio.run(_awaited(result))
+                asyncio.run(_await(result))
         except PluginError as error:  # none is there to compare with
-            return Again("skipped", str(error))
+            return ReplayResult("skipped", str(error))
         except Exception as error:  # noqa: BLE001 - the user's own
-            return Again("failed", f"{type(error).__qualname__}: {error}")
+            return ReplayResult("failed", f"{type(error).__qualname__}: {error}")
     (ended,) = [each for each in heard if each.key == would.key][-1:] or [would]
     if ended.reason is Reason.VERIFIED:
-        return Again("same", ended.detail)
-    return Again("differs" if ended.reason is Reason.VERIFY_DIFFERS else "skipped", ended.detail or ended.reason.value)
+        return ReplayResult("same", ended.detail)
+    return ReplayResult(
+        "differs" if ended.reason is Reason.VERIFY_DIFFERS else "skipped", ended.detail or ended.reason.value
+    )
 
 
-async def _awaited(awaitable: Any) -> Any:
+async def _await(awaitable: Any) -> Any:
     return await awaitable
 
 
-def _commands(reproducer: LoadedReproducer, folder: Path) -> Again:
+def _commands(reproducer: LoadedReproducer, folder: Path) -> ReplayResult:
     """Its commands alone, where the stage can't be imported: of a script, say. Compared by their bytes."""
     try:
         ended = replay_commands(reproducer, folder)
     except CachecError as error:
-        return Again("skipped", str(error))
+        return ReplayResult("skipped", str(error))
     others = [words for words in ended.tools if not words.endswith("the same tool as recorded")]
     if others:
-        return Again("skipped", others[0])
+        return ReplayResult("skipped", others[0])
     if ended.failure:
-        return Again("failed", ended.failure)
-    return Again("same") if ended.same else Again("differs", "its commands write other bytes than the stored ones")
+        return ReplayResult("failed", ended.failure)
+    return (
+        ReplayResult("same")
+        if ended.same
+        else ReplayResult("differs", "its commands write other bytes than the stored ones")
+    )
 
 
 def main() -> None:
@@ -99,7 +105,7 @@ def main() -> None:
     recipe = reproducer.recipe
     if recipe.line is None:  # a command line sets its variables by itself
         os.environ.update({name: value for name, value in recipe.environ.items() if value is not None})
-    ended = msgspec.json.encode(again(reproducer, folder))
+    ended = msgspec.json.encode(run_reproducer(reproducer, folder))
     Path(result).write_bytes(ended)
 
 

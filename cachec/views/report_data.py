@@ -14,7 +14,7 @@ from cachec import report
 from cachec.events import read_log
 from cachec.maintain.eviction_score import count_use, uses
 from cachec.maintain.maintainer import Maintainer
-from cachec.maintain.ranking import Standing, ranking
+from cachec.maintain.ranking import RankedEntry, ranking
 from cachec.model import Fault, Outcome
 
 #: Spans of time that are drawn, at most, and how long one may be; more than the longest are put together by twos.
@@ -31,7 +31,7 @@ _GROUPS, _NEXT = 200, 50
 _LAST_TIME = 253402300800.0
 
 
-class Gathered(NamedTuple):
+class ReportData(NamedTuple):
     """data: what ``cachec report --json`` prints. build: the calls of the last build."""
 
     data: dict[str, Any]
@@ -43,7 +43,7 @@ def gather(
     since: float | None,
     on_fault: Callable[[Fault, str], None],
     clock: Callable[[], float] = time.time,
-) -> Gathered:
+) -> ReportData:
     """Read log and entries. since: Unix time of the first call that counts. Raises StoreFault."""
     store = maintainer.store
     log = read_log(store.folder, since)
@@ -71,7 +71,7 @@ def gather(
     standings = ranking(store, used, on_fault, clock)
     groups = report.build_details(others)["groups"]
     now = clock()
-    return Gathered(
+    return ReportData(
         {
             "dir": str(store.folder),
             "made": now,
@@ -80,12 +80,12 @@ def gather(
             **numbers,
             "store": {**report.store_details(maintainer), "entries": len(standings)},
             "over_time": _over_time(minutes, time.localtime(now).tm_gmtoff),
-            "held": _held(standings),
+            "held": _usage_by_stage(standings),
             "costs": _costs(others),
             "groups": groups[:_GROUPS],
             "groups_in_all": len(groups),
-            "evicted_next": [_standing(each) for each in standings[:_NEXT]],
-            "others": [report.call_details(each) for each in _shown(others)],
+            "evicted_next": [_ranked_entry(each) for each in standings[:_NEXT]],
+            "others": [report.call_details(each) for each in _choose_outcomes(others)],
             "others_in_all": len(others),
         },
         build.outcomes,
@@ -109,7 +109,7 @@ def _over_time(minutes: dict[int, report.Tally], offset: int) -> dict[str, Any]:
     }
 
 
-def _held(standings: Sequence[Standing]) -> dict[str, dict[str, Any]]:
+def _usage_by_stage(standings: Sequence[RankedEntry]) -> dict[str, dict[str, Any]]:
     """Entries by stage. seconds: what a hit of each saves, summed; worth: seconds that a MiB has saved, by its uses."""
     held: dict[str, dict[str, Any]] = {}
     for each in standings:
@@ -134,7 +134,7 @@ def _costs(others: Sequence[Outcome]) -> list[dict[str, Any]]:
     return sorted(found.values(), key=lambda each: (-each["seconds"], -each["calls"], each["reason"]))
 
 
-def _standing(each: Standing) -> dict[str, Any]:
+def _ranked_entry(each: RankedEntry) -> dict[str, Any]:
     entry = each.entry
     return {
         "key": each.key,
@@ -148,7 +148,7 @@ def _standing(each: Standing) -> dict[str, Any]:
     }
 
 
-def _shown(others: Sequence[Outcome]) -> list[Outcome]:
+def _choose_outcomes(others: Sequence[Outcome]) -> list[Outcome]:
     """The newest, and of the others those that took longest; newest first."""
     newest = others[-_NEWEST:]
     dearest = heapq.nlargest(_DEAREST, others[: len(others) - len(newest)], key=lambda each: each.seconds)

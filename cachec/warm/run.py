@@ -103,10 +103,10 @@ def _call(row: Row) -> None:
         pass  # a callable that tells no signature: calling it will tell
     answer = function(**row.arguments)
     if inspect.isawaitable(answer):
-        asyncio.run(_awaited(answer))
+        asyncio.run(_await(answer))
 
 
-async def _awaited(answer: Any) -> Any:
+async def _await(answer: Any) -> Any:
     return await answer
 
 

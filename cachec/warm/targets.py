@@ -66,7 +66,7 @@ _FIELDS: Mapping[str, _Kind] = {
 }
 
 
-class Declared(NamedTuple):
+class DeclaredTargets(NamedTuple):
     """What the configuration declares. path: its file, empty where there is none. jobs: workers, None by default."""
 
     path: str
@@ -75,7 +75,7 @@ class Declared(NamedTuple):
     jobs: int | None
 
 
-def load(cwd: str | os.PathLike[str] | None = None) -> Declared:
+def load(cwd: str | os.PathLike[str] | None = None) -> DeclaredTargets:
     """The targets of the configuration file in force; none where it declares none.
 
     Raises ConfigError that names file and line for an unknown key, a value of the wrong kind, a matrix without rows,
@@ -83,13 +83,13 @@ def load(cwd: str | os.PathLike[str] | None = None) -> Declared:
     """
     table = config.sub_table("warm", cwd=cwd)
     if table is None:
-        return Declared("", (), (), None)
-    _known(table, (), table.data, _TABLE_KEYS)
+        return DeclaredTargets("", (), (), None)
+    _check_fields(table, (), table.data, _TABLE_KEYS)
     declared = table.data.get("targets", {})
     if not isinstance(declared, dict):
         raise _bad(table, ("targets",), declared, "a table of targets: [...targets.NAME]")
-    jobs = None if "jobs" not in table.data else _checked(table, ("jobs",), table.data["jobs"], _JOBS)
-    timeout = _checked(table, ("timeout",), table.data.get("timeout", DEFAULT_TIMEOUT), _TIMEOUT)
+    jobs = None if "jobs" not in table.data else _check_type(table, ("jobs",), table.data["jobs"], _JOBS)
+    timeout = _check_type(table, ("timeout",), table.data.get("timeout", DEFAULT_TIMEOUT), _TIMEOUT)
     targets = tuple(_target(table, name, fields, timeout) for name, fields in declared.items())
     for target in targets:
         with _at(table, target.name, "matrix" if target.matrix else None):
@@ -101,7 +101,7 @@ def load(cwd: str | os.PathLike[str] | None = None) -> Declared:
                 expand(targets)
     with _at(table, next((each.name for each in targets if each.after), ""), "after"):
         rows = tuple(expand(targets))
-    return Declared(table.path, targets, rows, jobs)
+    return DeclaredTargets(table.path, targets, rows, jobs)
 
 
 @contextmanager
@@ -120,21 +120,23 @@ def _target(table: config.ConfigTable, name: str, fields: Any, timeout: float) -
     if _NAME.fullmatch(name) is None:
         where = table.where("targets", name)
         raise ConfigError(f"{where}: {name!r} can't name a target: letters, digits, '_', '.' and '-'")
-    _known(table, ("targets", name), fields, tuple(_FIELDS))
+    _check_fields(table, ("targets", name), fields, tuple(_FIELDS))
     if ("call" in fields) == ("command" in fields):
         what = "both call and command" if "call" in fields else "neither call nor command"
         raise ConfigError(f"{table.where('targets', name)}: target {name!r} has {what}; give one of them")
     if "options" in fields and "command" not in fields:
         where = table.where("targets", name, "options")
         raise ConfigError(f"{where}: options are those of `cachec exec`: only a target with a command has them")
-    values = {key: _checked(table, ("targets", name, key), value, _FIELDS[key]) for key, value in fields.items()}
+    values = {key: _check_type(table, ("targets", name, key), value, _FIELDS[key]) for key, value in fields.items()}
     if "command" in values and not values["command"][0]:
         raise _bad(table, ("targets", name, "command"), fields["command"], _FIELDS["command"].accepted)
     values.setdefault("timeout", timeout)
     return Target(name=name, folder=table.folder, **values)
 
 
-def _known(table: config.ConfigTable, at: tuple[str, ...], fields: Mapping[str, Any], known: tuple[str, ...]) -> None:
+def _check_fields(
+    table: config.ConfigTable, at: tuple[str, ...], fields: Mapping[str, Any], known: tuple[str, ...]
+) -> None:
     for key in fields:
         if key not in known:
             hint = config.suggestion(key, known)
@@ -144,7 +146,7 @@ def _known(table: config.ConfigTable, at: tuple[str, ...], fields: Mapping[str, 
             )
 
 
-def _checked(table: config.ConfigTable, at: tuple[str, ...], value: Any, kind: _Kind) -> Any:
+def _check_type(table: config.ConfigTable, at: tuple[str, ...], value: Any, kind: _Kind) -> Any:
     try:
         converted = msgspec.convert(value, kind.type)
     except msgspec.ValidationError:

@@ -48,7 +48,7 @@ class ValueDifference(NamedTuple):
     unordered: int
 
 
-def compared(
+def compare_weights(
     old: Mapping[str, WeightSpec],
     new: Mapping[str, WeightSpec],
     old_digests: Mapping[str, str],

@@ -55,11 +55,11 @@ class Nesting:
 
     def build(self, leaf: Callable[[str], Any]) -> Any:
         """The tree, made anew, with ``leaf(name)`` for each weight."""
-        return _mapped(self._top, lambda held: leaf(held.name))
+        return _map_leaves(self._top, lambda held: leaf(held.name))
 
     def renamed(self, names: Mapping[str, str]) -> Nesting:
         """The same with other names for the weights."""
-        return Nesting(_mapped(self._top, lambda held: _Leaf(names[held.name]), template=True))
+        return Nesting(_map_leaves(self._top, lambda held: _Leaf(names[held.name]), template=True))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -86,7 +86,7 @@ def taken_apart(tree: Any) -> tuple[Nesting, dict[str, Any]]:
     leaves of one path.
     """
     leaves: dict[str, Any] = {}
-    top = _taken(tree, "", leaves, _MAX_DEPTH)
+    top = _take_apart(tree, "", leaves, _MAX_DEPTH)
     if isinstance(top, _Leaf):
         raise UsageError(
             f"expected a tree of weights (a dict, a list, a dataclass registered with JAX), found {type(tree).__name__}"
@@ -94,30 +94,30 @@ def taken_apart(tree: Any) -> tuple[Nesting, dict[str, Any]]:
     return Nesting(top), leaves
 
 
-def _taken(value: Any, path: str, leaves: dict[str, Any], depth: int) -> Any:
+def _take_apart(value: Any, path: str, leaves: dict[str, Any], depth: int) -> Any:
     if not depth:
         raise UsageError(f"the tree contains itself at {path[:80]}, or is nested over {_MAX_DEPTH} deep")
     kind = type(value)
     if value is None:
         return None
     if kind is dict:
-        return {key: _taken(value[key], f"{path}[{key!r}]", leaves, depth - 1) for key in _sorted(value, path)}
+        return {key: _take_apart(value[key], f"{path}[{key!r}]", leaves, depth - 1) for key in _sort_keys(value, path)}
     if kind is list or kind is tuple:
-        return kind(_taken(item, f"{path}[{index}]", leaves, depth - 1) for index, item in enumerate(value))
+        return kind(_take_apart(item, f"{path}[{index}]", leaves, depth - 1) for index, item in enumerate(value))
     container = _mapping(value, path) or _container(value)
     if container is not None:
-        children = ((key, _taken(child, path + key, leaves, depth - 1)) for key, child in container.children)
+        children = ((key, _take_apart(child, path + key, leaves, depth - 1)) for key, child in container.children)
         return container._replace(children=tuple(children))
     if _is_named_tuple(value):
         fields = zip(value._fields, value, strict=True)
-        return kind._make(_taken(item, f"{path}.{field}", leaves, depth - 1) for field, item in fields)
+        return kind._make(_take_apart(item, f"{path}.{field}", leaves, depth - 1) for field, item in fields)
     if path in leaves:
         raise UsageError(f"two leaves of the tree have the path {path!r}")
     leaves[path] = value
     return _Leaf(path)
 
 
-def _sorted(value: dict[Any, Any], path: str) -> list[Any]:
+def _sort_keys(value: dict[Any, Any], path: str) -> list[Any]:
     """The keys as JAX has them: the order of insertion does not reach a function."""
     try:
         return sorted(value)
@@ -134,7 +134,7 @@ def _mapping(value: Any, path: str) -> Container | None:
         keys, make = tuple(value), OrderedDict
         held = (OrderedDict, keys)
     elif type(value) is defaultdict:
-        keys, make = tuple(_sorted(value, path)), partial(defaultdict, value.default_factory)
+        keys, make = tuple(_sort_keys(value, path)), partial(defaultdict, value.default_factory)
         held = (defaultdict, (value.default_factory, keys))
     else:
         return None
@@ -147,11 +147,11 @@ def _is_named_tuple(value: Any) -> bool:
 
 
 def _container(value: Any) -> Container | None:
-    return next((found for take in _offered() if (found := take(value)) is not None), None)
+    return next((found for take in _container_hooks() if (found := take(value)) is not None), None)
 
 
 @cache
-def _offered() -> tuple[Callable[[Any], Container | None], ...]:
+def _container_hooks() -> tuple[Callable[[Any], Container | None], ...]:
     """Looked for once a process."""
     from cachec.base.distributions import Distributions
     from cachec.base.entry_points import imported
@@ -160,18 +160,18 @@ def _offered() -> tuple[Callable[[Any], Container | None], ...]:
     return tuple(imported(f"the containers {name!r}", offered[name], "container", object) for name in sorted(offered))
 
 
-def _mapped(held: Any, leaf: Callable[[_Leaf], Any], *, template: bool = False) -> Any:
+def _map_leaves(held: Any, leaf: Callable[[_Leaf], Any], *, template: bool = False) -> Any:
     """template: leave the containers of other libraries taken apart."""
     if held is None:
         return None
     if isinstance(held, _Leaf):
         return leaf(held)
     if type(held) is dict:
-        return {key: _mapped(item, leaf, template=template) for key, item in held.items()}
+        return {key: _map_leaves(item, leaf, template=template) for key, item in held.items()}
     if isinstance(held, Container):
-        children = [(key, _mapped(child, leaf, template=template)) for key, child in held.children]
+        children = [(key, _map_leaves(child, leaf, template=template)) for key, child in held.children]
         return held._replace(children=tuple(children)) if template else held.make([child for _, child in children])
-    items = [_mapped(item, leaf, template=template) for item in held]
+    items = [_map_leaves(item, leaf, template=template) for item in held]
     return type(held)._make(items) if _is_named_tuple(held) else type(held)(items)
 
 
@@ -199,7 +199,7 @@ def named_like(
 ) -> Nesting:
     """The containers of ``tree`` for weights that have names of their own; see ``WeightSet.tree``."""
     nesting, leaves = taken_apart(tree)
-    spelt = _chosen(tuple(leaves), specs, names)
+    spelt = _choose_names(tuple(leaves), specs, names)
     for path, leaf in leaves.items():
         spec = specs[spelt[path]]
         shape, dtype = getattr(leaf, "shape", None), getattr(leaf, "dtype", None)
@@ -212,7 +212,7 @@ def named_like(
     return nesting.renamed(spelt)
 
 
-def _chosen(
+def _choose_names(
     paths: Sequence[str], specs: Mapping[str, WeightSpec], names: Mapping[str, str] | Callable[[str], str] | None
 ) -> dict[str, str]:
     """The name of each path's weight."""

@@ -21,7 +21,7 @@ from cachec.weights.wrappers import ComposedSource, GuardSource
 if TYPE_CHECKING:
     from cachec.recording import Recorder
     from cachec.weights.io.copying import Progress
-    from cachec.weights.overlay import Made
+    from cachec.weights.overlay import ComputedWeight
     from cachec.weights.shards import AxisPatterns
 
 
@@ -105,7 +105,7 @@ class WeightSet(Handles):
 
         Raises UnknownWeight for a name that is not here, or a glob of ``include`` that matches none.
         """
-        return self._derived(self._layout.selected(include, exclude), self._old)
+        return self._derive(self._layout.selected(include, exclude), self._old)
 
     def rename(self, rename: Mapping[str, str] | Callable[[str], str]) -> WeightSet:
         """The same weights under other names: a mapping old -> new (others stay), or a function of the name.
@@ -113,7 +113,7 @@ class WeightSet(Handles):
         Raises UnknownWeight for a name that is not here, UsageError where two weights would get one name.
         """
         layout, old = self._layout.renamed(rename)
-        return self if layout is self._layout else self._derived(layout, (old, *self._old))
+        return self if layout is self._layout else self._derive(layout, (old, *self._old))
 
     def part(
         self, names: tuple[str, ...], old: tuple[str, ...], *, tied: Ties = (), rank: int | None = None
@@ -125,7 +125,7 @@ class WeightSet(Handles):
         layout, back = self._layout.part(names, old, tied)
         return WeightSet(layout, self._source, rank=rank, old=(back, *self._old))
 
-    def _derived(self, layout: Layout, old: tuple[Mapping[str, str], ...]) -> WeightSet:
+    def _derive(self, layout: Layout, old: tuple[Mapping[str, str], ...]) -> WeightSet:
         if layout is self._layout:
             return self
         return WeightSet(layout, self._source, rank=self._worker, old=old, guarded=self._guarded)
@@ -220,13 +220,14 @@ class WeightSet(Handles):
         return WeightSet(*overlay(self, over, replace=replace), rank=self.worker)
 
     def derive(
-        self, made: Mapping[str, Made | Callable[[Weight], Any]], *, tied: Iterable[Iterable[str]] = ()
+        self, made: Mapping[str, ComputedWeight | Callable[[Weight], Any]], *, tied: Iterable[Iterable[str]] = ()
     ) -> WeightSet:
         """These weights with some that are computed when they are looked at, one at a time, and never kept.
 
-        made: name -> ``Made(dtype, shape, function of this set)`` for any weight, new or changed; or a function of the
-        weight of that name, for another value of the same dtype and shape. A stage that returns the set has each made
-        once, straight into the store, and shares all others with its caller. Each look makes it again.
+        made: name -> ``ComputedWeight(dtype, shape, function of this set)`` for any weight, new or changed; or a
+        function of the weight of that name, for another value of the same dtype and shape. A stage
+        that returns the set has each made once, straight into the store, and shares all others with its caller. Each
+        look makes it again.
 
         Raises UnknownWeight, UsageError; when looked at, WeightError where a result is not what was stated.
         """

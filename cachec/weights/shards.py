@@ -23,7 +23,7 @@ import msgspec
 
 from cachec.base import fsio
 from cachec.base.hashing import FileDigests, Hasher, digest_bytes
-from cachec.base.texts import said
+from cachec.base.texts import argument_hint
 from cachec.errors import UnknownWeight, UsageError
 from cachec.weights.dtypes import SIZES
 from cachec.weights.formats import presharded
@@ -270,7 +270,7 @@ def _local_length(name: str, whole: Tensor, axis: int, world_size: int, *, pad: 
         raise UsageError(
             f"shard: {name!r} {whole.dtype} {list(whole.shape)}: axis {axis} expected a multiple of {world_size} "
             f"(world_size), found {length}; choose another axis, or "
-            f"{said('pass pad=True', 'say --pad')} to have every shard "
+            f"{argument_hint('pass pad=True', 'say --pad')} to have every shard "
             f"filled up with zeros to {-(-length // world_size)}"
         )
     return -(-length // world_size)

@@ -44,7 +44,7 @@ from cachec.maintain import pins, snapshot
 from cachec.model import MALFORMED_JSON, Entry
 from cachec.reproduce import archive, pack, reader
 from cachec.store import derived_cache, nearest_keys, row_codec, search_index, usage
-from cachec.store.store import Quarantined, Store
+from cachec.store.store import QuarantinedRow, Store
 from cachec.warm.history import History
 from cachec.weights import from_arrays, open_weights
 from cachec.weights.library.http_ranges import HttpResolver
@@ -397,7 +397,7 @@ def _rows(folder: Path) -> tuple[list[Seed], Read]:
         "facts": search_index.Facts,
         "usage": usage.Usage,
         "pin": pins.Pin,
-        "quarantine": Quarantined,
+        "quarantine": QuarantinedRow,
     }
     seeds = []
     for name, row in store.index.rows(""):
@@ -758,7 +758,7 @@ def _reproducer(folder: Path) -> tuple[list[Seed], Read]:
         pack.RECIPE: json.dumps(_RECIPE).encode(),
         "files/a": b"x" * 300,
     }
-    data = archive.packed(members)
+    data = archive.write_archive(members)
     stored = io.BytesIO()
     with zipfile.ZipFile(stored, "w") as out:
         for name, content in members.items():
@@ -799,8 +799,8 @@ def _recipe(folder: Path) -> tuple[list[Seed], Read]:
 
     def read(data: bytes) -> None:
         with suppress(CachecError):
-            pack.decoded(data, "recipe")
-        archive.write(folder / "r.zip", archive.packed({pack.ABOUT: _about(data), pack.RECIPE: data}))
+            pack.decode_recipe(data, "recipe")
+        archive.write(folder / "r.zip", archive.write_archive({pack.ABOUT: _about(data), pack.RECIPE: data}))
         reader.load(folder / "r.zip")
 
     return [seed_of_json(json.dumps(_RECIPE))], read

@@ -97,7 +97,7 @@ def test_a_publication_that_fails_is_counted_by_the_next(yard: Yard, monkeypatch
             yard.publish(key_of(1))
     assert yard.store.usage() == Usage(version=RECORD_VERSION, nbytes=0)
     yard.publish(key_of(2))
-    assert yard.store.usage() == yard.maintainer.measured()
+    assert yard.store.usage() == yard.maintainer.measure_usage()
 
 
 def _fail(*_args: object, **_more: object) -> None:
@@ -219,7 +219,7 @@ def test_a_result_larger_than_the_store_is_handed_out_and_evicts_nothing(tmp_pat
 
     for value in range(3):
         small(value)
-    before = Maintainer(cache.store).measured().nbytes
+    before = Maintainer(cache.store).measure_usage().nbytes
     for turn in range(2):
         (tmp_path / str(turn)).mkdir()
         result = large(kind, content, tmp_path / str(turn))
@@ -227,7 +227,7 @@ def test_a_result_larger_than_the_store_is_handed_out_and_evicts_nothing(tmp_pat
         *_, last = read_log(cache.store.folder)
         assert (last.reason, last.fault, last.stored) == (Reason.FIRST_RUN, Fault.STORE_FULL, False)
         assert cache.events.faults == {Fault.STORE_FULL: turn + 1}
-    assert Maintainer(cache.store).measured().nbytes == before
+    assert Maintainer(cache.store).measure_usage().nbytes == before
     small(3)
     assert [small.check(value).hit for value in range(4)] == [True] * 4
 

@@ -20,7 +20,7 @@ from cachec.store.index import DiskcacheIndex, used_file
 from cachec.store.leases import collecting
 from cachec.store.objects import REFRESH_SECONDS
 from cachec.store.row_codec import pack
-from cachec.store.store import Quarantined, references
+from cachec.store.store import QuarantinedRow, references
 from tests.parts import part, quarantined, tool
 
 from .conftest import DAY, Yard, key_of
@@ -302,7 +302,7 @@ def test_quarantined_entries_stay_a_week(yard: Yard) -> None:
     fill(yard, 2)
     for number, age in enumerate((QUARANTINE_SECONDS - 5, QUARANTINE_SECONDS + 5)):
         row = yard.store.index.read(f"entry:default:{KEYS[number]}") or b""
-        put_away = Quarantined(
+        put_away = QuarantinedRow(
             version=RECORD_VERSION, key=KEYS[number], stage="s", reason="differs", time=yard.now - age, row=row
         )
         yard.store.index.write(f"quarantine:default:{KEYS[number]}", pack(put_away), "s")
@@ -523,7 +523,7 @@ def test_many_artifacts_are_removed_but_for_those_that_somebody_holds(yard: Yard
     assert (done.entries, done.kept_in_use, done.artifacts) == (294, 6, 588)
     assert yard.objects() == held
     assert yard.faults == []
-    assert done.after == yard.maintainer.measured().nbytes
+    assert done.after == yard.maintainer.measure_usage().nbytes
 
 
 def test_what_a_miss_is_compared_with_does_not_outgrow_the_entries(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,13 +9,13 @@ import pytest
 
 from cachec.errors import StoreFault
 from cachec.model import Fault
-from cachec.remote.prefetch import ahead
+from cachec.remote.prefetch import prefetch_pieces
 
 
 def test_all_pieces_come_in_their_order() -> None:
     pieces = [bytes([number]) for number in range(100)]
-    assert list(ahead(iter(pieces))) == pieces
-    assert list(ahead(iter(()))) == []
+    assert list(prefetch_pieces(iter(pieces))) == pieces
+    assert list(prefetch_pieces(iter(()))) == []
 
 
 def test_what_fails_is_raised_behind_what_came() -> None:
@@ -23,7 +23,7 @@ def test_what_fails_is_raised_behind_what_came() -> None:
         yield b"1"
         raise StoreFault(Fault.REMOTE_TIMEOUT, "too late")
 
-    pieces = ahead(failing())
+    pieces = prefetch_pieces(failing())
     assert next(pieces) == b"1"
     with pytest.raises(StoreFault, match="too late"):
         next(pieces)
@@ -42,7 +42,7 @@ def test_who_stops_early_stops_the_other() -> None:
             fetched.append(threading.current_thread())
             closed.set()
 
-    pieces = ahead(endless())
+    pieces = prefetch_pieces(endless())
     assert next(pieces) == b"x"
     pieces.close()
     assert closed.wait(60)

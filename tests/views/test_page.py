@@ -217,7 +217,7 @@ def test_the_order_is_that_in_which_gc_evicts(yard: Yard) -> None:
     gone: list[str] = []
     while len(gone) < len(told):
         before = {entry.key for entry in yard.store.entries()}
-        yard.maintainer.collect(limit=max(1, yard.maintainer.measured().nbytes - 4096))
+        yard.maintainer.collect(limit=max(1, yard.maintainer.measure_usage().nbytes - 4096))
         left = {entry.key for entry in yard.store.entries()}
         assert before - left == set(told[len(gone) : len(gone) + len(before - left)])
         gone += told[len(gone) : len(gone) + len(before - left)]

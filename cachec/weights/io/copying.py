@@ -97,7 +97,7 @@ def pieces(source: Copied, size: int = _BUFFER, buffer: memoryview | None = None
 
 
 @contextlib.contextmanager
-def room_for(path: str | os.PathLike[str], otherwise: str) -> Iterator[None]:
+def naming_full_disk(path: str | os.PathLike[str], otherwise: str) -> Iterator[None]:
     """Let an error of the body that says that there is no room name ``path``, and say what to do: ``otherwise``."""
     try:
         yield
@@ -129,7 +129,7 @@ class Copier:
         """
         is_large = digest and source.nbytes > SMALL
         if is_large and isinstance(source, Extent) and not ranges.on_pages(source.offset, offset):
-            return self._relayed(source, fd, offset)
+            return self._relay(source, fd, offset)
         follow = self._following(fd, offset) if is_large else None
         try:
             self._copy(source, fd, offset, follow)
@@ -142,9 +142,9 @@ class Copier:
         if follow is not None:
             follow.end()
             return follow.digest
-        return self._hashed(fd, offset, source.nbytes) if digest else None
+        return self._hash_range(fd, offset, source.nbytes) if digest else None
 
-    def _relayed(self, source: Extent, fd: int, offset: int) -> Digest:
+    def _relay(self, source: Extent, fd: int, offset: int) -> Digest:
         try:
             value = Relay(source.fd, source.offset, source.nbytes, fd, offset).run(self._advance)
         except EOFError as error:
@@ -176,7 +176,7 @@ class Copier:
             yield step
         while done < source.nbytes:
             # Small ones, and what could not be copied better; the end of a file is believed only of a plain read.
-            buffer = self._borrowed()
+            buffer = self._borrow_buffer()
             count = os.preadv(source.fd, [buffer[: source.nbytes - done]], source.offset + done)
             if count == 0:
                 raise _shorter(source)
@@ -186,14 +186,14 @@ class Copier:
 
     def _from_ranges(self, source: Ranges, fd: int, offset: int) -> Iterator[int]:
         """Copy what is put together on the way."""
-        for piece in pieces(source, buffer=self._borrowed()):
+        for piece in pieces(source, buffer=self._borrow_buffer()):
             yield from _from_memory(piece, fd, offset)
             offset += piece.nbytes
 
     def hash(self, source: Copied) -> str:
         """The digest of a source, without copying it. Raises WeightsChanged."""
         hasher = blake3()
-        for piece in pieces(source, buffer=self._borrowed()):
+        for piece in pieces(source, buffer=self._borrow_buffer()):
             hasher.update(piece)
         return hasher.hexdigest()
 
@@ -216,14 +216,14 @@ class Copier:
         """Count bytes that need no copy."""
         self._advance(nbytes)
 
-    def _hashed(self, fd: int, offset: int, nbytes: int) -> Digest:
+    def _hash_range(self, fd: int, offset: int, nbytes: int) -> Digest:
         hasher = blake3()
-        _update(hasher, fd, offset, nbytes, self._borrowed())
+        _update(hasher, fd, offset, nbytes, self._borrow_buffer())
         digest = Digest()
         digest.set(hasher.hexdigest())
         return digest
 
-    def _borrowed(self) -> memoryview:
+    def _borrow_buffer(self) -> memoryview:
         if self._buffer is None:
             self._buffer = memoryview(bytearray(_BUFFER))
         return self._buffer

@@ -34,7 +34,7 @@ from cachec.base.hashing import FileDigests, Hasher
 from cachec.base.mounts import TRACKED_FILESYSTEMS, Mounts
 from cachec.errors import WeightsChanged
 from cachec.weights.formats.base import Plan
-from cachec.weights.io.copying import Copied, Copier, room_for, source_of
+from cachec.weights.io.copying import Copied, Copier, naming_full_disk, source_of
 from cachec.weights.sources import Extent, OpenedFile
 from cachec.weights.weight import Weight
 
@@ -48,7 +48,7 @@ _BOOT = "/proc/sys/kernel/random/boot_id"
 _SPARSE = TRACKED_FILESYSTEMS | {"tmpfs", "overlay", "overlay.open", "nfs", "nfs4"}
 
 
-class Staged:
+class StagedFile:
     """A file under a temporary name beside its target, locked as long as it is being written. A context manager."""
 
     def __init__(self, target: str, plan: Plan | None = None) -> None:
@@ -59,14 +59,14 @@ class Staged:
         self._marks = None if plan is None else _Marks.of(plan, folder)
         self._slots: list[bytes] = []
         staging = None
-        for path, fd in _abandoned(folder, f".{name}.partial-"):
+        for path, fd in _find_abandoned(folder, f".{name}.partial-"):
             if staging is None and self._is_mine(fd):
                 staging = fsio.Staging.taken(path, fd)
             else:
                 with contextlib.suppress(FileNotFoundError, PermissionError):
                     os.unlink(path)
                 os.close(fd)
-        self.file = _made(folder, f".{name}.partial-") if staging is None else staging
+        self.file = _make_file(folder, f".{name}.partial-") if staging is None else staging
 
     def _is_mine(self, fd: int) -> bool:
         """Whether an abandoned file is one of this plan; its slots are then known."""
@@ -83,7 +83,7 @@ class Staged:
         plan = self.plan
         if plan is None:
             raise ValueError("a file without a plan is written by who made it")
-        with room_for(plan.path, "nothing is left of it: make room, and save again"):
+        with naming_full_disk(plan.path, "nothing is left of it: make room, and save again"):
             self.file.write(plan.head)
             if self._marks is not None:
                 self._mark(0, self._marks.of_plan())
@@ -125,7 +125,7 @@ class Staged:
             token = None if marks is None else marks.trusted_token(source)  # noted before the bytes are copied
             if token is not None:
                 tokens.append(token)
-            _copied(part, source, self.file.fd, copier)
+            _copy_part(part, source, self.file.fd, copier)
         if marks is not None and len(tokens) == len(parts):
             self._mark(number, marks.of_tokens(number, tokens))
 
@@ -139,7 +139,7 @@ class Staged:
             os.ftruncate(self.file.fd, self.plan.size)
         self.file.replace(self.target, fsync=fsync)
 
-    def __enter__(self) -> Staged:
+    def __enter__(self) -> StagedFile:
         return self
 
     def __exit__(self, *unused: object) -> None:
@@ -261,7 +261,7 @@ class _Marks:
         return bytes.fromhex(hasher.digest())
 
 
-def _copied(part: _Part, source: Copied, fd: int, copier: Copier) -> None:
+def _copy_part(part: _Part, source: Copied, fd: int, copier: Copier) -> None:
     expected = source.digest if isinstance(source, Extent) else ""
     digest = copier.copy(source, fd, part.offset, digest=bool(expected))
     if digest is not None and digest.result() != expected:
@@ -274,7 +274,7 @@ def _copied(part: _Part, source: Copied, fd: int, copier: Copier) -> None:
 # --- the files
 
 
-def _made(folder: str, prefix: str) -> fsio.Staging:
+def _make_file(folder: str, prefix: str) -> fsio.Staging:
     """A new file, locked."""
     while True:
         file = fsio.Staging(folder, prefix)
@@ -284,7 +284,7 @@ def _made(folder: str, prefix: str) -> fsio.Staging:
         file.discard()  # taken for abandoned between its making and its lock
 
 
-def _abandoned(folder: str, prefix: str) -> Iterator[tuple[str, int]]:
+def _find_abandoned(folder: str, prefix: str) -> Iterator[tuple[str, int]]:
     """Temporary files of processes that were killed, by path and descriptor: locked, which nobody else has them."""
     with os.scandir(folder) as entries:
         paths = [
@@ -294,7 +294,7 @@ def _abandoned(folder: str, prefix: str) -> Iterator[tuple[str, int]]:
         ]
     for path in paths:
         try:
-            fd = _opened(path)
+            fd = _open_file(path)
         except OSError:
             continue  # gone meanwhile, or another user's
         try:
@@ -310,7 +310,7 @@ def _abandoned(folder: str, prefix: str) -> Iterator[tuple[str, int]]:
         yield path, fd
 
 
-def _opened(path: str) -> int:
+def _open_file(path: str) -> int:
     flags = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
         return os.open(path, os.O_RDWR | flags)

@@ -140,10 +140,10 @@ class _Buffer:
         if beyond < len(self._memory):
             self._memory.madvise(mmap.MADV_DONTNEED, beyond, len(self._memory) - beyond)
         lease = np.frombuffer(self._memory, np.uint8, nbytes)
-        self._lease = weakref.ref(lease, self._returned)
+        self._lease = weakref.ref(lease, self._take_back)
         return lease.data
 
-    def _returned(self, _lease: object) -> None:
+    def _take_back(self, _lease: object) -> None:
         # Runs wherever the last view goes, perhaps inside the collector: a SimpleQueue may be used there.
         if not self.is_abandoned:
             self._free.put(self)

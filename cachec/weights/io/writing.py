@@ -20,10 +20,10 @@ from typing import NamedTuple
 import msgspec
 
 from cachec.errors import UsageError
-from cachec.weights.formats import SAFETENSORS, Known, format_to_write, safetensors, writer
+from cachec.weights.formats import SAFETENSORS, KnownFormat, format_to_write, safetensors, writer
 from cachec.weights.formats.base import Plan
 from cachec.weights.io.copying import Copier, Progress
-from cachec.weights.io.staging import Staged
+from cachec.weights.io.staging import StagedFile
 from cachec.weights.weight import Weight
 
 _SUFFIX = ".safetensors"
@@ -59,7 +59,7 @@ def save(
     kept = dict(metadata or {})
     _check_options(known, shard_size, kept)
     plan = writer(known).plan
-    ordered = _ordered(weights)
+    ordered = _order_weights(weights)
     _check_replaceable(target)
     total = sum(weight.nbytes for weight in ordered)
     shards = _shards(ordered, shard_size)
@@ -82,13 +82,13 @@ def save_together(files: Sequence[Whole], *, progress: Progress | None = None, f
     plans = []
     for path, weights, metadata in files:
         _check_replaceable(path)
-        plans.append(safetensors.plan(path, _ordered(weights), metadata))
+        plans.append(safetensors.plan(path, _order_weights(weights), metadata))
     with Copier(progress, sum(weight.nbytes for each in files for weight in each.weights.values())) as copier:
         for begin in range(0, len(plans), _TOGETHER):
             _write(plans[begin : begin + _TOGETHER], "", copier, fsync)
 
 
-def _check_options(known: Known, shard_size: int | None, metadata: Mapping[str, str]) -> None:
+def _check_options(known: KnownFormat, shard_size: int | None, metadata: Mapping[str, str]) -> None:
     if shard_size is not None and (type(shard_size) is not int or shard_size < 1):
         raise UsageError(f"save: shard_size expected a number of bytes from 1, found {shard_size!r}")
     if shard_size is not None and known is not SAFETENSORS:
@@ -98,7 +98,7 @@ def _check_options(known: Known, shard_size: int | None, metadata: Mapping[str, 
             raise UsageError(f"save: metadata expected text by text, found {key!r}: {value!r}")
 
 
-def _ordered(weights: Mapping[str, Weight]) -> list[Weight]:
+def _order_weights(weights: Mapping[str, Weight]) -> list[Weight]:
     return sorted((weights[name] for name in weights), key=lambda weight: weight.name)
 
 
@@ -133,8 +133,8 @@ def _write(plans: Sequence[Plan], index: str, copier: Copier, fsync: bool) -> No
     """Write the files of these plans, and then give all of them their names. index: path of their index, if any."""
     with contextlib.ExitStack() as stack:
         try:
-            staged = [stack.enter_context(Staged(plan.path, plan)) for plan in plans]
-            listing = stack.enter_context(Staged(index)) if index else None
+            staged = [stack.enter_context(StagedFile(plan.path, plan)) for plan in plans]
+            listing = stack.enter_context(StagedFile(index)) if index else None
         except OSError as error:
             if error.errno not in {errno.EMFILE, errno.ENFILE}:
                 raise

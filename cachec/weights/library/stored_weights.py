@@ -21,14 +21,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from cachec.base import fsio
-from cachec.base.texts import said
+from cachec.base.texts import argument_hint
 from cachec.errors import CheckpointError, StoreFault, UsageError, WeightError, WeightsChanged
 from cachec.model import Digest, Fault, WeightSpec
-from cachec.store.leases import Held
+from cachec.store.leases import LeasedArtifacts
 from cachec.store.objects import Objects
 from cachec.store.store import Store
-from cachec.weights.io.copying import Copier, Progress, room_for
-from cachec.weights.library.checksums import Damage, Placed, verify_files
+from cachec.weights.io.copying import Copier, Progress, naming_full_disk
+from cachec.weights.library.checksums import Damage, WeightPlace, verify_files
 from cachec.weights.library.intake import Intake
 from cachec.weights.library.revisions import (
     VERSION,
@@ -105,7 +105,7 @@ class _Only(NamedTuple):
         if not same:
             raise UsageError(
                 f"{self.name!r} is the name of other weights; remove it, choose another name, or "
-                f"{said('pass replace=True', 'say --replace')}"
+                f"{argument_hint('pass replace=True', 'say --replace')}"
             )
 
 
@@ -147,7 +147,7 @@ class WeightStore:
             only = None if before is None or replace else _Only(name, self._revisions.contents(before.revision))
             if only is not None:
                 only.check(weights.spec_digest == only.contents.layout.spec_digest)
-            record = self._copied(objects, weights, progress, only) if own else self._in_place(weights)
+            record = self._copy_weights(objects, weights, progress, only) if own else self._in_place(weights)
             revision = self._revisions.add(record, objects.leases)
             if before is not None and before.revision == revision:
                 return self._revision(before)
@@ -159,12 +159,12 @@ class WeightStore:
             objects.release()  # from here on the record keeps them
         return self._revision(pointer)
 
-    def _copied(
+    def _copy_weights(
         self, objects: Objects, weights: WeightSet, progress: Progress | None, only: _Only | None
     ) -> RevisionRecord:
         with Copier(progress, weights.nbytes) as copier:
             intake = Intake(objects, copier, only.check_digest if only is not None else None)
-            with room_for(self.folder.parent, "what is copied so far stays: make room, and add the same again"):
+            with naming_full_disk(self.folder.parent, "what is copied so far stays: make room, and add the same again"):
                 owned = tuple(OwnedTensor(weight.spec, intake.own(weight)) for weight in weights.values())
         return RevisionRecord(VERSION, owned=owned)
 
@@ -187,7 +187,7 @@ class WeightStore:
         for name in names:
             pointer = self._revisions.pointer(name)
             if pointer is not None and pointer.revision != revision:
-                way = said("pass replace=True", "say --replace")
+                way = argument_hint("pass replace=True", "say --replace")
                 raise UsageError(f"{name!r} is the name of other weights; remove it, or {way}")
 
     def contents(self, revision: str) -> RevisionContents:
@@ -228,7 +228,7 @@ class WeightStore:
         self._revisions.lease(revision, objects.leases)
         contents = self._revisions.contents(revision)
         if contents.record.files:  # there is nothing of ours to keep
-            return WeightSet(contents.layout, FileSource(tuple(map(_reopened, contents.record.files))))
+            return WeightSet(contents.layout, FileSource(tuple(map(_reopen_file, contents.record.files))))
         return WeightSet(contents.layout, OwnedSource(objects, revision, contents.refs))
 
     def find(self, text: str) -> Revision | None:
@@ -284,7 +284,7 @@ class WeightStore:
         check_name(name)
         self._revisions.unpoint(name)
 
-    def sweep(self, held: Held) -> Swept:
+    def sweep(self, held: LeasedArtifacts) -> Swept:
         """For ``gc``: remove revisions that no name stands for and no process holds. Raises WeightError, OSError."""
         return self._revisions.sweep(held)
 
@@ -322,7 +322,7 @@ def _state_of(file: PlacedFile) -> tuple[int, int, int, int]:
     return file.ino, file.size, file.mtime_ns, file.ctime_ns
 
 
-def _reopened(file: PlacedFile) -> OpenedFile:
+def _reopen_file(file: PlacedFile) -> OpenedFile:
     """A file of the user's, if it is still as it was added. Raises WeightsChanged."""
     try:
         identity = fsio.identity(file.path)
@@ -343,12 +343,12 @@ def _changed_files(contents: RevisionContents, progress: Progress | None) -> tup
     moved: dict[int, int] = {}
     for number, file in enumerate(contents.record.files):
         try:
-            same.append(_reopened(file))
+            same.append(_reopen_file(file))
             moved[number] = len(moved)
         except (WeightsChanged, CheckpointError) as error:
             damages.append(Damage(file.path, names(number), str(error)))
     placed = [
-        Placed(each.spec.name, moved[each.file], each.offset, each.spec.nbytes)
+        WeightPlace(each.spec.name, moved[each.file], each.offset, each.spec.nbytes)
         for each in contents.record.placed
         if each.file in moved
     ]

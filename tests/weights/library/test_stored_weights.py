@@ -23,14 +23,14 @@ import pytest
 import cachec
 from cachec.base.hashing import EMPTY, FileDigests, digest_bytes
 from cachec.errors import HandleClosed, StoreFault, UsageError, WeightError, WeightsChanged
-from cachec.maintain.collect import Collected
+from cachec.maintain.collect import CollectResult
 from cachec.maintain.maintainer import Maintainer
 from cachec.maintain.sweep import GRACE_SECONDS
 from cachec.model import Fault, WeightSpec
 from cachec.store.objects import SEAL_NS
 from cachec.store.store import Store
 from cachec.weights import WeightSet, from_arrays, open_weights
-from cachec.weights.compare import compared
+from cachec.weights.compare import compare_weights
 from cachec.weights.io import copying
 from cachec.weights.library.stored_weights import WeightStore
 
@@ -49,7 +49,7 @@ def leftovers(store: WeightStore) -> list[str]:
     return os.listdir(store.objects.tmp)
 
 
-def collect(store: WeightStore, *, later: float = 2 * GRACE_SECONDS) -> Collected:
+def collect(store: WeightStore, *, later: float = 2 * GRACE_SECONDS) -> CollectResult:
     """What ``gc`` does without a limit, so much later."""
     opened = Store(store.folder.parent)
     try:
@@ -143,7 +143,7 @@ def test_two_fine_tunes_share_what_they_share(store: WeightStore) -> None:
     assert len(after) == 101
     assert {path: path.stat().st_ino for path in before} == before
     old, new = store.find("base"), store.find("tuned")
-    differing = compared(old.specs, new.specs, old.digests, new.digests)
+    differing = compare_weights(old.specs, new.specs, old.digests, new.digests)
     assert [each.name for each in differing.changed] == ["w7"]
     assert len(differing.same) == 99
 
@@ -559,7 +559,7 @@ def test_what_another_process_has_open_stays_until_it_is_killed(store: WeightSto
 
 def test_what_is_being_added_stays_although_another_name_of_it_goes(store: WeightStore) -> None:
     store.add(from_arrays(arrays(3)), "old")
-    found: list[Collected] = []
+    found: list[CollectResult] = []
 
     def meanwhile(done: int, total: int) -> None:
         if done == 2 * 4000:
@@ -912,11 +912,11 @@ def test_a_result_stays_although_the_weights_that_had_it_first_go(tmp_path: Path
     owned.add(from_arrays({name: array * 2 for name, array in given.items()}), "doubled")
     twice(from_arrays(given))
     cache.store.release()
-    measured = Maintainer(cache.store).measured().nbytes
+    measured = Maintainer(cache.store).measure_usage().nbytes
     assert measured < MIB, "what has a name is not the cache's"
     owned.remove("doubled")
     assert collect(owned).artifacts == 0
-    assert Maintainer(cache.store).measured().nbytes == measured + 3 * 4 * MIB
+    assert Maintainer(cache.store).measure_usage().nbytes == measured + 3 * 4 * MIB
     made, outcome = cache.call(twice, from_arrays(given))
     assert outcome.hit
     np.testing.assert_array_equal(made["w2"].read(), given["w2"] * 2)
