@@ -18,7 +18,7 @@ from bench.harness import Row, against, interleaved
 from cachec.bundle import add, create
 from cachec.model import Leaf, Trace
 from cachec.store.store import Store
-from cachec.weights.moving.relaying import Relay
+from cachec.weights.io.copy_and_hash import Relay
 
 _GIB = 1 << 30
 #: Of a build: a few large artifacts, and many small ones. Sizes in bytes, and how many.

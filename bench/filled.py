@@ -12,9 +12,9 @@ import msgspec
 
 from cachec.base.hashing import digest_bytes
 from cachec.model import RECORD_VERSION, ArtifactRef, Entry, Leaf, Part, PartKind, Read, Trace
-from cachec.store.packing import pack
+from cachec.store.row_codec import pack
+from cachec.store.search_index import SearchTerms, search_terms
 from cachec.store.store import Store
-from cachec.store.summaries import SearchTerms, search_terms
 
 #: A Unix time that the made-up entries are older than.
 NOW = 1_900_000_000.0

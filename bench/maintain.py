@@ -23,13 +23,13 @@ from bench.filled import MANIFEST, NOW, fill, key_and_stage
 from bench.harness import Row, against, interleaved, settle
 from cachec.base.hashing import digest_bytes
 from cachec.events import read_log
+from cachec.maintain.eviction_score import worth
 from cachec.maintain.maintainer import Maintainer
 from cachec.maintain.plans import BATCH
 from cachec.maintain.selector import Selector
-from cachec.maintain.worth import worth
 from cachec.model import RECORD_VERSION, Entry
 from cachec.store.leases import Leases
-from cachec.store.packing import body
+from cachec.store.row_codec import body
 from cachec.store.store import Store, references
 
 

@@ -26,7 +26,7 @@ from cachec.remote.engines.action import Sum
 from cachec.remote.engines.base import Blob
 from cachec.remote.engines.reapi_messages import READ, asked_bytes, read_name, read_pieces
 from cachec.remote.engines.redis import PIECE
-from cachec.remote.trie import Trie, Waited
+from cachec.remote.trie import LookupCost, Trie
 from cachec.remote.urls import Address, parse
 from cachec.store.store import Store
 
@@ -55,7 +55,9 @@ def main() -> None:
                 entry = _entry(ref, store.objects.add_bytes(b"[]"))
                 task = lambda: trie.put(entry, entry.traces[0], {})  # noqa: E731
             else:
-                trie.get(digest_bytes(b"none"), lambda _name: None, Waited())  # it is connected, and all is imported
+                trie.get(
+                    digest_bytes(b"none"), lambda _name: None, LookupCost()
+                )  # it is connected, and all is imported
                 task = lambda: _got(trie)  # noqa: E731
         before = _peak()
         started = time.perf_counter()
@@ -77,7 +79,7 @@ def _entry(ref: ArtifactRef, parts: ArtifactRef) -> Entry:
 
 
 def _got(trie: Trie) -> None:
-    assert trie.get(_KEY, lambda _name: None, Waited()) is not None
+    assert trie.get(_KEY, lambda _name: None, LookupCost()) is not None
 
 
 def _plain(address: Address, blob: Blob, target: Path) -> Callable[[], object]:

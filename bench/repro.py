@@ -30,8 +30,8 @@ def _rows(folder: Path) -> list[Row]:
 
     import cachec
     from cachec.reproduce.archive import write
-    from cachec.reproduce.loaded import load
     from cachec.reproduce.pack import pack_entry
+    from cachec.reproduce.reader import load
     from cachec.reproduce.replay import replay_commands
 
     # Another benchmark of this process may have opened the example's cache elsewhere.

@@ -18,8 +18,8 @@ from cachec.base.fsio import make_dir
 from cachec.maintain.maintainer import Maintainer
 from cachec.model import RECORD_VERSION, Outcome, Reason
 from cachec.store.store import Store
-from cachec.views.gathered import gather
 from cachec.views.page import page
+from cachec.views.report_data import gather
 
 #: Calls of a build, and the days over which builds are spread.
 _BUILD, _DAYS = 500, 30

@@ -66,7 +66,7 @@ def overlay(base: str, adapter: str) -> Work:
 def add(source: str, store: str) -> Work:
     from cachec.store.store import Store
     from cachec.weights import open_weights
-    from cachec.weights.library.owned import WeightStore
+    from cachec.weights.library.stored_weights import WeightStore
 
     return lambda: {"count": WeightStore(Store(store)).add(open_weights(source), "m").count}
 

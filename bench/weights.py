@@ -90,7 +90,7 @@ def _copying(folder: Path, scale: float, rounds: int) -> list[Row]:
 
     from cachec.store.store import Store
     from cachec.weights import from_arrays, open_weights
-    from cachec.weights.library.owned import WeightStore
+    from cachec.weights.library.stored_weights import WeightStore
 
     large, small = int(384 * MIB * scale) // 4, int(8 * MIB * scale) // 4
     source = folder / "source.safetensors"
@@ -133,7 +133,7 @@ def _tiny(folder: Path, scale: float, rounds: int) -> list[Row]:
     """Many small tensors: what each of them costs beyond its bytes."""
     from cachec.store.store import Store
     from cachec.weights import from_arrays, open_weights
-    from cachec.weights.library.owned import WeightStore
+    from cachec.weights.library.stored_weights import WeightStore
 
     count, source = max(50, int(5000 * scale)), folder / "source.safetensors"
     from_arrays({f"layers.{i}.weight": _noise(1 << 14, i) for i in range(count)}).save(source, fsync=True)
@@ -245,7 +245,7 @@ def _one_rank(folder: Path, scale: float, rounds: int) -> list[Row]:
 def _second_fine_tune(folder: Path, scale: float, rounds: int) -> list[Row]:
     from cachec.store.store import Store
     from cachec.weights import from_arrays, open_weights
-    from cachec.weights.library.owned import WeightStore
+    from cachec.weights.library.stored_weights import WeightStore
 
     count, each = 200, int(512 * MIB * scale) // 200 // 4
     arrays = {f"layers.{i}.weight": _noise(each, i) for i in range(count)}
@@ -275,7 +275,7 @@ def _quantizing(folder: Path, scale: float, rounds: int) -> list[Row]:
 
     import cachec
     from cachec.weights import from_arrays
-    from cachec.weights.overlay import Made
+    from cachec.weights.overlay import ComputedWeight
 
     count, each = 200, int(512 * MIB * scale) // 200 // 4
     source = folder / "base.safetensors"
@@ -292,7 +292,7 @@ def _quantizing(folder: Path, scale: float, rounds: int) -> list[Row]:
         def rounded(given: cachec.WeightSet) -> np.ndarray[tuple[int, ...], np.dtype[np.int8]]:
             return (given["layers.7.weight"].read() * 127).astype(np.int8)
 
-        return weights.derive({"layers.7.weight": Made("int8", (each,), rounded)})
+        return weights.derive({"layers.7.weight": ComputedWeight("int8", (each,), rounded)})
 
     warm()
     before, files = _disk(folder / "cache"), _large_files(folder / "cache", each)

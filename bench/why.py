@@ -18,8 +18,8 @@ from bench.harness import Row, against, interleaved
 from cachec.base.hashing import digest_bytes
 from cachec.key.compare import differences
 from cachec.model import RECORD_VERSION, ArtifactRef, Digest, Entry, Inline, Part, PartKind, Trace
-from cachec.store.packing import pack
-from cachec.store.recent import Recent, neighbourhood, prints_of
+from cachec.store.nearest_keys import Recent, neighbourhood, prints_of
+from cachec.store.row_codec import pack
 from cachec.store.store import Store
 
 _STAGE = "exec:cc"

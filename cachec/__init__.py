@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from cachec.stage.decorator import Stage
     from cachec.weights import Weight, WeightSet, open_weights
     from cachec.weights.manifest import Manifest
-    from cachec.weights.overlay import Made
+    from cachec.weights.overlay import ComputedWeight
 
 #: Where names are; any other is an error (``cachec.errors``).
 _HOMES = {
@@ -60,7 +60,7 @@ _HOMES = {
     "cachec.programs.program": ("Program",),
     "cachec.weights.manifest": ("Manifest",),
     "cachec.weights": ("Weight", "WeightSet", "open_weights"),
-    "cachec.weights.overlay": ("Made",),
+    "cachec.weights.overlay": ("ComputedWeight",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -71,12 +71,12 @@ __all__ = [
     "CachecWarning",
     "CapturedWeights",
     "CheckpointError",
+    "ComputedWeight",
     "ConfigError",
     "Dir",
     "File",
     "HandleClosed",
     "LinkError",
-    "Made",
     "Manifest",
     "Mode",
     "Outcome",
@@ -114,7 +114,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'cachec' has no attribute {name!r}")
     from importlib import import_module
 
-    from cachec.base.records import import_msgspec
+    from cachec.base.msgspec_import import import_msgspec
 
     import_msgspec()
     value = getattr(import_module(_HOME.get(name, "cachec.errors")), name)

@@ -122,7 +122,7 @@ def _execute(args: list[str]) -> int:
             ending, _, _ = ask(args)
             if ending is not None:
                 return perform(ending)
-    from cachec.base.records import import_msgspec
+    from cachec.base.msgspec_import import import_msgspec
 
     import_msgspec()
     from cachec.launcher.full import main as execute

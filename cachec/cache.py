@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 
 from cachec import config
-from cachec.base.unseen import unseen
+from cachec.base.untraced import unseen
+from cachec.context import OpenedCache
 from cachec.errors import UnsupportedFunction, UsageError, WeightError
 from cachec.model import Mode, Outcome, Reason
-from cachec.opened import OpenedCache
 
 if TYPE_CHECKING:
     from cachec.base.distributions import Distributions
-    from cachec.foreign import Foreign
+    from cachec.blob_cache import Foreign
     from cachec.key.code.ran import RanKeys
     from cachec.stage.decorator import Stage
     from cachec.stage.engine import Engine
@@ -230,7 +230,7 @@ class Cache:
 
         Raises UsageError for a name that no stage could have, and for a str as ``tags``.
         """
-        from cachec.foreign import Foreign  # what only calls stages does without
+        from cachec.blob_cache import Foreign  # what only calls stages does without
 
         _check_name(name)
         if isinstance(tags, str):
@@ -250,7 +250,7 @@ class Cache:
         NoStoreFolder where there is no store, and UsageError within a stage, which is given weights as an argument.
         """
         from cachec.recording import current
-        from cachec.weights.library.owned import WeightStore
+        from cachec.weights.library.stored_weights import WeightStore
 
         recorder = current()
         if recorder is not None:
@@ -262,9 +262,9 @@ class Cache:
         local, remotes = WeightStore(self.store), self._opened.remotes
         if remotes is None or local.find(name) is not None:
             return local.open(name)
-        from cachec.remote.streaming import streamed
+        from cachec.remote.streaming import stream_weights
 
-        found = streamed(remotes, name)
+        found = stream_weights(remotes, name)
         if found is None:
             asked = ", ".join(remote.address.shown for remote in remotes.all if remote.address.is_read)
             raise WeightError(f"no weights are named {name!r}, neither here nor at {asked or 'a remote that is read'}")

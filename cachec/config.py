@@ -21,8 +21,8 @@ from typing import Any
 
 import msgspec
 
-from cachec.base import foreign, texts, xdg
-from cachec.base.unseen import unseen
+from cachec.base import file_ownership, texts, xdg
+from cachec.base.untraced import unseen
 from cachec.errors import ConfigError, NoStoreFolder
 from cachec.model import Mode
 
@@ -274,10 +274,10 @@ def load(
     Raises ConfigError for an unknown key or a bad value, naming where it was written and what is accepted.
     """
     with unseen():  # which settings are in force is no input of a stage that is given a cache
-        return _loaded(overrides, os.environ if environ is None else environ, cwd)
+        return _load(overrides, os.environ if environ is None else environ, cwd)
 
 
-def _loaded(
+def _load(
     overrides: Mapping[str, object] | None, environ: Mapping[str, str], cwd: str | os.PathLike[str] | None
 ) -> Settings:
     folder = _working_folder() if cwd is None else os.path.abspath(cwd)
@@ -337,7 +337,7 @@ class _Sources(msgspec.Struct, frozen=True):
             shown = raw.value if isinstance(raw, Mode) else "..." if key == "remote" else raw
             where = _Origins({key: origin})[key]
             raise ConfigError(f"{where}: {key} = {shown!r} is not accepted; {key} is {error}") from None
-        if file is not None and origin is file and key in CONFINED and not foreign.is_within(value, file.folder):
+        if file is not None and origin is file and key in CONFINED and not file_ownership.is_within(value, file.folder):
             raise ConfigError(
                 f"{file.where(key)}: {key} = {raw!r} leads out of the project {file.folder}, which a file "
                 f"that is found there may not; {self._own_place(key)}"
@@ -461,10 +461,10 @@ def _nearest_file(folder: str, trusted: Iterable[Path]) -> ConfigTable | None:
 def refuse_foreign(path: str, kind: str, trusted: Iterable[Path]) -> None:
     """Raise ConfigError for a file that others than this user and root can write, unless a trusted folder has it."""
     try:
-        why = foreign.why_distrusted(path)
+        why = file_ownership.why_distrusted(path)
     except OSError as error:
         raise ConfigError(f"{kind} {path}: can't be read: {error.strerror}") from error
-    if why and not any(foreign.is_within(path, os.fspath(folder)) for folder in trusted):
+    if why and not any(file_ownership.is_within(path, os.fspath(folder)) for folder in trusted):
         raise ConfigError(
             f"{kind} {path} is refused: {why}, so others decide what it says; make it yours (chown, chmod go-w), or "
             f"trust its folder: CACHEC_TRUSTED={os.path.dirname(path)}"
@@ -479,7 +479,7 @@ def _read_file(
     trusted: as for ``refuse_foreign``; None for a file that was not found but named.
     """
     try:
-        data = foreign.read_regular(path, MAX_FILE)
+        data = file_ownership.read_regular(path, MAX_FILE)
     except OSError as error:
         raise ConfigError(f"{path}: can't be read: {error.strerror}") from error
     if table_path and b"cachec" not in data:

@@ -24,7 +24,7 @@ import msgspec
 from cachec.base import fsio
 from cachec.base.appending import Appender, create_once
 from cachec.base.texts import clean
-from cachec.base.unseen import unseen
+from cachec.base.untraced import unseen
 from cachec.model import MALFORMED_JSON, Fault, Outcome, Reason
 
 #: Bytes in a record, its newline included: one page.
@@ -244,10 +244,10 @@ def inert(line: bytes) -> bytes:
         line = line.replace(b"$", b"\\u0024").replace(b"`", b"\\u0060").replace(b"\x7f", b"\\u007f")
     if line.isascii():
         return line
-    return "".join(c if c.isprintable() else _escaped(c) for c in line.decode()).encode()
+    return "".join(c if c.isprintable() else _escape_character(c) for c in line.decode()).encode()
 
 
-def _escaped(character: str) -> str:
+def _escape_character(character: str) -> str:
     units = character.encode("utf-16-be")
     return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
 

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cachec.base.oversight import Oversight, oversee_process
+from cachec.base.call_hooks import Oversight, oversee_process
 
 if TYPE_CHECKING:
     from cachec.model import Outcome
-    from cachec.testing.isolation import Isolated
+    from cachec.testing.isolation import IsolatedCache
 
 #: The modes of the cache; tests hold this against ``cachec.Mode``, which is slow to import.
 MODES = ("on", "off", "read-only", "refresh", "require", "verify", "both")
@@ -126,10 +126,10 @@ def _counts(config: pytest.Config) -> Counts:
 
 
 @pytest.fixture
-def cachec(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Isolated]:
+def cachec(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[IsolatedCache]:
     """A store of its own for one test; see ``cachec.testing.isolation.Isolated``."""
-    from cachec.testing.isolation import Isolated
+    from cachec.testing.isolation import IsolatedCache
 
-    isolated = Isolated(tmp_path_factory.mktemp("cachec"), monkeypatch)
+    isolated = IsolatedCache(tmp_path_factory.mktemp("cachec"), monkeypatch)
     with isolated:
         yield isolated

@@ -6,13 +6,13 @@ from typing import Any
 
 from cachec.base.hashing import digest_bytes
 from cachec.model import Part, PartKind
-from cachec.store.packing import unpack
-from cachec.store.store import Quarantined, Store
+from cachec.store.row_codec import unpack
+from cachec.store.store import QuarantinedRow, Store
 
 
-def quarantined(store: Store) -> list[Quarantined]:
+def quarantined(store: Store) -> list[QuarantinedRow]:
     """The entries of a store's namespace that were put away."""
-    return [unpack(row or b"", Quarantined, name) for name, row in store.index.rows(f"quarantine:{store.quoted}")]
+    return [unpack(row or b"", QuarantinedRow, name) for name, row in store.index.rows(f"quarantine:{store.quoted}")]
 
 
 def part(label: str, detail: str = "", content: str | None = None, **fields: Any) -> Part:

@@ -55,7 +55,7 @@ class Anchors:
             return os.path.join(".", path) if is_anchored(path) else path
         for name, folder in self._order:
             if os.path.join(path, "").startswith(folder):
-                return beside(name, folder, path)
+                return anchored_path(name, folder, path)
         return path
 
     def folder(self, name: str) -> str | None:
@@ -86,7 +86,7 @@ def is_anchored(kept: str) -> bool:
     return bool(colon) and (name in _NAMES or name.startswith(_MOVING))
 
 
-def beside(name: str, folder: str, path: str) -> str:
+def anchored_path(name: str, folder: str, path: str) -> str:
     """How a path in a folder, or the folder itself, is kept from an anchor."""
     return f"{name}:{path[len(os.path.join(folder, '')) :]}"
 

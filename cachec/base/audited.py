@@ -28,6 +28,6 @@ def tell_read(paths: Iterable[str | os.PathLike[str]], *, like: object = None) -
         sys.audit(READS, os.fspath(path), is_relative)
 
 
-def tell_kept(path: str | os.PathLike[str]) -> None:
+def announce_output(path: str | os.PathLike[str]) -> None:
     """This goes into a result."""
     sys.audit(KEEPS, os.fspath(path), False)

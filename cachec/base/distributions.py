@@ -70,7 +70,7 @@ class Distribution:
         self.folder = os.path.join(root, folder)
         self.record_path = f"{self.folder}/RECORD"
         self._text: tuple[Identity, bytes] | None = None
-        self._outside: tuple[Identity, bytes] | None = None
+        self._rows_outside: tuple[Identity, bytes] | None = None
         self._record: InstallRecord | None = None
         self._packages: tuple[Identity, tuple[str, ...]] | None = None
 
@@ -99,11 +99,11 @@ class Distribution:
         text = self.record_text()
         if text is None:
             return False
-        row = _quoted(relative).encode("utf-8", "surrogateescape") + b","
+        row = _quote_path(relative).encode("utf-8", "surrogateescape") + b","
         if row.startswith(b"../"):  # of a program, say: kept, as a server is asked for one after another
-            if self._outside is None or self._outside[0] != text[0]:
-                self._outside = (text[0], _outside(text[1]))
-            return b"\n" + row in self._outside[1]
+            if self._rows_outside is None or self._rows_outside[0] != text[0]:
+                self._rows_outside = (text[0], _rows_outside(text[1]))
+            return b"\n" + row in self._rows_outside[1]
         return b"\n" + row in text[1] or text[1].startswith(row)
 
     def entry_points(self, group: str) -> dict[str, str]:
@@ -169,7 +169,7 @@ class Distribution:
         return self._text
 
 
-def _outside(text: bytes) -> bytes:
+def _rows_outside(text: bytes) -> bytes:
     """The rows of a RECORD about files outside of the site folder, each behind a line feed."""
     text = b"\n" + text
     rows = []
@@ -181,7 +181,7 @@ def _outside(text: bytes) -> bytes:
     return b"".join(rows)
 
 
-def _quoted(path: str) -> str:
+def _quote_path(path: str) -> str:
     """A path as the csv writer of an installer would put it."""
     return '"' + path.replace('"', '""') + '"' if any(c in path for c in ',"\n\r') else path
 
@@ -243,7 +243,7 @@ class _Site:
                 return False
             # A change in the same tick as this listing would not show: such a listing is not kept.
             self._calm = time.time() - max(state[2:]) / 1e9 > fsio.SETTLE_SECONDS
-            listed = _listed if self._calm else _listed.__wrapped__
+            listed = _list_distributions if self._calm else _list_distributions.__wrapped__
             fresh = listed(self.path, state)
         except (FileNotFoundError, NotADirectoryError, PermissionError):
             changed = bool(self.distributions)
@@ -266,7 +266,7 @@ _FolderState = tuple[int, ...]
 
 
 @lru_cache(maxsize=256)
-def _listed(path: str, state: _FolderState) -> tuple[Distribution, ...]:
+def _list_distributions(path: str, state: _FolderState) -> tuple[Distribution, ...]:
     """The distributions in a folder. state: of the folder, long enough ago that a change since shows in it. Kept for
     all who look, in the children of a server too."""
     del state
@@ -305,14 +305,14 @@ class Distributions:
     def __iter__(self) -> Iterator[Distribution]:
         """Every distribution that an import would see: the first of a name on the path."""
         seen: dict[str, Distribution] = {}
-        for site in self._refreshed():
+        for site in self._refresh_sites():
             for name, distribution in site.distributions.items():
                 seen.setdefault(name, distribution)
         return iter(seen.values())
 
     def installed(self) -> Iterator[Distribution]:
         """Every distribution that ``importlib.metadata`` would find: also those that have no dist-info."""
-        self._refreshed()
+        self._refresh_sites()
         seen: dict[str, Distribution] = {}
         for path in self._paths:
             site = self._sites[_site_place(path)]
@@ -326,7 +326,7 @@ class Distributions:
 
     def find_each(self, names: Iterable[str]) -> list[Distribution | None]:
         """The same of some names."""
-        sites = self._refreshed()
+        sites = self._refresh_sites()
         found = []
         for wanted in map(normalise, names):
             each = (site.distributions[wanted] for site in sites if wanted in site.distributions)
@@ -352,7 +352,7 @@ class Distributions:
         lists only a ``.pth`` or a finder; cachec's own editable install owns its packages all the same. Remembered
         until a folder of the path changes.
         """
-        sites = self._refreshed()
+        sites = self._refresh_sites()
         given = os.path.abspath(file)
         if given in self._owners:
             return self._owners[given]
@@ -367,7 +367,7 @@ class Distributions:
 
     def plugin_entry_points(self, group: str) -> dict[str, str]:
         """Name to ``module:attribute`` over all distributions; the first on the path wins a name."""
-        self._refreshed()
+        self._refresh_sites()
         known = self._plugins.get(group)
         if known is None:
             known = {}
@@ -377,7 +377,7 @@ class Distributions:
             self._plugins[group] = known
         return dict(known)
 
-    def _refreshed(self) -> list[_Site]:
+    def _refresh_sites(self) -> list[_Site]:
         paths = tuple(sys.path) if self._given is None else self._given
         sites = []
         changed = paths != self._paths

@@ -19,7 +19,7 @@ from time import monotonic  # at once: who calls us may have put a clock of its 
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from cachec.base import foreign
+from cachec.base import file_ownership
 from cachec.errors import StoreFault
 
 #: A change in the same tick of the clock as the last one need not show in ctime; two seconds cover every local file
@@ -87,7 +87,7 @@ def identity_if_there(path: str | os.PathLike[str]) -> Identity | None:
 
 
 #: It lies where the launcher's hit path may import it.
-open_read = foreign.open_read
+open_read = file_ownership.open_read
 
 
 @contextlib.contextmanager
@@ -191,7 +191,7 @@ def map_private(fd: int, offset: int, nbytes: int) -> memoryview:
     return memoryview(mapped)[offset - base :]
 
 
-def settled(state: Identity, now: float | None = None) -> bool:
+def is_settled(state: Identity, now: float | None = None) -> bool:
     """Whether a later write to the file would show in its identity: its last change is over two seconds old."""
     now = time.time() if now is None else now
     return now - state.ctime_ns / 1e9 > SETTLE_SECONDS

@@ -121,7 +121,7 @@ class Memory(Protocol):
         """Keep ``value`` under ``name``; failing to is no error."""
 
 
-class _Remembered(msgspec.Struct, frozen=True, array_like=True):
+class _MemoizedDigest(msgspec.Struct, frozen=True, array_like=True):
     identity: tuple[int, int, int, int, int]
     digest: str
 
@@ -171,7 +171,7 @@ class FileDigests:
         told = repr([(name, *state) for name, state in states.items()]).encode()
         row = f"digest:all:{digest_bytes(told)}"
         now = time.time()
-        if self._memory is not None and all(fsio.settled(state, now) for state in states.values()):
+        if self._memory is not None and all(fsio.is_settled(state, now) for state in states.values()):
             known = self._memory.recall(row) or b""
             if re.fullmatch(_DIGEST, known):
                 return known.decode()
@@ -189,7 +189,7 @@ class FileDigests:
         known = self._known.get((identity, 0, size))
         if known is not None:
             return known
-        if alone is not None and size >= ALONE_BYTES and fsio.settled(identity):
+        if alone is not None and size >= ALONE_BYTES and fsio.is_settled(identity):
             known = self._recall(identity, 0, size)
             if known is not None:
                 return known
@@ -238,19 +238,19 @@ class FileDigests:
 
     def trusts(self, fd: int, identity: Identity) -> bool:
         """Whether a write after this moment would change the file's identity."""
-        return fsio.settled(identity) and self._mounts.kind_of_device(identity.dev, f"/proc/self/fd/{fd}") in (
+        return fsio.is_settled(identity) and self._mounts.kind_of_device(identity.dev, f"/proc/self/fd/{fd}") in (
             TRACKED_FILESYSTEMS
         )
 
     def _recall(self, identity: Identity, offset: int, nbytes: int) -> str | None:
         known = self._known.get((identity, offset, nbytes))
-        if known is not None or self._memory is None or not fsio.settled(identity):
+        if known is not None or self._memory is None or not fsio.is_settled(identity):
             return known  # one that changed just now was never remembered
         row = self._memory.recall(row_name(identity, offset, nbytes))
         if row is None:
             return None
         try:
-            kept = msgspec.json.decode(row, type=_Remembered)
+            kept = msgspec.json.decode(row, type=_MemoizedDigest)
         except MALFORMED_JSON:
             return None  # a damaged memory only costs the time to hash again
         if kept.identity != tuple(identity):
@@ -261,7 +261,7 @@ class FileDigests:
     def _keep(self, identity: Identity, offset: int, nbytes: int, digest: str) -> None:
         self._known[identity, offset, nbytes] = digest
         if self._memory is not None:
-            row = msgspec.json.encode(_Remembered((*identity,), digest))
+            row = msgspec.json.encode(_MemoizedDigest((*identity,), digest))
             self._memory.remember(row_name(identity, offset, nbytes), row)
 
 

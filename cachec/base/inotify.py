@@ -64,7 +64,7 @@ class Inotify:
     _fd = _mounts = -1
 
     def __init__(self) -> None:
-        self._fd = _checked(_libc().inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK), "inotify_init1")
+        self._fd = _check_result(_libc().inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK), "inotify_init1")
         self._polled = select.poll()
         self._pid = os.getpid()
         _open().add(self)
@@ -80,7 +80,7 @@ class Inotify:
         Raises OSError where nothing is there or the kernel gives no watch (ENOSPC: ``fs.inotify.max_user_watches``).
         """
         added = _libc().inotify_add_watch(self._fd, os.fsencode(path), ctypes.c_uint32(mask))
-        return _checked(added, os.fspath(path))
+        return _check_result(added, os.fspath(path))
 
     def unwatch(self, watch: int) -> None:
         """End a watch, if it has not ended by itself."""
@@ -140,7 +140,7 @@ def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
 
 
-def _checked(result: int, what: str) -> int:
+def _check_result(result: int, what: str) -> int:
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), what)

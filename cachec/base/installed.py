@@ -9,7 +9,7 @@ import sysconfig
 from collections.abc import Iterable, Iterator
 
 
-class Installed:
+class InstalledFolders:
     """The folders of what is installed: Python's own library, packages, and cachec itself.
 
     A path is told by its text, and by where it leads: an environment may be a link.

@@ -11,7 +11,7 @@ from typing import Any, TypeGuard, TypeVar
 
 import msgspec
 
-from cachec.base.fills import counting
+from cachec.base.cached_properties import counting
 
 T = TypeVar("T")
 
@@ -97,7 +97,7 @@ def state(value: object) -> dict[str, Any]:
     }
 
 
-def counted(value: object) -> dict[str, Any]:
+def counted_attributes(value: object) -> dict[str, Any]:
     """The attributes by which an instance counts in a key: as ``state``, with what cached properties hold. Nobody can
     tell without running them whether they would give that.
     """

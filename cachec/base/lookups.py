@@ -18,13 +18,13 @@ def found_at(path: str | bytes, *, follow: bool = True) -> bytes:
     try:
         status = os.stat(path, follow_symlinks=follow)
         if stat.S_ISLNK(status.st_mode):
-            return described(status, os.readlink(os.fsencode(path)))
-        return described(status, real_folder(path) if stat.S_ISDIR(status.st_mode) else "")
+            return describe_status(status, os.readlink(os.fsencode(path)))
+        return describe_status(status, real_folder(path) if stat.S_ISDIR(status.st_mode) else "")
     except OSError as error:
         return b"-%d" % (error.errno or 0)
 
 
-def described(status: os.stat_result, target: str | bytes) -> bytes:
+def describe_status(status: os.stat_result, target: str | bytes) -> bytes:
     """The same of a status that was taken. target: the text of a link, the real path of a folder."""
     state = status.st_mode, status.st_nlink, status.st_size, status.st_dev, status.st_ino
     return described_state(*state, owner_words(status.st_uid, status.st_gid), target)

@@ -48,10 +48,10 @@ class Mounts:
         """The same by device number; ``path`` serves where the number is anonymous (btrfs subvolumes, overlays)."""
         known = self._by_device.get(dev)
         if known is None:
-            known = self._by_device[dev] = self._look_up(dev, path)
+            known = self._by_device[dev] = self._find_mount(dev, path)
         return known
 
-    def _look_up(self, dev: int, path: str | os.PathLike[str] | None) -> str:
+    def _find_mount(self, dev: int, path: str | os.PathLike[str] | None) -> str:
         wanted = f"{os.major(dev)}:{os.minor(dev)}"
         real = os.path.realpath(path) if path is not None else None
         best, longest = -1, "unknown"
@@ -77,10 +77,10 @@ class Mounts:
             lines = file.read().splitlines()
         for line in lines:
             fields = line.split(" ", 5)
-            yield line, fields[2], _unescaped(fields[4])
+            yield line, fields[2], _unescape(fields[4])
 
 
-def _unescaped(text: str) -> str:
+def _unescape(text: str) -> str:
     for code, character in _MOUNT_ESCAPES:
         text = text.replace(code, character)
     return text
@@ -92,7 +92,7 @@ def _kind(tail: str) -> str:
     if kind != "overlay":
         return kind or "unknown"
     given = [option.partition("=") for option in options.rpartition(" ")[2].split(",")]
-    layers = [one for name, _, value in given if name.rstrip("+") in _LAYERS for one in _unescaped(value).split(":")]
+    layers = [one for name, _, value in given if name.rstrip("+") in _LAYERS for one in _unescape(value).split(":")]
     is_closed = any(layers) and not any(os.path.lexists(one) or not one.startswith("/") for one in layers if one)
     return kind if is_closed else "overlay.open"
 

@@ -92,15 +92,15 @@ def in_folder(path: Any, dir_fd: object) -> Any:
 def links_on(path: str) -> tuple[tuple[str, str], ...]:
     """The symbolic links that are met on the way to ``path``, the last name among them: name and target of each. With
     equal ones a path leads to the same place, wherever the folder is that holds it all."""
-    return _followed(path)[0]
+    return _follow_links(path)[0]
 
 
-def resolved(path: str, follow: Callable[[str], bool] | None = None) -> str:
+def resolve_path(path: str, follow: Callable[[str], bool] | None = None) -> str:
     """As ``os.path.realpath``, without a look that others are told of. follow: of which links; of all without it."""
-    return _followed(path, follow)[1]
+    return _follow_links(path, follow)[1]
 
 
-def _followed(path: str, follow: Callable[[str], bool] | None = None) -> tuple[tuple[tuple[str, str], ...], str]:
+def _follow_links(path: str, follow: Callable[[str], bool] | None = None) -> tuple[tuple[tuple[str, str], ...], str]:
     met: list[tuple[str, str]] = []
     here, ahead = "/", absolute(path).split("/")[::-1]
     while ahead and len(met) < _MOST_LINKS:
@@ -108,7 +108,7 @@ def _followed(path: str, follow: Callable[[str], bool] | None = None) -> tuple[t
         if name in {"", "."}:
             continue
         if name == "..":
-            here = os.path.dirname(here if follow is None else _followed(here)[1])
+            here = os.path.dirname(here if follow is None else _follow_links(here)[1])
             continue
         if follow is not None and not follow(os.path.join(here, name)):
             here = os.path.join(here, name)
@@ -124,7 +124,7 @@ def _followed(path: str, follow: Callable[[str], bool] | None = None) -> tuple[t
     return tuple(met), here
 
 
-def allowed(path: str) -> str:
+def access_letters(path: str) -> str:
     """What this user may do with it, as letters of ``rwx``; empty where nothing is there."""
     return "".join(letter for letter, bit in (("r", os.R_OK), ("w", os.W_OK), ("x", os.X_OK)) if access(path, bit))
 

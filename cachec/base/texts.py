@@ -34,7 +34,7 @@ _typed: ContextVar[str] = ContextVar("cachec_typed", default="")
 
 
 @contextmanager
-def typed(folder: str | None = None) -> Iterator[None]:
+def naming_options(folder: str | None = None) -> Iterator[None]:
     """While the body runs, messages name options of the command line. folder: what ``--dir`` was given."""
     token = _typed.set("cachec" if folder is None else f"cachec --dir {shlex.quote(folder)}")
     try:
@@ -43,7 +43,7 @@ def typed(folder: str | None = None) -> Iterator[None]:
         _typed.reset(token)
 
 
-def said(argument: str, option: str) -> str:
+def argument_hint(argument: str, option: str) -> str:
     """How a message names what is to be given: ``pass pad=True`` to a caller, ``say --pad`` to who typed a command."""
     return option if _typed.get() else argument
 

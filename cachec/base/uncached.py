@@ -15,7 +15,7 @@ def is_uncached() -> bool:
 
 
 @contextmanager
-def uncached() -> Iterator[None]:
+def without_cache() -> Iterator[None]:
     """A stage runs without the cache in the body."""
     token = _is_uncached.set(True)
     try:

@@ -91,21 +91,21 @@ class Together:
     """Suspends the coroutine: whoever drives several of them polls for all (see ``stage.together``)."""
 
     async def readable(self, fds: Collection[int], seconds: float | None) -> list[int]:
-        await _suspended(Pause(tuple(fds), None if seconds is None else time.monotonic() + seconds))
+        await _suspend(Pause(tuple(fds), None if seconds is None else time.monotonic() + seconds))
         return ready(fds, 0.0)
 
     async def sleep(self, seconds: float) -> None:
-        await _suspended(Pause(until=time.monotonic() + seconds))
+        await _suspend(Pause(until=time.monotonic() + seconds))
 
     async def result_of(self, function: Callable[[], T]) -> T:
         return function()
 
     async def turn(self) -> None:
-        await _suspended(Pause(is_turn=True))
+        await _suspend(Pause(is_turn=True))
 
 
 @types.coroutine
-def _suspended(pause: Pause) -> Generator[Pause, None, None]:
+def _suspend(pause: Pause) -> Generator[Pause, None, None]:
     yield pause
 
 

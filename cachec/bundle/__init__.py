@@ -1,8 +1,8 @@
 """Entries, their artifacts and weights as one file: made of a store, looked at, and added to another one."""
 
-from cachec.bundle.adding import Added, add
-from cachec.bundle.creating import Created, create
+from cachec.bundle.adding import AddResult, add
+from cachec.bundle.creating import CreateResult, create
 from cachec.bundle.format import BundleError
 from cachec.bundle.reading import BundleReader
 
-__all__ = ["Added", "BundleError", "BundleReader", "Created", "add", "create"]
+__all__ = ["AddResult", "BundleError", "BundleReader", "CreateResult", "add", "create"]

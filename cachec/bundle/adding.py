@@ -22,13 +22,13 @@ from cachec.bundle.transfer import for_each
 from cachec.errors import StoreFault
 from cachec.model import ArtifactRef, Entry, Fault, Trace
 from cachec.store.store import Store
-from cachec.weights.library.owned import WeightStore
+from cachec.weights.library.stored_weights import WeightStore
 
 #: Entries of one transaction: a hundred take a tenth of the time that each alone takes, and others write in between.
 _AT_ONCE = 128
 
 
-class Added(NamedTuple):
+class AddResult(NamedTuple):
     """What a bundle has brought. objects: those that the store did not have. signer: as of the reader."""
 
     entries: int
@@ -37,14 +37,16 @@ class Added(NamedTuple):
     signer: str
 
 
-class _Staged(NamedTuple):
+class _StagedObject(NamedTuple):
     """An object that is in a file of the store, but not yet under its name."""
 
     ref: ArtifactRef
     path: str
 
 
-def add(store: Store, path: str | os.PathLike[str], *, trusted: tuple[str, ...] = (), replace: bool = False) -> Added:
+def add(
+    store: Store, path: str | os.PathLike[str], *, trusted: tuple[str, ...] = (), replace: bool = False
+) -> AddResult:
     """Add what is in a bundle to the store. A run that the store knows stays as it is there.
 
     trusted: as of the reader. replace: let names of weights that are taken stand for those of the bundle. Raises
@@ -56,7 +58,7 @@ def add(store: Store, path: str | os.PathLike[str], *, trusted: tuple[str, ...] 
         if not replace:
             for revision, (names, _) in reader.weights.items():
                 owner.check_free(names, revision)
-        staged = _staged(store, reader)
+        staged = _stage_objects(store, reader)
         try:
             _publish(store, staged)
         finally:
@@ -66,18 +68,18 @@ def add(store: Store, path: str | os.PathLike[str], *, trusted: tuple[str, ...] 
         for first in range(0, len(reader.entries), _AT_ONCE):
             some = reader.entries[first : first + _AT_ONCE]
             store.index.atomically(partial(_publish_entries, store, some))
-        return Added(len(reader.entries), len(staged), len(reader.weights), reader.table.signer)
+        return AddResult(len(reader.entries), len(staged), len(reader.weights), reader.table.signer)
 
 
-def _staged(store: Store, reader: BundleReader) -> list[_Staged]:
+def _stage_objects(store: Store, reader: BundleReader) -> list[_StagedObject]:
     """The objects that the store lacks, as files of its own, each what it should be. Those that it has are checked."""
-    staged: list[_Staged] = []
+    staged: list[_StagedObject] = []
     lacking = {each for each in reader.plan.objects if not store.objects.has(ArtifactRef(each.digest, each.size))}
-    _check_room(store, sum(member.size for member in lacking))
+    _check_free_space(store, sum(member.size for member in lacking))
 
     def take(member: BundleMember, by_two: bool) -> None:
         if member in lacking:
-            staged.append(_copied(store, reader, member, by_two))
+            staged.append(_copy_object(store, reader, member, by_two))
         else:
             reader.check_object(member)
 
@@ -89,7 +91,7 @@ def _staged(store: Store, reader: BundleReader) -> list[_Staged]:
     return staged
 
 
-def _check_room(store: Store, nbytes: int) -> None:
+def _check_free_space(store: Store, nbytes: int) -> None:
     """Raise StoreFault where so many bytes are not free: a file of holes may say that it has more than any disk."""
     place = os.path.abspath(store.folder)
     while not os.path.isdir(place):
@@ -100,14 +102,14 @@ def _check_room(store: Store, nbytes: int) -> None:
         raise StoreFault(Fault.STORE_FULL, f"the bundle needs {nbytes} bytes in {store.folder}; {free} are free")
 
 
-def _copied(store: Store, reader: BundleReader, member: BundleMember, by_two: bool) -> _Staged:
+def _copy_object(store: Store, reader: BundleReader, member: BundleMember, by_two: bool) -> _StagedObject:
     """A file with the content of an object. Raises BundleError, StoreFault."""
     with fsio.faults(f"storing object {member.digest}"), store.objects.staged() as file:
         reader.copy_object(member, file.fd, by_two=by_two)
-        return _Staged(ArtifactRef(member.digest, member.size), file.kept())
+        return _StagedObject(ArtifactRef(member.digest, member.size), file.kept())
 
 
-def _publish(store: Store, staged: Sequence[_Staged]) -> None:
+def _publish(store: Store, staged: Sequence[_StagedObject]) -> None:
     """Give the files their names.
 
     All are leased before the first is there, so that no ``gc`` can take one for forgotten; one by one that would take
@@ -117,14 +119,14 @@ def _publish(store: Store, staged: Sequence[_Staged]) -> None:
     in_threads(partial(_publish_one, store), staged, threads=2)
 
 
-def _publish_one(store: Store, file: _Staged) -> None:
+def _publish_one(store: Store, file: _StagedObject) -> None:
     with fsio.faults(f"storing object {file.ref.digest}"):
         taken = fsio.Staging.taken(file.path, os.open(file.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW))
     with taken:
         store.objects.publish(taken, file.ref)
 
 
-def _discard(staged: list[_Staged]) -> None:
+def _discard(staged: list[_StagedObject]) -> None:
     for file in staged:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(file.path)

@@ -26,7 +26,7 @@ from cachec.bundle.format import (
     BundleTable,
     header,
     padding,
-    planned,
+    plan_bundle,
 )
 from cachec.bundle.transfer import Transfer, for_each, write_at
 from cachec.errors import StoreFault, UsageError
@@ -34,11 +34,11 @@ from cachec.model import ArtifactRef, Entry, Fault
 from cachec.remote.keys import Signer
 from cachec.store.objects import HASHED_BELOW, is_sealed
 from cachec.store.store import Store, references
-from cachec.weights.library.owned import WeightStore
-from cachec.weights.moving.copying import room_for
+from cachec.weights.io.copying import naming_full_disk
+from cachec.weights.library.stored_weights import WeightStore
 
 
-class Created(NamedTuple):
+class CreateResult(NamedTuple):
     """What a bundle holds. left_out: entries that did not fit. unusable: those whose artifacts are not all there.
 
     size: bytes of the file.
@@ -52,7 +52,7 @@ class Created(NamedTuple):
     size: int
 
 
-class _Chosen:
+class _BundleContent:
     """What is to be in a bundle, by its name there."""
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ def create(
     weights: Sequence[str] = (),
     max_size: int = 0,
     signer: Signer | None = None,
-) -> Created:
+) -> CreateResult:
     """Write the entries of ``keys`` to ``path``, replacing it at once; those that are gone, or damaged, are left out.
 
     weights: names of owned weights that come along. max_size: bytes of the bundle, 0 for no limit; entries that save
@@ -88,16 +88,16 @@ def create(
     """
     wanted = [*dict.fromkeys(keys)]
     entries = [entry for key in wanted if (entry := _usable(store, key)) is not None]
-    chosen = _Chosen()
+    chosen = _BundleContent()
     _choose_weights(chosen, WeightStore(store), weights)
     public = "" if signer is None else signer.public
     count = _choose_entries(chosen, entries, max_size, public)
     table = chosen.table(public)
     data = msgspec.json.encode(table)
-    plan = planned(table, len(data))
+    plan = plan_bundle(table, len(data))
     target = os.path.abspath(path)
     with (
-        room_for(target, "nothing is written there"),
+        naming_full_disk(target, "nothing is written there"),
         fsio.Staging(os.path.dirname(target), ".cachec-bundle-") as staged,
     ):
         _write(staged.fd, plan.table, data)
@@ -109,7 +109,7 @@ def create(
         for_each(lambda member, by_two: write(member, by_two=by_two), unsealed)
         _write_records(staged.fd, plan, chosen)
         staged.commit(target, mode=0o600, fsync=False)
-    return Created(
+    return CreateResult(
         count, len(plan.objects), len(plan.weights), len(entries) - count, len(wanted) - len(entries), plan.size
     )
 
@@ -127,7 +127,7 @@ def _usable(store: Store, key: str) -> Entry | None:
     return entry
 
 
-def _choose_weights(chosen: _Chosen, owner: WeightStore, names: Sequence[str]) -> None:
+def _choose_weights(chosen: _BundleContent, owner: WeightStore, names: Sequence[str]) -> None:
     by_revision: dict[str, set[str]] = {}
     for name in names:
         revision = owner.find(name)
@@ -144,18 +144,18 @@ def _choose_weights(chosen: _Chosen, owner: WeightStore, names: Sequence[str]) -
         chosen.objects |= {ref.digest: ref.size for ref in contents.refs}
 
 
-def _choose_entries(chosen: _Chosen, entries: Sequence[Entry], max_size: int, signer: str) -> int:
+def _choose_entries(chosen: _BundleContent, entries: Sequence[Entry], max_size: int, signer: str) -> int:
     """Choose those that fit, the best first; how many."""
 
     def worth(entry: Entry) -> float:
         return max(trace.seconds for trace in entry.traces) / (1 + sum(ref.size for ref in references(entry)))
 
     table = chosen.table(signer)
-    size = planned(table, len(msgspec.json.encode(table))).size
+    size = plan_bundle(table, len(msgspec.json.encode(table))).size
     for entry in sorted(entries, key=worth, reverse=True):
         new = {ref.digest: ref.size for ref in references(entry) if ref.digest not in chosen.objects}
         data = msgspec.json.encode(entry)
-        more = sum(_stored(each, _OBJECT_ROW) for each in new.values()) + _stored(len(data), _RECORD_ROW)
+        more = sum(_stored_size(each, _OBJECT_ROW) for each in new.values()) + _stored_size(len(data), _RECORD_ROW)
         if max_size and size + more > max_size:
             continue
         size += more
@@ -169,7 +169,7 @@ _OBJECT_ROW = 90
 _RECORD_ROW = 157
 
 
-def _stored(nbytes: int, row: int) -> int:
+def _stored_size(nbytes: int, row: int) -> int:
     """What a file of so many bytes takes, at most; the rows of the table fill its last block now and then."""
     return BLOCK + nbytes + padding(nbytes) + row
 
@@ -178,7 +178,7 @@ def _records(data: Mapping[str, bytes]) -> tuple[BundledRecord, ...]:
     return tuple(BundledRecord(name, digest_bytes(each), len(each)) for name, each in sorted(data.items()))
 
 
-def _write_records(fd: int, plan: BundlePlan, chosen: _Chosen) -> None:
+def _write_records(fd: int, plan: BundlePlan, chosen: _BundleContent) -> None:
     for members, contents in ((plan.entries, chosen.entries), (plan.weights, chosen.weights)):
         for member, (_, data) in zip(members, sorted(contents.items()), strict=True):
             _write(fd, member, data)

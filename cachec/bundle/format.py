@@ -125,7 +125,7 @@ _FIELDS = tarfile.TarInfo("").tobuf(tarfile.GNU_FORMAT)[100:].replace(b"0000644"
 SIGNATURE_SIZE = len(msgspec.json.encode(BundleSignature("0" * 128)))
 
 
-def planned(table: BundleTable, table_size: int) -> BundlePlan:
+def plan_bundle(table: BundleTable, table_size: int) -> BundlePlan:
     """Where everything of a bundle with this table is."""
     at = 0
 

@@ -32,13 +32,13 @@ from cachec.bundle.format import (
     BundleTable,
     header,
     padding,
-    planned,
+    plan_bundle,
 )
 from cachec.bundle.transfer import Transfer
 from cachec.errors import ConfigError, UsageError, WeightError
 from cachec.model import RECORD_VERSION, Entry, from_json
 from cachec.remote import keys
-from cachec.store.admission import why_other_version, why_unfit
+from cachec.store.import_checks import why_other_version, why_unfit
 from cachec.store.store import references
 from cachec.weights.library.revisions import RevisionContents, check_name, checked_record
 
@@ -64,7 +64,7 @@ class BundleReader:
             self._state = os.fstat(self.fd)
             if not stat.S_ISREG(self._state.st_mode):
                 raise self.refusal("it is no regular file")
-            self.table, self.plan = self._opened(trusted)
+            self.table, self.plan = self._read_table(trusted)
             self._check_frame()
             self.entries = tuple(self._entry(row, member) for row, member in self._rows("entries"))
             self.weights = {row.name: self._weights(row, member) for row, member in self._rows("weights")}
@@ -97,7 +97,7 @@ class BundleReader:
         if found != member.digest:
             raise self.refusal(f"object {member.digest[:12]} has other content than its name says")
 
-    def _opened(self, trusted: tuple[str, ...]) -> tuple[BundleTable, BundlePlan]:
+    def _read_table(self, trusted: tuple[str, ...]) -> tuple[BundleTable, BundlePlan]:
         first = self._take(0, BLOCK)
         try:
             size = int(first[124:135].decode("ascii"), 8)
@@ -106,10 +106,10 @@ class BundleReader:
         if not 0 < size <= TABLE_MAX or first != header(TABLE, size):
             raise self.refusal("it is no bundle of cachec")
         data = self._take(BLOCK, size)
-        made = self._decoded(data, _Made, "its table")
+        made = self._decode(data, _TableFormat, "its table")
         if (made.format, made.version) != (FORMAT, VERSION):
             raise self.refusal(f"it is {made.format!r} version {made.version}; this reads {FORMAT} version {VERSION}")
-        table = self._decoded(data, BundleTable, "its table")
+        table = self._decode(data, BundleTable, "its table")
         for names in (
             [each.digest for each in table.objects],
             [each.name for each in table.entries],
@@ -119,7 +119,7 @@ class BundleReader:
                 raise self.refusal("its table is not in order, or has something twice")
         if msgspec.json.encode(table) != data:
             raise self.refusal("its table is not written as it would be")
-        plan = planned(table, size)
+        plan = plan_bundle(table, size)
         if self._state.st_size != plan.size:
             raise self.refusal(f"it has {self._state.st_size} bytes, and {plan.size} by its table")
         self._check_signature(table, plan, data, trusted)
@@ -133,7 +133,7 @@ class BundleReader:
         if plan.signature is None:
             return
         given = self._take(plan.signature.offset, SIGNATURE_SIZE)
-        signature = self._decoded(given, BundleSignature, "its signature")
+        signature = self._decode(given, BundleSignature, "its signature")
         try:
             _, public = keys.read(table.signer, keys.SIZE, "its signer")
         except ConfigError as error:
@@ -165,10 +165,10 @@ class BundleReader:
         data = self.contents(member)
         if digest_bytes(data) != member.digest:
             raise self.refusal(f"{member.name} has other content than the table says")
-        return self._decoded(data, kind, member.name)
+        return self._decode(data, kind, member.name)
 
     def _entry(self, row: BundledRecord, member: BundleMember) -> Entry:
-        version = self._read(member, _Versioned).version  # first: an entry of another version may have another form
+        version = self._read(member, _RecordVersion).version  # first: an entry of another version may have another form
         if version != RECORD_VERSION:
             raise self.refusal(f"entry {row.name[:12]} {why_other_version(version)}")
         entry = self._read(member, Entry)
@@ -203,7 +203,7 @@ class BundleReader:
         if len(set(names)) != len(names):
             raise self.refusal("a name in it stands for several weights")
 
-    def _decoded(self, data: bytes, kind: type[T], what: str) -> T:
+    def _decode(self, data: bytes, kind: type[T], what: str) -> T:
         return from_json(data, kind, self.refusal, f"{what} is malformed")
 
     def _take(self, offset: int, nbytes: int) -> bytes:
@@ -221,14 +221,14 @@ class BundleReader:
         os.close(self.fd)
 
 
-class _Made(msgspec.Struct, frozen=True):
+class _TableFormat(msgspec.Struct, frozen=True):
     """Which format a table says that it is of."""
 
     format: str
     version: int
 
 
-class _Versioned(msgspec.Struct, frozen=True):
+class _RecordVersion(msgspec.Struct, frozen=True):
     """Which version a record says that it is of."""
 
     version: int

@@ -16,7 +16,7 @@ from blake3 import blake3
 from cachec.base import fsio, ranges
 from cachec.base.workers import in_threads
 from cachec.bundle.format import BundleMember
-from cachec.weights.moving.relaying import Relay
+from cachec.weights.io.copy_and_hash import Relay
 
 #: What is smaller is never copied in turn; to start a thread takes as long as to copy a megabyte.
 _LARGE = 4 << 20
@@ -39,7 +39,7 @@ class Transfer(threading.local):
         """
         if by_two:
             return Relay(source, begin, nbytes, target, offset).run(lambda _: None)
-        return self._taken(source, begin, nbytes, lambda piece, done: write_at(target, piece, offset + done))
+        return self._transfer_range(source, begin, nbytes, lambda piece, done: write_at(target, piece, offset + done))
 
     def plain(self, source: int, begin: int, nbytes: int, target: int, offset: int) -> None:
         """Copy a range without its digest, by the kernel as far as that goes. Raises as ``copy``."""
@@ -52,9 +52,9 @@ class Transfer(threading.local):
 
     def digest(self, source: int, begin: int, nbytes: int) -> str:
         """The digest of a range. Raises as ``copy``."""
-        return self._taken(source, begin, nbytes, lambda piece, done: None)
+        return self._transfer_range(source, begin, nbytes, lambda piece, done: None)
 
-    def _taken(self, source: int, begin: int, nbytes: int, write: Callable[[memoryview, int], None]) -> str:
+    def _transfer_range(self, source: int, begin: int, nbytes: int, write: Callable[[memoryview, int], None]) -> str:
         hasher = blake3()
         done = 0
         while done < nbytes:

@@ -12,7 +12,7 @@ import click
 
 from cachec.base import __version__
 from cachec.base.lazy import later
-from cachec.base.texts import nearest, typed
+from cachec.base.texts import naming_options, nearest
 from cachec.cli.helping import with_help
 from cachec.cli.session import LazyGroup, Session
 from cachec.errors import CachecError
@@ -85,7 +85,7 @@ class _Main(LazyGroup):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            with typed(ctx.params.get("folder")):
+            with naming_options(ctx.params.get("folder")):
                 return super().invoke(ctx)
         except click.NoSuchOption as error:
             if error.option_name != "--dir":

@@ -16,9 +16,9 @@ from cachec.cli.session import (
     check_output,
     json_option,
     pass_session,
+    print_as_json,
     print_table,
     print_wrapped,
-    told_as_json,
 )
 from cachec.errors import UsageError
 
@@ -96,7 +96,7 @@ def create(
         )
     made = bundle.create(session.store, keys, path, weights=names, max_size=_limit(max_size), signer=signer)
     public = "" if signer is None else signer.public
-    if told_as_json({"path": path, **made._asdict(), "signer": public}):
+    if print_as_json({"path": path, **made._asdict(), "signer": public}):
         return
     words = f"{path}: {number_of(made.entries, 'entry')}, {number_of(made.weights, 'revision')} of weights, "
     print_wrapped(f"{words}{number_of(made.objects, 'object')}, {report.size(made.size)}", indent=0)
@@ -129,9 +129,9 @@ def add(session: Session, path: str, trust: tuple[str, ...], replace: bool) -> N
     """
     from cachec import bundle
 
-    added = bundle.add(session.store, path, trusted=_trusted(trust), replace=replace)
+    added = bundle.add(session.store, path, trusted=_trusted_keys(trust), replace=replace)
     session.store.settle()
-    if told_as_json({"path": path, **added._asdict()}):
+    if print_as_json({"path": path, **added._asdict()}):
         return
     words = (
         f"{number_of(added.entries, 'entry')} and {number_of(added.weights, 'revision')} of weights added from {path}"
@@ -161,14 +161,14 @@ def show(session: Session, path: str, trust: tuple[str, ...]) -> None:
     from cachec.bundle.transfer import for_each
 
     del session
-    with BundleReader(path, _trusted(trust)) as reader:
+    with BundleReader(path, _trusted_keys(trust)) as reader:
         for_each(lambda member, _: reader.check_object(member), reader.plan.objects)
         details = _details(reader)
-    if not told_as_json(details):
+    if not print_as_json(details):
         _print(details)
 
 
-def _trusted(given: tuple[str, ...]) -> tuple[str, ...]:
+def _trusted_keys(given: tuple[str, ...]) -> tuple[str, ...]:
     from cachec.remote.keys import public_key
 
     return tuple(public_key(each, "--trust") for each in given)

@@ -7,7 +7,7 @@ import click
 from cachec import report
 from cachec.cli.cmd_exec import OPTIONS_HELP, AskingLine
 from cachec.cli.completing import COMMAND_WORDS
-from cachec.cli.session import Session, clean, pass_session, told_as_json
+from cachec.cli.session import Session, clean, pass_session, print_as_json
 
 
 @click.command(
@@ -37,7 +37,7 @@ def command(session: Session, args: tuple[str, ...]) -> None:
     from cachec.launcher.explain import explain
 
     outcome = explain(list(args), session.overrides).outcome
-    if not told_as_json(report.outcome_details(outcome)):
+    if not print_as_json(report.outcome_details(outcome)):
         detail = f": {clean(outcome.detail)}" if outcome.detail else ""
         click.echo(f"{outcome.reason.value}{detail}")
     click.get_current_context().exit(0 if outcome.hit else 1)

@@ -10,7 +10,7 @@ import click
 
 import cachec
 from cachec import config, report
-from cachec.cli.session import Session, json_option, pass_session, print_table, told_as_json
+from cachec.cli.session import Session, json_option, pass_session, print_as_json, print_table
 from cachec.errors import CachecError, ConfigError
 from cachec.launcher import adapters, exec_settings
 
@@ -39,7 +39,7 @@ def command(session: Session, cmake: bool, make: bool) -> None:
     "environment: CACHEC_<KEY>" or "argument".
     """
     if cmake or make:
-        place = shipped("cmake", "cachecConfig.cmake") if cmake else shipped("make", "cachec.mk")
+        place = find_shipped_file("cmake", "cachecConfig.cmake") if cmake else find_shipped_file("make", "cachec.mk")
         click.echo(os.path.dirname(place) if cmake else place)
         return
     settings = session.settings
@@ -56,9 +56,9 @@ def command(session: Session, cmake: bool, make: bool) -> None:
         warnings.append(str(error))
     details = report.settings_details(values, settings.origins, warnings)
     tables = {"exec": {key: {"value": value, "origin": where} for key, (value, where) in of_exec.items()}}
-    if told_as_json({**details, **tables, "adapters": of_adapters}):
+    if print_as_json({**details, **tables, "adapters": of_adapters}):
         return
-    rows = [(key, _shown(key, each["value"]), each["origin"]) for key, each in details["settings"].items()]
+    rows = [(key, _display_setting(key, each["value"]), each["origin"]) for key, each in details["settings"].items()]
     rows += [(f"exec.{key}", str(value), f"file: {where}") for key, (value, where) in of_exec.items()]
     rows += [(f"adapters.{name}", "(read)", f"file: {where}") for name, where in of_adapters.items()]
     print_table(("setting", "value", "origin"), rows, tells="value", detail="origin")
@@ -66,7 +66,7 @@ def command(session: Session, cmake: bool, make: bool) -> None:
         click.echo(f"cachec: warning: {warning}", err=True)
 
 
-def shipped(kind: str, name: str) -> str:
+def find_shipped_file(kind: str, name: str) -> str:
     """The path of a file for a build system: in ``share/cmake/cachec`` or ``share/cachec`` of the environment that
     cachec is installed in, or in ``plugins`` of its checkout. Raises CachecError.
     """
@@ -87,7 +87,7 @@ def _plain(value: object) -> object:
     return str(value) if isinstance(value, Path) else value
 
 
-def _shown(key: str, value: object) -> str:
+def _display_setting(key: str, value: object) -> str:
     if value is None:
         return "-"
     if isinstance(value, bool):

@@ -6,7 +6,7 @@ import click
 
 from cachec import report
 from cachec.base.texts import SHOWN_KEY, number_of
-from cachec.cli.session import Session, clean, json_option, pass_session, print_wrapped, told_as_json
+from cachec.cli.session import Session, clean, json_option, pass_session, print_as_json, print_wrapped
 from cachec.errors import CachecError
 from cachec.key.compare import differences
 
@@ -38,7 +38,7 @@ def command(session: Session, old: str, new: str) -> None:
         raise CachecError("the parts of a key can't be read, so the keys can't be compared")
     found = differences(parts[0], parts[1], session.store.content)
     details = report.diff_details(entries[0], entries[1], found, len(parts[1]))
-    if told_as_json(details):
+    if print_as_json(details):
         return
     for mark, each in zip("-+", entries, strict=True):
         click.echo(f"{mark} {each.key[:SHOWN_KEY]} {clean(each.stage)}")

@@ -8,7 +8,7 @@ import click
 
 from cachec import report
 from cachec.base.texts import number_of, to_type
-from cachec.cli.session import Session, clean, json_option, pass_session, print_wrapped, told_as_json, wants_json
+from cachec.cli.session import Session, clean, json_option, pass_session, print_as_json, print_wrapped, wants_json
 
 
 @click.command("doctor")
@@ -64,7 +64,7 @@ def command(session: Session, fix: bool) -> None:
         "fixed": [_plain(each) for each in fixed],
         "facts": found.facts,
     }
-    if not told_as_json(document):
+    if not print_as_json(document):
         _tell(document)
     if found.findings:
         click.get_current_context().exit(1)

@@ -8,8 +8,8 @@ import msgspec
 from cachec import config, report
 from cachec.base.texts import number_of
 from cachec.cli.selecting import span
-from cachec.cli.session import Session, clean, json_option, pass_session, print_wrapped, told_as_json
-from cachec.maintain.collect import Collected
+from cachec.cli.session import Session, clean, json_option, pass_session, print_as_json, print_wrapped
+from cachec.maintain.collect import CollectResult
 
 
 def _size(_ctx: click.Context, _param: click.Parameter, text: str | None) -> int | None:
@@ -51,7 +51,7 @@ def command(session: Session, max_size: int | None, older_than: float | None, dr
     """
     was_there = session.settings.dir.is_dir()
     done = session.maintainer.collect(limit=max_size, older_than=older_than, dry_run=dry_run)
-    if not told_as_json(_document(done, dry_run)):
+    if not print_as_json(_document(done, dry_run)):
         _tell(done, dry_run)
         if not was_there:
             click.echo(f"there is no store in {clean(str(session.settings.dir))}")
@@ -63,12 +63,12 @@ def command(session: Session, max_size: int | None, older_than: float | None, dr
         )
 
 
-def _document(done: Collected, dry_run: bool) -> dict[str, object]:
+def _document(done: CollectResult, dry_run: bool) -> dict[str, object]:
     told = msgspec.structs.asdict(done)
     return {"dry_run": dry_run, **told, "within": done.is_within, "postponed_by": done.postponed_by or None}
 
 
-def _tell(done: Collected, dry_run: bool) -> None:
+def _tell(done: CollectResult, dry_run: bool) -> None:
     if done.postponed_by:
         print_wrapped(f"process {done.postponed_by} is cleaning this store already; nothing was done", indent=0)
         return

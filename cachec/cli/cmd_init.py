@@ -12,8 +12,8 @@ from typing import NamedTuple
 import click
 
 from cachec import config
-from cachec.base import foreign, fsio, xdg
-from cachec.cli.session import Session, clean, json_option, pass_session, print_wrapped, told_as_json, wants_json
+from cachec.base import file_ownership, fsio, xdg
+from cachec.cli.session import Session, clean, json_option, pass_session, print_as_json, print_wrapped, wants_json
 from cachec.errors import ConfigError
 
 _NAME = "cachec.toml"
@@ -147,7 +147,7 @@ def command(session: Session, yes: bool) -> None:
     is_written = bool(diff) and (yes or _is_agreed())
     if is_written:
         _write(path, new)
-    if told_as_json({"path": str(path), "found": names, "diff": diff, "written": is_written}):
+    if print_as_json({"path": str(path), "found": names, "diff": diff, "written": is_written}):
         return
     if is_written:
         print_wrapped(f"wrote {path}", indent=0)
@@ -183,7 +183,7 @@ def _holds(place: Path, word: str) -> bool:
 def _text(path: Path) -> str:
     """What the file says; empty where there is none. Raises ConfigError."""
     try:
-        return foreign.read_regular(path, _LOOKED_AT).decode()
+        return file_ownership.read_regular(path, _LOOKED_AT).decode()
     except FileNotFoundError:
         return ""
     except (OSError, UnicodeDecodeError) as error:

@@ -20,13 +20,13 @@ from cachec.cli.session import (
     clean,
     json_option,
     pass_session,
+    print_as_json,
     print_table,
     print_wrapped,
-    told_as_json,
     wants_json,
 )
 from cachec.errors import StoreFault, UsageError
-from cachec.maintain.plans import Applied, InvalidationPlan
+from cachec.maintain.plans import InvalidationPlan, PlanResult
 from cachec.maintain.selector import Selector
 from cachec.model import Entry, Fault
 
@@ -90,7 +90,7 @@ def command(session: Session, selector: Selector, pinned: bool, remotely: bool, 
     strange = [] if plan.chosen or plan.pinned or only_keys else session.maintainer.unmatched(selector)
     if not wants_json() and (not only_keys or dry_run) and (plan.known or not selector.keys):
         _show(plan, selector.stale)
-    done = Applied((), (), ())
+    done = PlanResult((), (), ())
     chosen = _entries_here(session, plan) if remotely and not dry_run else []
     if plan.chosen and not dry_run:
         if not (yes or only_keys):
@@ -108,7 +108,7 @@ def command(session: Session, selector: Selector, pinned: bool, remotely: bool, 
             "left_at": dict(there.left),
             "faults": there.faults,
         }
-    if not told_as_json(document):
+    if not print_as_json(document):
         if not dry_run:
             _tell(removed, plan, done, short=not only_keys)
         if there is not None:
@@ -220,7 +220,7 @@ def _show(plan: InvalidationPlan, stale: bool) -> None:
         )
 
 
-def _tell(removed: Sequence[tuple[str, str]], plan: InvalidationPlan, done: Applied, *, short: bool) -> None:
+def _tell(removed: Sequence[tuple[str, str]], plan: InvalidationPlan, done: PlanResult, *, short: bool) -> None:
     if short:
         click.echo(f"removed {number_of(len(removed), 'entry')}")
     else:
@@ -233,7 +233,7 @@ def _tell(removed: Sequence[tuple[str, str]], plan: InvalidationPlan, done: Appl
 
 
 def _document(
-    plan: InvalidationPlan, done: Applied, removed: Sequence[tuple[str, str]], missing: Sequence[str], dry_run: bool
+    plan: InvalidationPlan, done: PlanResult, removed: Sequence[tuple[str, str]], missing: Sequence[str], dry_run: bool
 ) -> dict[str, Any]:
     return {
         "dry_run": dry_run,

@@ -13,7 +13,7 @@ from cachec import report
 from cachec.base.texts import key_prefix, nearest, number_of
 from cachec.cli.cmd_stats import parse_since
 from cachec.cli.screen import cut, width
-from cachec.cli.session import Session, clean, json_option, pass_session, told_as_json, wants_json, write_file
+from cachec.cli.session import Session, clean, json_option, pass_session, print_as_json, wants_json, write_file
 from cachec.events import read_log, read_outcomes
 from cachec.maintain.selector import is_stage
 from cachec.model import Outcome, Reason
@@ -118,7 +118,7 @@ def command(
         _write_trace(trace, calls)
         return
     where = {"dir": str(session.settings.dir)} if file is None else {"file": file}
-    if told_as_json({**where, "calls": [report.call_details(each) for each in calls]}):
+    if print_as_json({**where, "calls": [report.call_details(each) for each in calls]}):
         return
     if not calls:
         asked = any((stages, reasons, key, since, build, last == 0))
@@ -140,7 +140,7 @@ def _follow(session: Session, start: float | None, fits: Callable[[Outcome], boo
     """Until somebody ends it."""
     import msgspec
 
-    from cachec.views.following import Follower
+    from cachec.views.tail import Follower
 
     follower = Follower(session.settings.dir, start)
     calls: Iterable[Outcome] = deque(filter(fits, follower.new()), maxlen=before)
@@ -182,5 +182,5 @@ def _write_trace(path: str, calls: Iterable[Outcome]) -> None:
         return
     write_file(path, msgspec.json.encode(document))
     count = sum(event["ph"] == "X" for event in document["traceEvents"])
-    if not told_as_json({"trace": path, "calls": count}):
+    if not print_as_json({"trace": path, "calls": count}):
         click.echo(f"{number_of(count, 'call')}: {clean(path)}")

@@ -9,7 +9,7 @@ import click
 from cachec import report
 from cachec.base.texts import SHOWN_KEY
 from cachec.cli.selecting import selector_options
-from cachec.cli.session import Session, clean, json_option, pass_session, print_table, told_as_json
+from cachec.cli.session import Session, clean, json_option, pass_session, print_as_json, print_table
 from cachec.maintain.selector import Selector
 
 
@@ -44,7 +44,7 @@ def command(session: Session, selector: Selector) -> None:
         ),
         key=lambda each: -each["created"],
     )
-    if told_as_json({"dir": str(session.settings.dir), "entries": entries}):
+    if print_as_json({"dir": str(session.settings.dir), "entries": entries}):
         return
     if not entries:
         of = "" if selector.is_empty else _of(selector)

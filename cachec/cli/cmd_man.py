@@ -10,9 +10,9 @@ from pathlib import Path
 import click
 
 from cachec.base import __version__
-from cachec.cli.helping import HelpContext, filled
+from cachec.cli.helping import HelpContext, fill_paragraph
 from cachec.cli.plugin_commands import plugin_commands
-from cachec.cli.session import json_option, told_as_json
+from cachec.cli.session import json_option, print_as_json
 
 #: Characters that roff would take for something else, or print as another.
 _ROFF = str.maketrans({"\\": "\\e", "-": "\\-", '"': "\\(dq", "`": "\\(ga", "'": "\\(aq", "~": "\\(ti", "^": "\\(ha"})
@@ -43,7 +43,7 @@ def command(folder: str) -> None:
         path = place / f"{name}.1"
         path.write_text(text, encoding="utf-8")
         written.append(str(path))
-    if not told_as_json({"pages": written}):
+    if not print_as_json({"pages": written}):
         click.echo(f"wrote {len(written)} pages to {place}")
 
 
@@ -72,51 +72,51 @@ def _commands(context: click.Context) -> list[click.Context]:
 
 def _page(context: click.Context, commands: list[click.Context], summary: str | None) -> Iterator[str]:
     path = context.command_path
-    yield f'.TH "{_escaped(path.replace(" ", "-").upper())}" 1 "" "cachec {_escaped(__version__)}"'
+    yield f'.TH "{_escape_roff(path.replace(" ", "-").upper())}" 1 "" "cachec {_escape_roff(__version__)}"'
     yield ".SH NAME"
     first, *rest = _paragraphs(context.command.help or "")
     said = summary or " ".join(first.split())
-    yield f"{_escaped(path.replace(' ', '-'))} \\- {_escaped(said.rstrip('.'))}"
+    yield f"{_escape_roff(path.replace(' ', '-'))} \\- {_escape_roff(said.rstrip('.'))}"
     yield ".SH SYNOPSIS"
-    yield f".B {_escaped(path)}"
-    yield _escaped(" ".join(context.command.collect_usage_pieces(context)))
+    yield f".B {_escape_roff(path)}"
+    yield _escape_roff(" ".join(context.command.collect_usage_pieces(context)))
     yield ".SH DESCRIPTION"
     for number, paragraph in enumerate([first, *rest]):
-        yield from _described(paragraph, is_first=number == 0)
+        yield from _describe_paragraph(paragraph, is_first=number == 0)
     given = [each for each in context.command.get_params(context) if isinstance(each, click.Option)]
     options = [record for each in given if (record := each.get_help_record(context)) is not None]
     if options:
         yield ".SH OPTIONS"
         for names, words in options:
-            yield from (".TP", f".B {_escaped(names)}", _escaped(words))
+            yield from (".TP", f".B {_escape_roff(names)}", _escape_roff(words))
     if commands:
         yield ".SH COMMANDS"
         for each in commands:
-            name = _escaped(each.command_path.replace(" ", "-"))
-            yield from (".TP", f".BR {name} (1)", _escaped(each.command.get_short_help_str(300)))
+            name = _escape_roff(each.command_path.replace(" ", "-"))
+            yield from (".TP", f".BR {name} (1)", _escape_roff(each.command.get_short_help_str(300)))
     if context.parent is not None:
         yield ".SH SEE ALSO"
-        yield f".BR {_escaped(context.parent.command_path.replace(' ', '-'))} (1)"
+        yield f".BR {_escape_roff(context.parent.command_path.replace(' ', '-'))} (1)"
 
 
 def _paragraphs(text: str) -> list[str]:
     return re.split(r"\n{2,}", inspect.cleandoc(text).strip())
 
 
-def _described(paragraph: str, *, is_first: bool) -> Iterator[str]:
+def _describe_paragraph(paragraph: str, *, is_first: bool) -> Iterator[str]:
     """A paragraph of the help: filled, or as it stands (``\\b``), as in ``helping``."""
     head, _, rest = paragraph.partition("\n")
     if head.strip() != "\b":
         yield from ([] if is_first else [".PP"])
-        yield _escaped(" ".join(paragraph.split()))
+        yield _escape_roff(" ".join(paragraph.split()))
     elif rest.startswith("JSON"):
-        for line in filled(rest):
-            yield from (".PP", _escaped(line))
+        for line in fill_paragraph(rest):
+            yield from (".PP", _escape_roff(line))
     else:
-        yield from (".PP", ".nf", *map(_escaped, rest.splitlines()), ".fi")
+        yield from (".PP", ".nf", *map(_escape_roff, rest.splitlines()), ".fi")
 
 
-def _escaped(text: str) -> str:
+def _escape_roff(text: str) -> str:
     """A text as roff has it: nothing in it is a request, and each hyphen is one that can be copied."""
     text = text.translate(_ROFF)
     return f"\\&{text}" if text.startswith(".") else text

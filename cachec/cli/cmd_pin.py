@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from cachec.base.texts import SHOWN_KEY
-from cachec.cli.session import Session, clean, json_option, pass_session, told_as_json
+from cachec.cli.session import Session, clean, json_option, pass_session, print_as_json
 from cachec.errors import UsageError
 
 
@@ -54,7 +54,7 @@ def command(session: Session, keys: tuple[str, ...], tags: tuple[str, ...], remo
             pins.add("tag", tag)
     kept = pins.read()
     document = {kind + "s": kept.of(session.store.quoted, kind) for kind in ("key", "tag")}
-    if not told_as_json({**document, "not_found": missing}):
+    if not print_as_json({**document, "not_found": missing}):
         for key in document["keys"]:
             click.echo(f"key {key[:SHOWN_KEY]}")
         for tag in document["tags"]:

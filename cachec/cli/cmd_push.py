@@ -10,14 +10,14 @@ import click
 from cachec import report
 from cachec.base.texts import SHOWN_KEY, number_of, to_type
 from cachec.cli.selecting import selector_options
-from cachec.cli.session import Session, clean, json_option, pass_session, told_as_json
+from cachec.cli.session import Session, clean, json_option, pass_session, print_as_json
 from cachec.errors import UsageError
 from cachec.maintain.selector import Selector
 from cachec.model import Fault
 
 if TYPE_CHECKING:  # the help does without
+    from cachec.remote.backfill import Backfill
     from cachec.remote.chain import Pending, Remotes
-    from cachec.remote.seeding import Seeded
 
 
 @click.command("push")
@@ -71,7 +71,7 @@ def command(session: Session, selector: Selector, everything: bool, drop: str | 
     remotes = Remotes(session.settings.remote, session.store, on_fault)
     counts = {"sent": 0, "known": 0, "gone": 0, "bytes": 0}
     try:
-        seeded = _seeded(session, remotes, selector, vouch) if everything or not selector.is_empty else None
+        seeded = _queue_backfill(session, remotes, selector, vouch) if everything or not selector.is_empty else None
         for sent in remotes.drain(insist=True):
             counts["gone"] += sent.gone
             if sent.put is not None:
@@ -83,7 +83,7 @@ def command(session: Session, selector: Selector, everything: bool, drop: str | 
     finally:
         remotes.close()
     left = dict(seeded.left) if seeded else {}
-    if not told_as_json({**counts, **_waiting(waiting), "faults": dict(faults), "left": left}):
+    if not print_as_json({**counts, **_waiting(waiting), "faults": dict(faults), "left": left}):
         if seeded is None and not (any(counts.values()) or faults or waiting.ours):
             click.echo("nothing waits; --all also sends what was compiled before the remote was set")
         else:
@@ -91,10 +91,10 @@ def command(session: Session, selector: Selector, everything: bool, drop: str | 
                 f"{counts['sent']} sent ({report.size(counts['bytes'])}), {counts['known']} were there, "
                 f"{counts['gone']} gone, {waiting.ours.total()} wait"
             )
-        for words in waiting.stranded():
+        for words in waiting.list_blocked():
             click.echo(clean(words))
         if seeded is not None:
-            _tell_left(seeded)
+            _report_unsent(seeded)
         for fault, detail in told.items():
             click.echo(f"cachec: {fault}: {clean(detail)}", err=True)
     if waiting.ours:
@@ -111,7 +111,7 @@ def _drop(session: Session, url: str, *, alone: bool) -> None:
         raise UsageError("--drop sends nothing; give it alone")
     with fsio.faults("forgetting what is to be sent"):
         dropped = Spool(session.store.folder).drop(session.settings.namespace, without_secret(url).partition("?")[0])
-    if not told_as_json({"dropped": dropped}):
+    if not print_as_json({"dropped": dropped}):
         click.echo(f"forgot {dropped:,} that waited for {clean(without_secret(url).partition('?')[0])}")
 
 
@@ -119,9 +119,9 @@ def _waiting(waiting: Pending) -> dict[str, Any]:
     return {"waiting": waiting.ours.total(), "stranded": dict(waiting.read_only + waiting.unknown)}
 
 
-def _seeded(session: Session, remotes: Remotes, selector: Selector, vouch: bool) -> Seeded:
+def _queue_backfill(session: Session, remotes: Remotes, selector: Selector, vouch: bool) -> Backfill:
     """Have the entries that a selector means wait; exits with 1 where it means none."""
-    from cachec.remote.seeding import seed
+    from cachec.remote.backfill import seed
 
     if not any(remote.address.is_written for remote in remotes.all):
         raise UsageError("every remote is configured with mode=read, where nothing can be sent")
@@ -133,8 +133,8 @@ def _seeded(session: Session, remotes: Remotes, selector: Selector, vouch: bool)
     return seed(remotes, chosen, vouch=vouch)
 
 
-def _tell_left(seeded: Seeded) -> None:
-    from cachec.remote.seeding import LEFT
+def _report_unsent(seeded: Backfill) -> None:
+    from cachec.remote.backfill import LEFT
 
     for why, count in seeded.left.items():
         first = seeded.first[why]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cachec.cli.session import Session, clean, json_option, pass_session, print_table, print_wrapped, told_as_json
+from cachec.cli.session import Session, clean, json_option, pass_session, print_as_json, print_table, print_wrapped
 from cachec.errors import UsageError
 from cachec.events import duration
 
@@ -55,7 +55,7 @@ def command(session: Session) -> None:
             }
         )
     remotes.close()
-    if told_as_json({"remotes": rows}):
+    if print_as_json({"remotes": rows}):
         return
     if not rows:
         click.echo("no remote is configured (CACHEC_REMOTE)")
@@ -77,7 +77,7 @@ def command(session: Session) -> None:
 
 
 def _tell_stranded(waiting: Pending) -> None:
-    for words in waiting.stranded():
+    for words in waiting.list_blocked():
         click.echo(clean(words))
 
 
@@ -107,7 +107,7 @@ def keygen(session: Session, name: str, path: str | None) -> None:
     if path is not None:
         _write(path, pair.secret, 0o600)
         _write(f"{path}.pub", pair.public, 0o644)
-    if told_as_json({"secret": "" if path else pair.secret, "public": pair.public, "path": path}):
+    if print_as_json({"secret": "" if path else pair.secret, "public": pair.public, "path": path}):
         return
     if path is None:
         click.echo(f"who signs, as a secret:  CACHEC_REMOTE_KEY={pair.secret}")
@@ -155,7 +155,7 @@ def check(session: Session, urls: tuple[str, ...]) -> None:
         }
         for each in probed
     ]
-    if not told_as_json(documents[0] if len(urls) == 1 else {"remotes": documents}):
+    if not print_as_json(documents[0] if len(urls) == 1 else {"remotes": documents}):
         for number, each in enumerate(probed):
             rows = [(step.what, step.result, duration(step.seconds)) for step in each.steps]
             click.echo("\n" * bool(number), nl=False)

@@ -8,7 +8,7 @@ import click
 
 from cachec.base.texts import number_of
 from cachec.cli.cmd_stats import parse_since
-from cachec.cli.session import Session, clean, json_option, pass_session, told_as_json, wants_json, write_file
+from cachec.cli.session import Session, clean, json_option, pass_session, print_as_json, wants_json, write_file
 
 
 @click.command("report")
@@ -39,8 +39,8 @@ def command(session: Session, output: str | None, since: str | None) -> None:
           "others_in_all": how many there are
     worth is in seconds a MiB; last and began are Unix times. With --json no page is written unless -o is given.
     """
-    from cachec.views.gathered import gather
     from cachec.views.page import page
+    from cachec.views.report_data import gather
 
     path = output or ("" if wants_json() else "report.html")
     if path == "-" and wants_json():
@@ -52,7 +52,7 @@ def command(session: Session, output: str | None, since: str | None) -> None:
         return
     if path:
         write_file(path, page(gathered).encode())
-    if not told_as_json(gathered.data):
+    if not print_as_json(gathered.data):
         numbers = gathered.data
         held = number_of(numbers["store"]["entries"], "entry")
         click.echo(f"{number_of(numbers['calls'], 'call')}, {held}: {clean(path)}{session.if_none}")

@@ -13,7 +13,7 @@ import click
 
 from cachec import report
 from cachec.base.texts import number_of
-from cachec.cli.session import Session, check_output, clean, json_option, pass_session, told_as_json
+from cachec.cli.session import Session, check_output, clean, json_option, pass_session, print_as_json
 from cachec.errors import UsageError
 
 #: What is said where a reproducer is of a command, which is run where its files are.
@@ -88,11 +88,11 @@ def make(session: Session, key: str, output: str, with_weights: Sequence[str], w
         from cachec.cli import weight_sources
 
         owned = weight_sources.weight_store(session)
-        chosen = weight_sources.located(session, owned, weights).open(owned)
+        chosen = weight_sources.locate_weights(session, owned, weights).open(owned)
     made = pack_entry(session.store, entry, chosen, with_weights, seed=seed)
     write(output, made.data)
     about = made.about
-    if told_as_json(
+    if print_as_json(
         {
             "path": output,
             "size": len(made.data),
@@ -128,11 +128,11 @@ def show(file: str) -> None:
            "failure": {"error", "text"} or null, "parts": [{"part", "digest", "detail"}], "weights": count,
            "weight_bytes", "seed", "missing": []}
     """
-    from cachec.reproduce.loaded import load
+    from cachec.reproduce.reader import load
 
     reproducer = load(file)
     details = _details(reproducer)
-    if told_as_json(details):
+    if print_as_json(details):
         return
     click.echo(f"stage   {clean(details['stage'])}\nkey     {clean(details['key'])}")
     _print_plan(reproducer)
@@ -182,7 +182,7 @@ def run(
     Exit code 0: the same came out; 1: something else, or it failed otherwise; 2: it can't be run.
     """
     from cachec.reproduce import replay
-    from cachec.reproduce.loaded import load
+    from cachec.reproduce.reader import load
 
     tools, given = _pairs("--tool", tool), _pairs("--file", files)
     reproducer = load(file)
@@ -208,7 +208,7 @@ def run(
         {"codec": each.expected.codec, "expected": each.expected.digest, "found": each.digest} for each in ended.made
     ]
     document = {"same": ended.same, "artifacts": artifacts, "tools": list(ended.tools), "failure": ended.failure}
-    if not told_as_json(document):
+    if not print_as_json(document):
         _print_replayed(reproducer, ended)
     if not ended.same:
         click.get_current_context().exit(1)
@@ -229,7 +229,7 @@ def weights(file: str, output: str) -> None:
     \b
     JSON: {"path", "weights": count, "nbytes"}
     """
-    from cachec.reproduce.loaded import load
+    from cachec.reproduce.reader import load
     from cachec.reproduce.replay import weights_of
     from cachec.weights.formats import WRITTEN_SUFFIXES
 
@@ -241,7 +241,7 @@ def weights(file: str, output: str) -> None:
         made = weights_of(reproducer, reproducer.specs, Path(folder))
         made.save(output)
         nbytes = made.nbytes
-    if not told_as_json({"path": output, "weights": len(reproducer.specs), "nbytes": nbytes}):
+    if not print_as_json({"path": output, "weights": len(reproducer.specs), "nbytes": nbytes}):
         click.echo(f"{clean(output)}: {number_of(len(reproducer.specs), 'weight')}, {report.size(nbytes)}")
 
 

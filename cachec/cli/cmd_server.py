@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import click
 
 from cachec import config
-from cachec.cli.session import json_option, told_as_json
+from cachec.cli.session import json_option, print_as_json
 from cachec.launcher import client
 from cachec.launcher.descriptors import given
 
@@ -35,9 +35,9 @@ def command(what: str) -> None:
     """
     folder = client.server_folder(os.environ, os.getcwd()) or os.fspath(config.load().dir)
     is_stopped = what == "stop"
-    found = [(pid, f"{folder}/{name}") for name, pid in _found(folder, is_stopped=is_stopped)]
+    found = [(pid, f"{folder}/{name}") for name, pid in _find_servers(folder, is_stopped=is_stopped)]
     why = _why_none()
-    if told_as_json({"servers": [{"pid": pid, "socket": path} for pid, path in found], "why": why}):
+    if print_as_json({"servers": [{"pid": pid, "socket": path} for pid, path in found], "why": why}):
         return
     for pid, path in found:
         click.echo(f"{pid} stopped" if is_stopped else f"{pid} waits at {path}")
@@ -59,7 +59,7 @@ def _why_none() -> str:
     return ""
 
 
-def _found(folder: str, *, is_stopped: bool) -> Iterator[tuple[str, int]]:
+def _find_servers(folder: str, *, is_stopped: bool) -> Iterator[tuple[str, int]]:
     """(name of the socket, process number) of each that answers. What does not leaves its socket, which is no use."""
     try:
         opened = client.open_own(folder)

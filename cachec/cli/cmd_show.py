@@ -17,9 +17,9 @@ from cachec.cli.session import (
     clean,
     json_option,
     pass_session,
+    print_as_json,
     print_table,
     print_wrapped,
-    told_as_json,
 )
 from cachec.errors import CachecError, UsageError
 from cachec.model import Entry, PartKind
@@ -81,7 +81,7 @@ def command(session: Session, what: str, full: bool, reads: bool, check: bool) -
 
 
 def _show_reads(session: Session, entry: Entry, *, full: bool, check: bool) -> None:
-    from cachec.cli.shown_reads import show_reads
+    from cachec.cli.reads_table import show_reads
 
     show_reads(session, entry, every=full, check=check)
 
@@ -112,7 +112,7 @@ def _details_of_file(session: Session, path: str) -> dict[str, Any]:
 
 def _show_file(session: Session, path: str) -> None:
     details = _details_of_file(session, path)
-    if not told_as_json(details):
+    if not print_as_json(details):
         for origin in details["origins"]:
             click.echo(f"{clean(path)} came from stage {clean(origin['stage'])}, key {origin['key']}")
     if not details["origins"]:
@@ -124,7 +124,7 @@ def _show_entry(session: Session, prefix: str, full: bool) -> None:
     pins = session.maintainer.pins.read()
     pinned = pins.holds(session.store.quoted + entry.key, entry.tags)
     details = {**report.entry_details(entry, session.parts(entry)), "pinned": pinned}
-    if told_as_json(details):
+    if print_as_json(details):
         return
     now = time.time()
     click.echo(f"key     {details['key']}\nstage   {clean(details['stage'])}")

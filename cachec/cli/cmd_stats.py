@@ -17,9 +17,9 @@ from cachec.cli.session import (
     clean,
     json_option,
     pass_session,
+    print_as_json,
     print_table,
     print_wrapped,
-    told_as_json,
     wants_json,
 )
 from cachec.events import read_log, read_outcomes
@@ -111,7 +111,7 @@ def command(
         from cachec.views.prometheus import exposition
 
         click.echo(exposition(counts, numbers["faults"], held), nl=False)
-    elif not told_as_json({**where, "since": start, **numbers, **({} if held is None else {"store": held})}):
+    elif not print_as_json({**where, "since": start, **numbers, **({} if held is None else {"store": held})}):
         _print(numbers, f"{place}{f' since {since}' if since else ''}", held)
     _check(numbers["hit_rate"], bound)
 
@@ -132,7 +132,7 @@ def _print(numbers: dict[str, Any], where: str, held: dict[str, Any] | None) -> 
         calls, hits = number_of(numbers["calls"], "call"), number_of(numbers["hits"], "hit")
         print_wrapped(
             f"{calls}, {hits} ({report.share(numbers['hit_rate'])}), "
-            f"{_saved(numbers['seconds_saved'])}, {report.period(numbers['seconds_spent'])} spent",
+            f"{_display_saved(numbers['seconds_saved'])}, {report.period(numbers['seconds_spent'])} spent",
             indent=0,
         )
         split = [f"{numbers[cause]} {cause}" for cause in report.CAUSES if numbers[cause] or cause != "asked"]
@@ -197,7 +197,7 @@ def _print_bypasses(numbers: dict[str, Any]) -> None:
         print_wrapped(f"{number_of(count, 'call')} not in the rate: {', '.join(left_out)}", indent=0)
 
 
-def _saved(seconds: float) -> str:
+def _display_saved(seconds: float) -> str:
     return f"{report.gain(seconds)} {'saved' if seconds >= 0 else 'by hits'}"
 
 

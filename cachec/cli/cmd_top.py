@@ -14,7 +14,7 @@ import click
 from cachec import report
 from cachec.base.texts import SHOWN_KEY
 from cachec.cli.screen import cut, print_table
-from cachec.cli.session import Session, clean, json_option, pass_session, told_as_json, wants_json
+from cachec.cli.session import Session, clean, json_option, pass_session, print_as_json, wants_json
 
 #: The other screen of a terminal, and back; to the first place of it, all after that erased (ECMA-48: CUP, ED).
 _ENTER, _LEAVE, _HOME, _ERASE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l", "\x1b[H", "\x1b[J"
@@ -50,7 +50,7 @@ def command(session: Session, once: bool, every: float) -> None:
 
     if once or wants_json() or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
         rows = running(session.store, time.time())
-        if not told_as_json({"dir": str(session.settings.dir), "running": rows}):
+        if not print_as_json({"dir": str(session.settings.dir), "running": rows}):
             _print(rows, f"in {clean(str(session.settings.dir))}{session.if_none}")
         return
     click.echo(_ENTER, nl=False)

@@ -18,9 +18,9 @@ from cachec.cli.session import (
     clean,
     json_option,
     pass_session,
+    print_as_json,
     print_command,
     print_wrapped,
-    told_as_json,
     wants_json,
 )
 
@@ -94,7 +94,7 @@ def command(
         "recomputed": [each._asdict() for each in made],
         "skipped": dict(again.skipped),
     }
-    if not told_as_json(document):
+    if not print_as_json(document):
         _tell(document)
     if problems or any(each.result != "same" for each in made):
         click.get_current_context().exit(1)

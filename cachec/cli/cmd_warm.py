@@ -13,9 +13,9 @@ import click
 
 from cachec import config, report
 from cachec.base.texts import number_of
-from cachec.cli.session import Session, clean, json_option, pass_session, told_as_json
+from cachec.cli.session import Session, clean, json_option, pass_session, print_as_json
 from cachec.errors import CachecError, UsageError
-from cachec.warm import Declared, Row, Status, Summary, Warmer, load, select, shard
+from cachec.warm import DeclaredTargets, Row, Status, Summary, Warmer, load, select, shard
 from cachec.warm.rows import parse_shard
 
 #: Exit code after Ctrl-C: 128 and the number of SIGINT.
@@ -89,7 +89,7 @@ def command(
     if restore is not None:
         _restore(session, restore)
     bare = (save is not None or restore is not None) and not targets  # a job may use the cache without targets
-    rows = _chosen(declared, targets, share, changed_since, touched=touched, bare=bare)
+    rows = _choose_rows(declared, targets, share, changed_since, touched=touched, bare=bare)
     if only_list:
         _list(rows)
         return
@@ -101,15 +101,15 @@ def command(
     if summary_file:
         with Path(summary_file).open("a", encoding="utf-8") as out:
             out.write(summary.markdown())
-    if not told_as_json(summary.data()):
+    if not print_as_json(summary.data()):
         _print(summary)
     if save is not None:
         _save(session, summary, used, save, limit)
     click.get_current_context().exit(code)
 
 
-def _chosen(
-    declared: Declared,
+def _choose_rows(
+    declared: DeclaredTargets,
     targets: tuple[str, ...],
     share: str | None,
     changed_since: str | None,
@@ -129,7 +129,7 @@ def _chosen(
         changed = [os.path.abspath(each) for each in targets] if touched else []
         if changed_since is not None:
             changed += changes.changed_files(os.path.dirname(declared.path), changed_since)
-        rows = changes.touched(rows, changed, declared.path)
+        rows = changes.rows_touched(rows, changed, declared.path)
     if share is not None:
         rows = shard(rows, *parse_shard(share))
     return rows
@@ -173,14 +173,14 @@ def _save(session: Session, summary: Summary, used: tuple[str, ...], path: str, 
 
 
 def _list(rows: list[Row]) -> None:
-    if told_as_json({"targets": [row.id for row in rows]}):
+    if print_as_json({"targets": [row.id for row in rows]}):
         return
     for row in rows:
         click.echo(clean(row.id))
 
 
 @contextmanager
-def _executor(url: str | None, declared: Declared, settings: config.Settings) -> Iterator[Executor | None]:
+def _executor(url: str | None, declared: DeclaredTargets, settings: config.Settings) -> Iterator[Executor | None]:
     """The cluster that is meant, or None for workers here."""
     if url is None:
         yield None
@@ -199,7 +199,7 @@ def _executor(url: str | None, declared: Declared, settings: config.Settings) ->
 def _warm(
     settings: config.Settings,
     rows: list[Row],
-    declared: Declared,
+    declared: DeclaredTargets,
     jobs: int | None,
     executor: Executor | None,
     *,

@@ -13,7 +13,7 @@ from cachec import report
 from cachec.base.texts import SHOWN_KEY, is_url, number_of, to_type
 from cachec.cli import weight_sources as sources
 from cachec.cli.meter import Meter, throughput
-from cachec.cli.session import LazyGroup, Session, json_option, pass_session, print_table, told_as_json
+from cachec.cli.session import LazyGroup, Session, json_option, pass_session, print_as_json, print_table
 from cachec.cli.weight_sources import SHOWN_REVISION, say
 from cachec.errors import UsageError
 
@@ -103,7 +103,7 @@ def add(session: Session, source: str, name: str | None, own: bool, expect: str 
                 path = os.path.abspath(source)
                 revision = store.add(weights, name, own=own, source=path, replace=replace, progress=meter)
     seconds = time.monotonic() - started
-    if told_as_json({**sources.summary(revision), "seconds": seconds}):
+    if print_as_json({**sources.summary(revision), "seconds": seconds}):
         return
     how = f"owned, {throughput(revision.nbytes, seconds)}" if revision.owned else "in place"
     say(
@@ -133,7 +133,7 @@ def ls(session: Session) -> None:
     """
     store = sources.weight_store(session)
     summaries = [sources.summary(revision) for revision in store.revisions()]
-    if told_as_json({"dir": str(store.folder), "weights": summaries}):
+    if print_as_json({"dir": str(store.folder), "weights": summaries}):
         return
     if not summaries:
         say(f"no weights in {store.folder}{session.if_none}")
@@ -182,7 +182,7 @@ def show(session: Session, what: str, with_digests: bool, full: bool, rank: int 
     may be null. Exit code 1: no such weights.
     """
     store = sources.weight_store(session)
-    source = sources.located(session, store, what)
+    source = sources.locate_weights(session, store, what)
     with source.open(store, rank=rank, world_size=world_size) as weights:
         specs = weights.specs
         digests = dict(source.revision.digests) if source.revision is not None else {}
@@ -194,7 +194,7 @@ def show(session: Session, what: str, with_digests: bool, full: bool, rank: int 
                     done += weight.nbytes
                     meter(done, weights.nbytes)
     details = sources.details(source, specs, digests)
-    if told_as_json(details):
+    if print_as_json(details):
         return
     for field in ("name", "path", "revision", "source"):
         if details[field]:
@@ -257,12 +257,12 @@ def verify(session: Session, what: str) -> None:
     such weights.
     """
     store = sources.weight_store(session)
-    source = sources.located(session, store, what)
+    source = sources.locate_weights(session, store, what)
     started = time.monotonic()
     with Meter(f"verify {what}") as meter:
-        result = sources.verified(source, store, meter)
+        result = sources.verify_weights(source, store, meter)
     seconds = time.monotonic() - started
-    if not told_as_json(sources.verdict(source, result, seconds)):
+    if not print_as_json(sources.verdict(source, result, seconds)):
         for words in sources.verdict_lines(source, result, seconds):
             say(words)
     if result.damages:
@@ -291,12 +291,12 @@ def rm(session: Session, name: str) -> None:
     postponed: another process is cleaning the store, so nothing was removed now. Exit code 1: no such name.
     """
     store = sources.weight_store(session)
-    revision = sources.named(session, store, name)
+    revision = sources.find_revision(session, store, name)
     if revision.name != name:
         raise UsageError(f"{name!r} is a revision; rm takes its name, {revision.name!r}")
     store.remove(name)
     done = session.maintainer.collect(limit=0)
-    if told_as_json(
+    if print_as_json(
         {
             "name": name,
             "revision": revision.id,

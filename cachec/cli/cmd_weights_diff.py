@@ -10,14 +10,14 @@ import click
 from cachec.base.texts import number_of
 from cachec.cli import weight_sources as sources
 from cachec.cli.meter import Meter
-from cachec.cli.session import Session, json_option, pass_session, told_as_json
-from cachec.cli.weight_sources import Located, say
+from cachec.cli.session import Session, json_option, pass_session, print_as_json
+from cachec.cli.weight_sources import LocatedWeights, say
 from cachec.errors import LinkError, UsageError
 
 if TYPE_CHECKING:
     from cachec.weights import WeightSet
     from cachec.weights.compare import Comparison, ValueDifference
-    from cachec.weights.library.owned import WeightStore
+    from cachec.weights.library.stored_weights import WeightStore
 
 
 @click.command("diff")
@@ -52,7 +52,7 @@ def diff(session: Session, a: str, b: str, values: bool, fit: bool) -> None:
     if fit and values:
         raise UsageError("--fit compares no values; leave --values out")
     store = sources.weight_store(session)
-    old, new = (sources.located(session, store, text) for text in (a, b))
+    old, new = (sources.locate_weights(session, store, text) for text in (a, b))
     with old.open(store) as ours, new.open(store) as theirs:
         if fit:
             _fit(old, new, ours, theirs)
@@ -60,28 +60,30 @@ def diff(session: Session, a: str, b: str, values: bool, fit: bool) -> None:
             _compare(store, old, new, ours, theirs, values)
 
 
-def _fit(old: Located, new: Located, ours: WeightSet, theirs: WeightSet) -> None:
+def _fit(old: LocatedWeights, new: LocatedWeights, ours: WeightSet, theirs: WeightSet) -> None:
     words = None
     try:
         ours.manifest.check(theirs.specs)
     except LinkError as error:
         words = str(error)
-    if not told_as_json({"a": old.text, "b": new.text, "fits": words is None, "words": words}):
+    if not print_as_json({"a": old.text, "b": new.text, "fits": words is None, "words": words}):
         say(f"{new.text} fits what was compiled for {old.text}" if words is None else words)
     if words is not None:
         click.get_current_context().exit(1)
 
 
-def _compare(store: WeightStore, old: Located, new: Located, ours: WeightSet, theirs: WeightSet, values: bool) -> None:
-    from cachec.weights.compare import compared
+def _compare(
+    store: WeightStore, old: LocatedWeights, new: LocatedWeights, ours: WeightSet, theirs: WeightSet, values: bool
+) -> None:
+    from cachec.weights.compare import compare_weights
 
     digests = [dict(each.revision.digests) if each.revision is not None else {} for each in (old, new)]
     by = "digest" if all(each.revision is not None and each.revision.owned for each in (old, new)) else "specification"
     if by == "specification":
         digests = [{}, {}]
-    comparison = compared(ours.specs, theirs.specs, *digests)
+    comparison = compare_weights(ours.specs, theirs.specs, *digests)
     differing = _values(comparison, ours, theirs) if values else None
-    if not told_as_json(_document(old, new, by, comparison, differing)):
+    if not print_as_json(_document(old, new, by, comparison, differing)):
         _print(old, new, by, comparison, differing)
     if comparison.added or comparison.removed or comparison.changed or differing:
         click.get_current_context().exit(1)
@@ -105,7 +107,11 @@ def _values(comparison: Comparison, ours: WeightSet, theirs: WeightSet) -> dict[
 
 
 def _document(
-    old: Located, new: Located, by: str, comparison: Comparison, differing: dict[str, ValueDifference] | None
+    old: LocatedWeights,
+    new: LocatedWeights,
+    by: str,
+    comparison: Comparison,
+    differing: dict[str, ValueDifference] | None,
 ) -> dict[str, Any]:
     document: dict[str, Any] = {
         "a": old.text,
@@ -133,7 +139,11 @@ def _document(
 
 
 def _print(
-    old: Located, new: Located, by: str, comparison: Comparison, differing: dict[str, ValueDifference] | None
+    old: LocatedWeights,
+    new: LocatedWeights,
+    by: str,
+    comparison: Comparison,
+    differing: dict[str, ValueDifference] | None,
 ) -> None:
     same = len(comparison.same) + len(comparison.unknown)
     say(

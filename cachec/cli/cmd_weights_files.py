@@ -11,7 +11,7 @@ from cachec import config, report
 from cachec.base.texts import number_of
 from cachec.cli import weight_sources as sources
 from cachec.cli.meter import Meter, throughput
-from cachec.cli.session import Session, json_option, pass_session, told_as_json
+from cachec.cli.session import Session, json_option, pass_session, print_as_json
 from cachec.cli.weight_sources import say
 from cachec.errors import UsageError
 
@@ -56,13 +56,13 @@ def export(
             raise UsageError(f"--shard-size: expected a size such as 5GB or 500MiB, found {shard_size!r}") from None
     chosen = format_to_write(out, kind).name
     store = sources.weight_store(session)
-    source = sources.located(session, store, what)
+    source = sources.locate_weights(session, store, what)
     started = time.monotonic()
     with source.open(store) as weights, Meter(f"export {what}") as meter:
         weights.save(out, format=kind, shard_size=limit, progress=meter)
         count, nbytes = len(weights), weights.nbytes
     seconds = time.monotonic() - started
-    if not told_as_json({"path": out, "format": chosen, "weights": count, "size": nbytes, "seconds": seconds}):
+    if not print_as_json({"path": out, "format": chosen, "weights": count, "size": nbytes, "seconds": seconds}):
         say(f"wrote {out}: {number_of(count, 'weight')}, {report.size(nbytes)}, {throughput(nbytes, seconds)}")
 
 
@@ -99,7 +99,7 @@ def shard(session: Session, what: str, out: str, specs: tuple[str, ...], world_s
     from cachec.weights.shards import matching_axes
 
     store = sources.weight_store(session)
-    source = sources.located(session, store, what)
+    source = sources.locate_weights(session, store, what)
     patterns = sources.parse_axes(specs)
     total = 0
 
@@ -115,7 +115,7 @@ def shard(session: Session, what: str, out: str, specs: tuple[str, ...], world_s
         weights.save_shards(out, patterns, world_size, pad=pad, progress=told)
         count = len(weights)
     seconds = time.monotonic() - started
-    if not told_as_json(
+    if not print_as_json(
         {
             "path": out,
             "world_size": world_size,

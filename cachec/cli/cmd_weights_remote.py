@@ -12,13 +12,13 @@ import click
 from cachec import report
 from cachec.cli import weight_sources as sources
 from cachec.cli.meter import Meter, throughput
-from cachec.cli.session import Session, json_option, pass_session, told_as_json
+from cachec.cli.session import Session, json_option, pass_session, print_as_json
 from cachec.cli.weight_sources import SHOWN_REVISION, say
 from cachec.errors import UsageError
 
 if TYPE_CHECKING:
     from cachec.remote.chain import Remote
-    from cachec.remote.revisions import Moved
+    from cachec.remote.revisions import TransferCount
 
 
 @click.command("push")
@@ -44,7 +44,7 @@ def push(session: Session, name: str, to: str | None, replace: bool) -> None:
     from cachec.remote.revisions import RemoteWeights
 
     store = sources.weight_store(session)
-    revision = sources.named(session, store, name)
+    revision = sources.find_revision(session, store, name)
     there = to or revision.name
     rows, lines = [], []
     with _remotes(session, written=True) as remotes:
@@ -54,7 +54,7 @@ def push(session: Session, name: str, to: str | None, replace: bool) -> None:
                 moved = RemoteWeights(remote, store).push(revision, there, replace=replace, progress=meter)
             rows.append(_row(remote, moved, "sent", time.monotonic() - started))
             lines.append(f"pushed {there} to {remote.address.shown}: {_words(moved, 'sent', rows[-1])}")
-    if not told_as_json({"name": there, "remotes": rows}):
+    if not print_as_json({"name": there, "remotes": rows}):
         for line in lines:
             say(line)
 
@@ -92,7 +92,7 @@ def pull(session: Session, name: str, to: str | None, replace: bool) -> None:
             if moved is None:
                 continue
             row = _row(remote, moved, "fetched", time.monotonic() - started)
-            if not told_as_json({"name": here, "remotes": [row]}):
+            if not print_as_json({"name": here, "remotes": [row]}):
                 say(f"pulled {here} from {remote.address.shown}: {_words(moved, 'fetched', row)}")
             return
         session.fail(f"no weights are named {name!r} at {', '.join(remote.address.shown for remote in remotes)}")
@@ -116,7 +116,7 @@ def _remotes(session: Session, *, written: bool) -> Iterator[list[Remote]]:
         chain.close()
 
 
-def _row(remote: Remote, moved: Moved, how: str, seconds: float) -> dict[str, object]:
+def _row(remote: Remote, moved: TransferCount, how: str, seconds: float) -> dict[str, object]:
     return {
         "url": remote.address.shown,
         "revision": moved.revision,
@@ -128,7 +128,7 @@ def _row(remote: Remote, moved: Moved, how: str, seconds: float) -> dict[str, ob
     }
 
 
-def _words(moved: Moved, how: str, row: dict[str, object]) -> str:
+def _words(moved: TransferCount, how: str, row: dict[str, object]) -> str:
     rate = throughput(moved.moved_nbytes, float(str(row["seconds"])))
     return (
         f"{moved.tensors} tensors, {report.size(moved.nbytes)}; {moved.moved} {how} "

@@ -10,7 +10,7 @@ import click
 from cachec import report
 from cachec.base.texts import SHOWN_KEY, number_of, to_type
 from cachec.cli.cmd_exec import AskingLine
-from cachec.cli.session import Session, clean, json_option, pass_session, print_command, print_wrapped, told_as_json
+from cachec.cli.session import Session, clean, json_option, pass_session, print_as_json, print_command, print_wrapped
 from cachec.errors import CachecError
 from cachec.key.compare import differences
 from cachec.model import Entry, Part, Reason
@@ -104,7 +104,7 @@ def command(
     differing = differences(near[1], mine, session.store.content)
     other_stage = entry.stage if chosen is None else chosen.stage
     details = report.why_details(entry, (near[0], other_stage), "nearest" if chosen is None else "given", differing)
-    if told_as_json(details):
+    if print_as_json(details):
         return
     both = [f"{key[:SHOWN_KEY]} ({stage})" for key, stage in ((entry.key, entry.stage), (near[0], other_stage))]
     print_wrapped(f"{both[0]} against {both[1]}:", indent=0)
@@ -124,7 +124,7 @@ def _why_build(session: Session, since: str | None, file: str | None) -> None:
     log = read_log(session.settings.dir, start) if file is None else read_outcomes(file, start)
     build = report.last_build(log) if since is None and file is None else list(log)
     details = report.build_details(build)
-    if told_as_json(details):
+    if print_as_json(details):
         return
     if not build:
         click.echo(f"no calls are recorded in {clean(file or f'{session.settings.dir}{session.if_none}')}")
@@ -162,7 +162,7 @@ def _why_command(session: Session, line: list[str]) -> None:
     other = {"key": explanation.nearest, "stage": outcome.stage, "chosen": "nearest"} if explanation.nearest else None
     differing = [report.difference_details(each) for each in explanation.differences]
     document = {**report.outcome_details(outcome), "other": other, "differences": differing, "fix": explanation.fix}
-    if not told_as_json(document):
+    if not print_as_json(document):
         detail = f": {outcome.detail}" if outcome.detail and not explanation.differences else ""
         print_wrapped(f"{outcome.reason.value} ({outcome.stage}){detail}", indent=0)
         if explanation.nearest:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from cachec.cli.screen import wrapped
+from cachec.cli.screen import wrap_text
 
 #: The help is no wider, whatever the terminal is: longer lines are hard to read.
 WIDEST = 110
@@ -28,14 +28,14 @@ class HelpFormatter(click.HelpFormatter):
                 super().write_text(paragraph)
 
     def _write_block(self, block: str) -> None:
-        lines = filled(block) if block.startswith("JSON") else block.splitlines()
+        lines = fill_paragraph(block) if block.startswith("JSON") else block.splitlines()
         for line in lines:
             text = line.lstrip()
             indent = self.current_indent + len(line) - len(text)
-            self.write("".join(f"{each}\n" for each in wrapped(text, self.width, indent, hanging=2)))
+            self.write("".join(f"{each}\n" for each in wrap_text(text, self.width, indent, hanging=2)))
 
 
-def filled(block: str) -> list[str]:
+def fill_paragraph(block: str) -> list[str]:
     """The sentences of a paragraph: one that describes JSON begins a line, and so does what follows one."""
     lines: list[str] = []
     for line in block.splitlines():

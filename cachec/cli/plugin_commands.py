@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import click
 
-from cachec.base.extensions import imported
+from cachec.base.entry_points import imported
 
 #: The entry-point group under which a package offers a ``click.Command`` (a group, mostly).
 GROUP = "cachec.commands"

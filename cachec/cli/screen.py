@@ -61,7 +61,7 @@ def print_table(
         is_beside = len(told) == 1 and grid.has_room(line, told[0])
         printed += grid.row(line, told[0] if is_beside else "")
         if not is_beside:
-            printed += [each for text in told for each in wrapped(text, grid.limit, _INDENT)]
+            printed += [each for text in told for each in wrap_text(text, grid.limit, _INDENT)]
     click.echo("\n".join(printed))
 
 
@@ -116,7 +116,7 @@ class _Grid:
         rest = row[place:]
         if self._is_stacked and any(rest):
             named = [f"{name} {cell}" for name, cell in zip(self._columns[place:], rest, strict=True) if cell]
-            yield from wrapped(", ".join(named), self.limit, _INDENT)
+            yield from wrap_text(", ".join(named), self.limit, _INDENT)
         elif any(rest):
             yield self.line([*[""] * place, *rest])
 
@@ -134,7 +134,7 @@ class _Grid:
 def print_wrapped(text: str, indent: int) -> None:
     """Print a text, indented; a long one goes on below its beginning."""
     text = clean(text)
-    for line in wrapped(text, width(), indent, hanging=2):
+    for line in wrap_text(text, width(), indent, hanging=2):
         click.echo(line)
 
 
@@ -143,7 +143,7 @@ def print_command(command: str, indent: int) -> None:
     click.echo(clean(" " * indent + to_type(command)))
 
 
-def wrapped(text: str, limit: int | None, indent: int, *, hanging: int = 0) -> Iterator[str]:
+def wrap_text(text: str, limit: int | None, indent: int, *, hanging: int = 0) -> Iterator[str]:
     """The lines of a text, indented, broken between words alone. hanging: how much further all but the first are."""
     line, size, space = " " * indent, indent, ""
     for word in text.rstrip().split(" "):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from cachec.base import texts
-from cachec.base.records import import_msgspec
+from cachec.base.msgspec_import import import_msgspec
 from cachec.cli import screen
 from cachec.cli.helping import HelpContext, with_help
 from cachec.errors import CachecError, ConfigError, StoreFault
@@ -35,7 +35,7 @@ _JSON = "cachec.json"
 
 
 def keep_json(ctx: click.Context, _param: click.Parameter | None, is_given: bool) -> None:
-    """Have ``told_as_json`` know it."""
+    """Have ``print_as_json`` know it."""
     ctx.meta[_JSON] = is_given
 
 
@@ -176,7 +176,7 @@ def wants_json() -> bool:
     return bool(click.get_current_context().meta.get(_JSON))
 
 
-def told_as_json(document: Any) -> bool:
+def print_as_json(document: Any) -> bool:
     """Print one JSON document where that was asked for; whether it was."""
     if wants_json():
         import msgspec

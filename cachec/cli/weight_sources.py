@@ -20,8 +20,8 @@ from cachec.model import WeightSpec
 if TYPE_CHECKING:
     from cachec.cli.meter import Meter
     from cachec.weights import WeightSet
-    from cachec.weights.library.checksums import Damage, Verified
-    from cachec.weights.library.owned import Revision, WeightStore
+    from cachec.weights.library.checksums import ChecksumReport, Damage
+    from cachec.weights.library.stored_weights import Revision, WeightStore
 
 #: Digits of a revision in a table.
 SHOWN_REVISION = 12
@@ -31,7 +31,7 @@ _EXPECTED = re.compile(r"(?:(?P<algorithm>sha256|blake3):)?(?P<digest>[0-9a-fA-F
 _COMMON = frozenset({"model", "tensor-cache", "ndarray-cache", "pytorch_model", "adapter_model", "weights"})
 
 
-class Located(msgspec.Struct, frozen=True):
+class LocatedWeights(msgspec.Struct, frozen=True):
     """Weights that are there. text: as the user named them. Either ``revision``, in the store, or ``path``."""
 
     text: str
@@ -51,12 +51,12 @@ class Located(msgspec.Struct, frozen=True):
 
 def weight_store(session: Session) -> WeightStore:
     """The store of weights under the cache's folder; one that is not there is an empty one, and is not made."""
-    from cachec.weights.library.owned import WeightStore
+    from cachec.weights.library.stored_weights import WeightStore
 
     return WeightStore(session.store)
 
 
-def named(session: Session, store: WeightStore, text: str) -> Revision:
+def find_revision(session: Session, store: WeightStore, text: str) -> Revision:
     """What a name, or the first digits of a revision, stands for. Exits with 1 where there is none."""
     revision = store.find(text)
     if revision is None:
@@ -64,15 +64,15 @@ def named(session: Session, store: WeightStore, text: str) -> Revision:
     return revision
 
 
-def located(session: Session, store: WeightStore, text: str) -> Located:
+def locate_weights(session: Session, store: WeightStore, text: str) -> LocatedWeights:
     """A name in the store, else a path; what begins with ``.`` or ``/`` is a path. Exits with 1 where it is neither."""
     if not text.startswith((".", os.sep)):
         revision = store.find(text)
         if revision is not None:
-            return Located(text, revision)
+            return LocatedWeights(text, revision)
     if not os.path.exists(text) and not texts.is_url(text):  # of which opening says how
         _not_found(session, store, text, ", and there is no such file")
-    return Located(text, None, text)
+    return LocatedWeights(text, None, text)
 
 
 def _not_found(session: Session, store: WeightStore, text: str, more: str) -> NoReturn:
@@ -187,7 +187,7 @@ def summary(revision: Revision) -> dict[str, Any]:
     }
 
 
-def _whose(source: Located) -> dict[str, Any]:
+def _owner_of(source: LocatedWeights) -> dict[str, Any]:
     revision = source.revision
     return {
         "name": revision.name if revision else None,
@@ -197,31 +197,31 @@ def _whose(source: Located) -> dict[str, Any]:
     }
 
 
-def verified(source: Located, store: WeightStore, meter: Meter) -> Verified:
+def verify_weights(source: LocatedWeights, store: WeightStore, meter: Meter) -> ChecksumReport:
     """What ``verify`` finds out. Raises CachecError, OSError."""
-    from cachec.weights.library.checksums import Verified, verify
+    from cachec.weights.library.checksums import ChecksumReport, verify
 
     revision = source.revision
     if revision is not None:
-        return Verified(revision.checksums, store.verify(revision.id, progress=meter))
+        return ChecksumReport(revision.checksums, store.verify(revision.id, progress=meter))
     with source.open(store) as weights:
         return verify(weights, meter)
 
 
-def verdict(source: Located, result: Verified, seconds: float) -> dict[str, Any]:
+def verdict(source: LocatedWeights, result: ChecksumReport, seconds: float) -> dict[str, Any]:
     """What ``verify`` says, as JSON."""
     return {
-        **_whose(source),
+        **_owner_of(source),
         "checksums": result.checksums,
         "seconds": seconds,
         "damaged": [{"path": d.path, "weights": d.names, "words": d.detail} for d in result.damages],
     }
 
 
-def verdict_lines(source: Located, result: Verified, seconds: float) -> list[str]:
+def verdict_lines(source: LocatedWeights, result: ChecksumReport, seconds: float) -> list[str]:
     """What ``verify`` says, as lines."""
     if result.damages:
-        return [f"damaged: {_some_names(damage.names)}: {_placed(damage)}" for damage in result.damages]
+        return [f"damaged: {_some_names(damage.names)}: {_describe_damage(damage)}" for damage in result.damages]
     revision = source.revision
     if revision is not None and revision.owned:
         held = texts.number_of(revision.count, "weight")
@@ -237,7 +237,7 @@ def verdict_lines(source: Located, result: Verified, seconds: float) -> list[str
     return [f"{source.text}: its structure is valid; {stated}"]
 
 
-def _placed(damage: Damage) -> str:
+def _describe_damage(damage: Damage) -> str:
     """What is wrong, and where; the words may name that themselves."""
     return damage.detail if damage.path in damage.detail else f"{damage.path}: {damage.detail}"
 
@@ -246,13 +246,13 @@ def _some_names(names: tuple[str, ...]) -> str:
     return ", ".join(map(repr, names[:8])) + (" and more" if len(names) > 8 else "") if names else "no weight"
 
 
-def details(source: Located, specs: Mapping[str, WeightSpec], digests: Mapping[str, str]) -> dict[str, Any]:
+def details(source: LocatedWeights, specs: Mapping[str, WeightSpec], digests: Mapping[str, str]) -> dict[str, Any]:
     """What ``show`` says. digests: those that are known."""
     revision = source.revision
     owned = revision is not None and revision.owned
     stored = {digests[name]: spec.nbytes for name, spec in specs.items()} if owned else {}
     return {
-        **_whose(source),
+        **_owner_of(source),
         "source": revision.source if revision else "",
         "files": list(revision.files) if revision else [],
         "size": sum(spec.nbytes for spec in specs.values()),

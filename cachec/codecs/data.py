@@ -214,23 +214,23 @@ def decode_data(leaf: Leaf, source: ArtifactSource) -> Any:
     text = read(source, leaf.artifacts[0]) if meta.json is None else meta.json
     try:
         decoded = msgspec.json.decode(text)
-        return _untagged(decoded) if meta.tagged else decoded
+        return _decode_tagged(decoded) if meta.tagged else decoded
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise corrupt(f"stored data: {error}") from error
 
 
-def _untagged(value: Any) -> Any:
+def _decode_tagged(value: Any) -> Any:
     if isinstance(value, list):
-        return [_untagged(item) for item in value]
+        return [_decode_tagged(item) for item in value]
     if not isinstance(value, dict):
         return value
     reserved = next((key for key in value if key.startswith("!") and not key.startswith("!!")), None)
     if reserved is None:
-        return {key[1:] if key.startswith("!") else key: _untagged(item) for key, item in value.items()}
+        return {key[1:] if key.startswith("!") else key: _decode_tagged(item) for key, item in value.items()}
     content = value[reserved]
     if len(value) == 1:
         if reserved == "!t" and isinstance(content, list):
-            return tuple(_untagged(item) for item in content)
+            return tuple(_decode_tagged(item) for item in content)
         if reserved == "!i" and isinstance(content, str):
             return _int(content)
         if reserved == "!f" and isinstance(content, str):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 
-from cachec.base.audited import tell_kept
+from cachec.base.audited import announce_output
 from cachec.base.texts import is_text
 from cachec.codecs.base import corrupt, meta_of, reader, unstorable
 from cachec.model import ArtifactRef, Leaf
@@ -108,7 +108,7 @@ def _manifest(value: File | Dir, sink: ArtifactSink) -> tuple[ArtifactRef, ...]:
     return () if value.manifest is None else (sink.add_bytes(value.manifest.encoded()),)
 
 
-def _named(value: File | Dir, where: str) -> dict[str, Any]:
+def _named_fields(value: File | Dir, where: str) -> dict[str, Any]:
     meta: dict[str, Any] = {"name": value.name, "kind": value.kind}
     for what, text in meta.items():
         if type(text) is not str or not is_text(text):
@@ -146,8 +146,8 @@ def encode_file(value: File, sink: ArtifactSink, where: str) -> Leaf:
             value, where, "return cachec.Dir(path) for a folder", f"a File that is the folder {value.path}"
         )
     content = _add(value.path, sink, value, where)
-    tell_kept(value.path)
-    return Leaf("file", (content, *_manifest(value, sink)), _named(value, where))
+    announce_output(value.path)
+    return Leaf("file", (content, *_manifest(value, sink)), _named_fields(value, where))
 
 
 def decode_file(leaf: Leaf, source: ArtifactSource, manifests: Manifests) -> File:
@@ -178,11 +178,11 @@ def encode_dir(value: Dir, sink: ArtifactSink, where: str) -> Leaf:
             folders.append(name)
         elif entry.is_file():
             artifacts.append(_add(entry.path, sink, value, where))
-            tell_kept(entry.path)
+            announce_output(entry.path)
             files[name] = bool(entry.stat().st_mode & stat.S_IXUSR)
         else:
             raise unstorable(value, where, "remove it", f"a Dir where {name!r} is no file, folder or link")
-    meta = {**_named(value, where), "files": files, "links": links, "folders": folders}
+    meta = {**_named_fields(value, where), "files": files, "links": links, "folders": folders}
     return Leaf("dir", (*artifacts, *_manifest(value, sink)), meta)
 
 
@@ -191,7 +191,7 @@ def _walk(top: str, value: Dir, where: str) -> Iterator[tuple[str, os.DirEntry[s
     pending = [""]
     while pending:
         folder = pending.pop()
-        tell_kept(os.path.join(top, folder) if folder else top)
+        announce_output(os.path.join(top, folder) if folder else top)
         try:
             with os.scandir(os.path.join(top, folder)) as entries:
                 ordered = sorted(entries, key=lambda entry: entry.name)

@@ -30,7 +30,7 @@ def encode_weights(value: WeightSet, sink: ArtifactSink, where: str) -> CallerSe
         return CallerSet(whole)
     overlaid = value.overlaid_on()
     base, names = ("", tuple(value)) if overlaid is None else overlaid
-    from cachec.weights.moving.copying import stored_form  # a hit needs none of it
+    from cachec.weights.io.copying import stored_form  # a hit needs none of it
 
     items: list[CallerWeight | OwnedWeight] = []
     for name in names:
@@ -97,7 +97,7 @@ def _of_one_caller(node: Weights, source: ArtifactSource, caller: Caller) -> Wei
     if others or aliases != {None}:
         return None
     part = decode_caller_set(CallerSet(where), caller).part(names, tuple(map(_NAME, items)), rank=_rank(node, caller))
-    return part.overlay(_stored(owned, source), replace=True) if owned else part
+    return part.overlay(_stored_weights(owned, source), replace=True) if owned else part
 
 
 def _of_handles(node: Weights, source: ArtifactSource, caller: Caller) -> WeightSet:
@@ -105,7 +105,7 @@ def _of_handles(node: Weights, source: ArtifactSource, caller: Caller) -> Weight
     ties: dict[str, list[str]] = {}
     handles: dict[str, Weight] = {}
     items = dict(zip(node.names, node.items, strict=True))
-    stored = _stored({name: item for name, item in items.items() if isinstance(item, OwnedWeight)}, source)
+    stored = _stored_weights({name: item for name, item in items.items() if isinstance(item, OwnedWeight)}, source)
     for name, item in items.items():
         if isinstance(item, OwnedWeight):
             handles[name], alias = stored[name], item.spec.alias
@@ -122,7 +122,7 @@ def _of_handles(node: Weights, source: ArtifactSource, caller: Caller) -> Weight
     return WeightSet.from_weights(handles, tied=groups, rank=_rank(node, caller))
 
 
-def _stored(owned: Mapping[str, OwnedWeight], source: ArtifactSource) -> WeightSet:
+def _stored_weights(owned: Mapping[str, OwnedWeight], source: ArtifactSource) -> WeightSet:
     """The weights whose bytes the store has."""
     weights = WeightSet.from_files({name: (source.path(item.artifact), item.spec) for name, item in owned.items()})
     weakref.finalize(weights.source, _nothing, source).atexit = False  # a lease lives as long as its store is open

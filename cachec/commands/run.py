@@ -23,7 +23,7 @@ from cachec import recording
 from cachec.base import audited
 from cachec.base.paths import absolute
 from cachec.base.uncached import is_uncached
-from cachec.base.unseen import unseen
+from cachec.base.untraced import unseen
 from cachec.commands.call import CommandCall, Declared, WeightRule
 from cachec.commands.environment import command_environment
 from cachec.errors import UsageError, printable

@@ -74,7 +74,7 @@ class Case:
         return place
 
     @cached_property
-    def _asked(self) -> tuple[tuple[Plugin, ...], str]:
+    def _plugins(self) -> tuple[tuple[Plugin, ...], str]:
         try:
             return Plugins(self.distributions).all(), ""
         except Exception as error:  # noqa: BLE001 - a module of somebody else may raise anything: that is told
@@ -83,12 +83,12 @@ class Case:
     @property
     def plugins(self) -> tuple[Plugin, ...]:
         """The installed plugins; none where one can't be imported."""
-        return self._asked[0]
+        return self._plugins[0]
 
     @property
     def plugins_refused(self) -> str:
         """Why one can't be imported; empty where all can."""
-        return self._asked[1]
+        return self._plugins[1]
 
     @cached_property
     def is_shared(self) -> bool:

@@ -18,7 +18,7 @@ from cachec.base.mounts import is_network
 from cachec.base.texts import to_type
 from cachec.doctor.case import Case, Finding
 from cachec.errors import StoreFault
-from cachec.store import bound
+from cachec.store import size_limit
 from cachec.store.objects import SEAL_SLACK_NS, is_sealed, seal
 from cachec.store.usage import Usage
 
@@ -53,10 +53,10 @@ def file_system(case: Case) -> Iterator[Finding]:
         )
     with contextlib.suppress(OSError), fsio.Staging(case.folder / "tmp") as staged:  # rights and room tell why not
         staged.write(b"cachec")
-        yield from _tried(staged, case)
+        yield from _try_writing(staged, case)
 
 
-def _tried(staged: fsio.Staging, case: Case) -> Iterator[Finding]:
+def _try_writing(staged: fsio.Staging, case: Case) -> Iterator[Finding]:
     if not _locks(staged):
         yield Finding("locks", f"{case.folder} is on a file system where flock does nothing", _LOCAL)
     if not _maps(staged.fd):
@@ -113,7 +113,7 @@ def can_share_blocks(folder: Path) -> bool | None:
     return True
 
 
-def room(case: Case) -> Iterator[Finding]:
+def check_free_space(case: Case) -> Iterator[Finding]:
     """Bytes, inodes, and the bound of the store."""
     space = case.space(case.place)
     if space.f_flag & os.ST_RDONLY:
@@ -131,7 +131,7 @@ def room(case: Case) -> Iterator[Finding]:
             f"{space.f_favail} more files fit on the disk of {case.place} (df -i)",
             "remove files",
         )
-    usage, limit = _held(case)
+    usage, limit = _usage_and_limit(case)
     # Right after a publication it may be larger, until that has called gc.
     if usage is not None and limit is not None and (usage.rest > limit or usage.nbytes > 2 * limit):
         most = "half of what the disk has room for" if limit < case.settings.max_size else "max_size"
@@ -142,11 +142,11 @@ def room(case: Case) -> Iterator[Finding]:
         )
 
 
-def _held(case: Case) -> tuple[Usage | None, int | None]:
+def _usage_and_limit(case: Case) -> tuple[Usage | None, int | None]:
     """What the store takes, None where nobody has counted, and the bytes that it may take, None for no limit."""
     try:
         usage = case.store.usage()
-        return usage, bound.limit(case.settings.max_size, case.folder, 0 if usage is None else usage.nbytes)
+        return usage, size_limit.limit(case.settings.max_size, case.folder, 0 if usage is None else usage.nbytes)
     except StoreFault:
         return None, None  # the index is examined by itself
 
@@ -154,7 +154,7 @@ def _held(case: Case) -> tuple[Usage | None, int | None]:
 def disk_facts(case: Case) -> dict[str, Any]:
     """What is told of the disk, wrong or not."""
     space = case.space(case.place)
-    usage, limit = _held(case)
+    usage, limit = _usage_and_limit(case)
     return {
         "kind": case.mounts.kind(case.place),
         "reflink": can_share_blocks(case.folder / "tmp") if case.folder.is_dir() else None,

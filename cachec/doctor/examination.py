@@ -12,37 +12,37 @@ from cachec.errors import StoreFault
 
 #: What is looked at, also where there is no store yet.
 _ANYWHERE = (
-    *(machine.settings, machine.commands, rights.rights, disk.room),
+    *(machine.settings, machine.commands, rights.rights, disk.check_free_space),
     *(machine.clock, machine.kernel, machine.tracer, machine.compilers),
 )
 
 #: What needs one.
-_IN_STORES = (disk.file_system, state.database, state.left_over, state.weights, remotes.remotes)
+_IN_STORES = (disk.file_system, state.database, state.find_leftovers, state.weights, remotes.remotes)
 
 
-class Examined(NamedTuple):
+class Diagnosis(NamedTuple):
     """What is wrong, and what was found beside that, as plain data."""
 
     findings: tuple[Finding, ...]
     facts: Mapping[str, Any]
 
 
-def examine(case: Case) -> Examined:
+def examine(case: Case) -> Diagnosis:
     """Look at everything. Nothing is changed; a file in ``tmp`` comes and goes."""
     facts = {"disk": disk.disk_facts(case), "index": state.index_facts(case), **machine.machine_facts(case)}
-    return Examined(tuple(_findings(case)), facts)
+    return Diagnosis(tuple(_findings(case)), facts)
 
 
 def _findings(case: Case) -> Iterator[Finding]:
     if case.folder.exists() and not case.folder.is_dir():
         yield Finding("folder", f"{case.folder} is no folder", "name another one (--dir, CACHEC_DIR)")
     for check in (*_ANYWHERE, *(_IN_STORES if case.folder.is_dir() else ())):
-        for finding in _checked(check, case):
+        for finding in _run_check(check, case):
             # A shared store that this user is refused is the others': nothing of it is changed.
             yield finding._replace(repair=None) if case.is_shared and case.refusal else finding
 
 
-def _checked(check: Callable[[Case], Iterator[Finding]], case: Case) -> Iterator[Finding]:
+def _run_check(check: Callable[[Case], Iterator[Finding]], case: Case) -> Iterator[Finding]:
     """What a check finds; what it can't look at is found too."""
     try:
         yield from check(case)

@@ -8,7 +8,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from cachec.base import foreign, fsio
+from cachec.base import file_ownership, fsio
 from cachec.base.texts import number_of
 from cachec.doctor.case import Case, Finding
 from cachec.model import Mode
@@ -52,7 +52,7 @@ _ANOTHER = "set CACHEC_DIR to a folder that this user can write"
 
 def _of_one_user(case: Case, folder: str) -> Iterator[Finding]:
     """What is wrong with the rights of a store that is no group's."""
-    above = foreign.why_distrusted(folder)
+    above = file_ownership.why_distrusted(folder)
     if above and not above.startswith(f"{folder} "):
         yield Finding(
             "folder-above",
@@ -61,7 +61,7 @@ def _of_one_user(case: Case, folder: str) -> Iterator[Finding]:
         )
     foreign_ones, open_ones = [], []
     for path, status in _parts_inside(folder):
-        why = foreign.why_foreign(status)
+        why = file_ownership.why_foreign(status)
         if not why:
             if not _is_writable(case, path):
                 foreign_ones.append((path, "can't be written by this user"))
@@ -72,7 +72,7 @@ def _of_one_user(case: Case, folder: str) -> Iterator[Finding]:
     if foreign_ones:
         yield Finding(
             "owner",
-            f"{_told(foreign_ones)}: what is there is refused, or can't be changed",
+            f"{_describe_paths(foreign_ones)}: what is there is refused, or can't be changed",
             f'sudo chown -R "$(id -un)" {shlex.quote(folder)}, and chmod u+w what is not writable',
         )
     if open_ones:
@@ -81,10 +81,10 @@ def _of_one_user(case: Case, folder: str) -> Iterator[Finding]:
         is_own = not foreign_ones and _has_one_owner(folder)
         yield Finding(
             "mode",
-            f"{_told(open_ones)}, so others decide what a hit is: the store is refused",
+            f"{_describe_paths(open_ones)}, so others decide what a hit is: the store is refused",
             f"chmod go-w {shlex.join(paths)}",
             partial(_close, paths) if is_own else None,
-            f"take the right to write from group and others: {_listed(paths)}",
+            f"take the right to write from group and others: {_first_paths(paths)}",
         )
 
 
@@ -126,12 +126,12 @@ def _of_group(case: Case, folder: str) -> Iterator[Finding]:
             f"its group {group}, {closed[0][0]} for one",
             f"{who}each owner runs it: chgrp -R {group} {shlex.quote(folder)}, chmod g+ws folders, g+w files",
             partial(_open, own, group) if own else None,
-            f"give group {group} the right to write: {_listed(own)}",
+            f"give group {group} the right to write: {_first_paths(own)}",
         )
     if foreign_ones:
         yield Finding(
             "owner",
-            f"{_told(foreign_ones)}: what is there can't be changed",
+            f"{_describe_paths(foreign_ones)}: what is there can't be changed",
             "have its owner give the group the right to write (chmod g+w)",
         )
 
@@ -198,13 +198,13 @@ def _is_read_only(case: Case) -> bool:
     return bool(case.space(case.folder).f_flag & os.ST_RDONLY)
 
 
-def _told(found: list[tuple[str, str]]) -> str:
+def _describe_paths(found: list[tuple[str, str]]) -> str:
     path, why = found[0]
     more = "" if len(found) == 1 else f" (and {len(found) - 1} more files and folders like it)"
     return f"{path} {why}{more}"
 
 
-def _listed(paths: Sequence[str]) -> str:
+def _first_paths(paths: Sequence[str]) -> str:
     """The first paths of many."""
     more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
     return ", ".join(paths[:_SHOWN]) + more
@@ -212,7 +212,7 @@ def _listed(paths: Sequence[str]) -> str:
 
 def _open(paths: Sequence[str], group: int) -> None:
     """Give a group the right to write."""
-    for fd in _opened(paths):
+    for fd in _open_each(paths):
         status = os.fstat(fd)
         if status.st_gid != group:
             os.fchown(fd, -1, group)
@@ -221,11 +221,11 @@ def _open(paths: Sequence[str], group: int) -> None:
 
 def _close(paths: Sequence[str]) -> None:
     """Take the right to write from all but the owner."""
-    for fd in _opened(paths):
+    for fd in _open_each(paths):
         os.fchmod(fd, stat.S_IMODE(os.fstat(fd).st_mode) & ~_OTHERS)
 
 
-def _opened(paths: Sequence[str]) -> Iterator[int]:
+def _open_each(paths: Sequence[str]) -> Iterator[int]:
     """A descriptor of each file and folder; files of SQLite's come and go."""
     for path in paths:
         try:

@@ -18,13 +18,13 @@ from cachec.base.mounts import is_network
 from cachec.base.texts import number_of, to_type
 from cachec.doctor.case import Case, Finding
 from cachec.errors import StoreFault, WeightError
-from cachec.maintain.orphans import GRACE_SECONDS, Sweep
+from cachec.maintain.sweep import GRACE_SECONDS, Sweep
 from cachec.model import RECORD_VERSION, Fault
-from cachec.store.leases import Held, collecting
+from cachec.store.leases import LeasedArtifacts, collecting
 from cachec.store.objects import SHARD
-from cachec.store.packing import body, unpack
-from cachec.store.store import Quarantined
-from cachec.weights.library.owned import WeightStore
+from cachec.store.row_codec import body, unpack
+from cachec.store.store import QuarantinedRow
+from cachec.weights.library.stored_weights import WeightStore
 
 #: Bytes of a database that is read in full, and of a log that no reader keeps from being taken over.
 _READ_MAX, _LOG_MAX = 64 << 20, 256 << 20
@@ -120,7 +120,7 @@ def _put_away(case: Case) -> Iterator[Finding]:
     away = []
     for name, row in islice(case.index.rows(f"quarantine:{case.store.quoted}"), _SAMPLE):
         with suppress(StoreFault):  # a damaged one goes with the next gc
-            away.append(unpack(row or b"", Quarantined, name))
+            away.append(unpack(row or b"", QuarantinedRow, name))
     if away:
         newest = max(away, key=lambda each: each.time)
         count = (
@@ -144,10 +144,10 @@ class _LockFile(NamedTuple):
     is_held: bool
 
 
-def left_over(case: Case) -> Iterator[Finding]:
+def find_leftovers(case: Case) -> Iterator[Finding]:
     """Locks, leases and files of processes that were killed, and locks of such as hang."""
     now = case.clock()
-    sweep = partial(Sweep, case.store, Held(case.store.leases.folder), now, _let, dry_run=False)
+    sweep = partial(Sweep, case.store, LeasedArtifacts(case.store.leases.folder), now, _let, dry_run=False)
     locks = [
         each
         for shard in fsio.names_in(case.store.locks.folder, SHARD)
@@ -165,10 +165,12 @@ def left_over(case: Case) -> Iterator[Finding]:
             f"up to lock_timeout ({case.settings.lock_timeout:g} s)",
             f"look at it: ps -fp {pid}",
         )
-    yield from _killed("locks", "lock file", [each for each in locks if not each.is_held], lambda: sweep().locks())
+    yield from _of_killed_processes(
+        "locks", "lock file", [each for each in locks if not each.is_held], lambda: sweep().locks()
+    )
     leases = [each for each in _locks(case.store.leases.folder, _LEASE, now) if not each.is_held]
-    yield from _killed("leases", "lease", leases, lambda: _drop_leases(case))
-    found = Sweep(case.store, Held(case.store.leases.folder), now, _let, dry_run=True)
+    yield from _of_killed_processes("leases", "lease", leases, lambda: _drop_leases(case))
+    found = Sweep(case.store, LeasedArtifacts(case.store.leases.folder), now, _let, dry_run=True)
     found.staging()
     found.downloads()
     if found.removed:
@@ -178,7 +180,9 @@ def left_over(case: Case) -> Iterator[Finding]:
         )
 
 
-def _killed(check: str, kind: str, files: list[_LockFile], repair: Callable[[], object]) -> Iterator[Finding]:
+def _of_killed_processes(
+    check: str, kind: str, files: list[_LockFile], repair: Callable[[], object]
+) -> Iterator[Finding]:
     old = [each for each in files if each.age > GRACE_SECONDS]
     if old:
         count = number_of(len(old), kind)

@@ -28,7 +28,7 @@ from typing import Any, Final
 
 import msgspec
 
-from cachec.base.instances import counted, field_names, has_class, holds_only_attributes, present_fields
+from cachec.base.instances import counted_attributes, field_names, has_class, holds_only_attributes, present_fields
 from cachec.base.texts import module_of
 from cachec.errors import UnkeyableArgument
 from cachec.key.words import describe, item_path, ordinal
@@ -183,7 +183,7 @@ class _Walk:
 
     def instance(self, value: object, names: Iterable[str], path: str) -> bytes:
         """Class, the fields ``names``, and whatever else the instance holds, in the order of ``state``."""
-        attributes = counted(value)
+        attributes = counted_attributes(value)
         if isinstance(type(value), msgspec.StructMeta):  # elsewhere a class may answer for what was deleted
             attributes |= present_fields(value, names)
         return b"O" + self.cls(type(value), path) + self.attributes(attributes, path)
@@ -199,7 +199,7 @@ class _Walk:
         answer = self._special(cls, f"{path}.__class__")
         if answer is None:
             raise _refusal(value, path)
-        form = b"W" + _framed(b"*", answer) + self.attributes(counted(value), path)
+        form = b"W" + _framed(b"*", answer) + self.attributes(counted_attributes(value), path)
         if base is dict:
             return form + self.mapping(b"{", dict(dict.items(value)), path)
         if base in (set, frozenset):
@@ -243,7 +243,7 @@ def _counter(walk: _Walk, value: collections.Counter[Any], path: str) -> bytes:
 
 
 def _without_attributes(value: object, path: str) -> None:
-    attributes = counted(value)
+    attributes = counted_attributes(value)
     if attributes:
         raise _refusal(
             value, path, f"a {type(value).__qualname__} with attributes of its own ({', '.join(attributes)})"
@@ -419,9 +419,9 @@ def _form(value: object) -> _Form | None:
     names = field_names(cls)
     if base is None and names is not None:
         return lambda walk, value, path: walk.instance(value, names, path)
-    if base is not None and base in SCALARS and not counted(value) and names is None:
+    if base is not None and base in SCALARS and not counted_attributes(value) and names is None:
         return lambda walk, value, path: b"x" + walk.cls(cls, path) + SCALARS[base](value)
-    if base is tuple and hasattr(cls, "_fields") and not counted(value) and names is None:
+    if base is tuple and hasattr(cls, "_fields") and not counted_attributes(value) and names is None:
         return _named_tuple
     if (
         cls is not object

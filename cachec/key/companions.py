@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 
+from cachec.base.bounded_dict import BoundedDict
 from cachec.base.hashing import FileDigests, Hasher
-from cachec.base.kept import Kept
 
 #: Models of which a process remembers what they name.
 _REMEMBERED = 64
@@ -19,7 +19,7 @@ class Companions:
 
     def __init__(self, digests: FileDigests) -> None:
         self._digests = digests
-        self._named: Kept[tuple[str, ...]] = Kept(_REMEMBERED)
+        self._named: BoundedDict[tuple[str, ...]] = BoundedDict(_REMEMBERED)
 
     def of(self, path: str, digest: str) -> list[tuple[str, str]]:
         """Name and content of each; the content is empty where there is no such file. digest: of ``path``.

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from cachec.base import fsio
 from cachec.base.fsio import Identity
 from cachec.base.hashing import EMPTY, FileDigests, Hasher, digest_bytes
-from cachec.base.lookups import attributes_of, described, found_at, names_in, owner_words, stdin_kind, umask
-from cachec.base.paths import absolute, allowed, entries, links_on, relative_to
+from cachec.base.lookups import attributes_of, describe_status, found_at, names_in, owner_words, stdin_kind, umask
+from cachec.base.paths import absolute, access_letters, entries, links_on, relative_to
 from cachec.errors import UsageError
 from cachec.key.tools.environment import variable_digest
 from cachec.key.tools.platform import accelerators_digest, processor_digest
@@ -79,7 +79,7 @@ def links_digest(met: Iterable[tuple[str, str]]) -> str:
 
 
 def allowed_digest(letters: str) -> str:
-    """The digest of what may be done with a path (``paths.allowed``)."""
+    """The digest of what may be done with a path (``paths.access_letters``)."""
     hasher = Hasher("access")
     hasher.part("allowed", letters.encode())
     return hasher.digest()
@@ -140,7 +140,7 @@ def lookup_digest(path: str, flags: str, keyed: Callable[[str], str] | None = No
         if stat.S_ISDIR(status.st_mode):
             owner = owner_words(status.st_uid, status.st_gid)
             return folder_digest(path, status.st_mode, owner, os.path.realpath(path), keyed)
-        return digest_bytes(described(status, os.readlink(path) if stat.S_ISLNK(status.st_mode) else ""))
+        return digest_bytes(describe_status(status, os.readlink(path) if stat.S_ISLNK(status.st_mode) else ""))
     except OSError as error:
         return digest_bytes(b"-%d" % (error.errno or 0))
 
@@ -256,7 +256,7 @@ class Dependencies:
         if read.kind == "links":
             return links_digest(links_on(read.where))
         if read.kind == "access":
-            return allowed_digest(allowed(read.where))
+            return allowed_digest(access_letters(read.where))
         if read.kind == "status":
             return self.status(read.where, read.name)
         if read.kind == "stdin":

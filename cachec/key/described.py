@@ -10,7 +10,7 @@ from functools import lru_cache
 from types import ModuleType
 
 from cachec.base.anchors import project_of
-from cachec.base.installed import Installed
+from cachec.base.installed import InstalledFolders
 from cachec.key.forms import Forms
 from cachec.key.state import described_by, table
 from cachec.programs.program import Program
@@ -34,7 +34,7 @@ class FormsWithPlugins:
 
     def __init__(self, plugins: Plugins) -> None:
         self._of_plugins = described_by(plugins)
-        self._installed = Installed()
+        self._installed = InstalledFolders()
 
     def now(self, module: object = None, *, has_fills: bool = True) -> Forms:
         """Forms in the state of now. module: whose globals they are of; paths below its project count from there.

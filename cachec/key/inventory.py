@@ -9,7 +9,7 @@ import msgspec
 from cachec.errors import UnkeyableArgument
 
 if TYPE_CHECKING:
-    from cachec.base.fills import Unfilled
+    from cachec.base.cached_properties import UnfilledProperties
     from cachec.key.code.fingerprint import CodeKey
     from cachec.key.code.kept import Held
     from cachec.key.code.memos import Memo
@@ -42,7 +42,7 @@ class Inventory(msgspec.Struct, eq=False):
     manifests: dict[str, Manifest] = {}
     files: dict[str, str] = {}
     memos: list[Memo] = []
-    unfilled: list[Unfilled] = []
+    unfilled: list[UnfilledProperties] = []
     held: Held = {}
     stale: list[str] = []
     states: set[str] = set()
@@ -58,9 +58,9 @@ class Inventory(msgspec.Struct, eq=False):
         """The weights that are in the programs and files by value."""
         if not self.manifests:
             return {}
-        from cachec.weights.manifest import agreed
+        from cachec.weights.manifest import merge_ties
 
-        return agreed(*[manifest.folded for manifest in self.manifests.values()])
+        return merge_ties(*[manifest.folded for manifest in self.manifests.values()])
 
     def check_callers(self) -> None:
         """Raise UnkeyableArgument where two arguments mean different weights by one name."""

@@ -23,7 +23,7 @@ import msgspec
 from cachec.base.hashing import digest_bytes
 from cachec.base.lookups import umask
 from cachec.base.texts import module_of
-from cachec.base.unseen import unseen
+from cachec.base.untraced import unseen
 
 __all__ = ["COUNTED", "apply", "digest", "snapshot"]
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from cachec.base import fills, fsio
+from cachec.base import cached_properties, fsio
+from cachec.base.bounded_dict import BoundedDict
 from cachec.base.distributions import Distributions
 from cachec.base.hashing import FileDigests, digest_bytes, frame
-from cachec.base.kept import Kept
 from cachec.base.lazy import later
 from cachec.errors import UsageError
 from cachec.key.arguments import Annotation, ArgumentKeys, Payload
@@ -162,8 +162,8 @@ class Requests:
         self._plugins = plugins
         self._arguments = ArgumentKeys(digests, code, plugins)
         # By options: a method is another stage object each time that it is taken from its instance.
-        self._last: Kept[tuple[StageOptions, _Parts]] = Kept(_KEPT)
-        self._told: Kept[_ToldCode] = Kept(_TOLD)
+        self._last: BoundedDict[tuple[StageOptions, _Parts]] = BoundedDict(_KEPT)
+        self._told: BoundedDict[_ToldCode] = BoundedDict(_TOLD)
         self._kept = KeptResults(code.of_value)
 
     @cached_property
@@ -185,7 +185,7 @@ class Requests:
         arguments: Mapping[str, Any],
         *,
         fresh: bool = False,
-        without: fills.Without = fills.NOTHING,
+        without: cached_properties.Without = cached_properties.NOTHING,
         text_alone: frozenset[str] = frozenset(),
     ) -> Request:
         """The key of a call with these arguments (defaults filled in). Raises UsageError where there can be none.
@@ -202,7 +202,7 @@ class Requests:
         if options.isolated:
             return self._isolated_request(stage, arguments, fresh=fresh)
         inventory = Inventory()
-        with fills.meeting(without) as met:
+        with cached_properties.meeting(without) as met:
             payloads = self._arguments.payloads(arguments, per_rank=options.per_rank, inventory=inventory)
             parts = self._stage_parts(stage, inventory, fresh=fresh)
             inventory.held = self._kept.held(inventory.memos)
@@ -224,7 +224,7 @@ class Requests:
         """Note what a run of a request put into memos."""
         before = request.inventory.held
         if request.inventory.memos and not self._kept.counted(before):
-            with fills.meeting():
+            with cached_properties.meeting():
                 self._kept.made(before, self._kept.held(request.inventory.memos))
 
     def is_project(self, path: str) -> bool:
@@ -363,7 +363,7 @@ class Requests:
         return [*self._code.stale(request.inventory.memos), *request.inventory.stale]
 
     def filled(
-        self, before: Request, arguments: Mapping[str, Any], without: fills.Without, reads: Iterable[Read]
+        self, before: Request, arguments: Mapping[str, Any], without: cached_properties.Without, reads: Iterable[Read]
     ) -> Request | None:
         """The request of now, after a run filled cached properties (``without``) and changed nothing else, where a run
         of it would go as the one of ``before`` went; None where that can't be told.

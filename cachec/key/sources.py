@@ -26,8 +26,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from cachec.base.bounded_dict import BoundedDict
 from cachec.base.hashing import EMPTY, FileDigests, Hasher, Memory, digest_bytes
-from cachec.base.kept import Kept
 from cachec.key import bindings, scripts
 from cachec.key.code import syntax
 from cachec.model import MALFORMED_JSON, Digest, Read
@@ -158,7 +158,7 @@ def words(text: str) -> list[str]:
 
 
 #: Tables by the digest of their text.
-_TABLES: Kept[Table] = Kept(1024)
+_TABLES: BoundedDict[Table] = BoundedDict(1024)
 
 
 def digest(text: bytes, names: Collection[str] | None) -> Digest:

@@ -25,7 +25,7 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from cachec import config
-from cachec.base import foreign, xdg
+from cachec.base import file_ownership, xdg
 from cachec.base.hashing import Hasher
 from cachec.base.texts import nearest
 from cachec.errors import ConfigError
@@ -211,7 +211,7 @@ def read(path: str | os.PathLike[str]) -> Adapter:
     """The adapter in a file. Raises ConfigError naming file and line."""
     where = os.fspath(path)
     try:
-        data = foreign.read_regular(path, config.MAX_FILE)
+        data = file_ownership.read_regular(path, config.MAX_FILE)
     except OSError as error:
         raise ConfigError(f"adapter {where}: can't be read: {error}") from error
     return _parsed(where, data)

@@ -42,7 +42,7 @@ from blake3 import blake3
 
 from cachec.base import __version__
 from cachec.base.appending import Appender
-from cachec.base.foreign import read_regular
+from cachec.base.file_ownership import read_regular
 from cachec.base.lookups import is_found, stdin_kind, umask
 from cachec.base.xdg import cache_folder, expand_user
 from cachec.launcher.ending import write_streams

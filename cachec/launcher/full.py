@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from cachec import config, recording
 from cachec.base.hashing import Known
+from cachec.context import OpenedCache
 from cachec.errors import CachecError, CacheMissError, UnstorableResult
 from cachec.key.tools.executables import which
 from cachec.launcher import options
@@ -23,12 +24,11 @@ from cachec.launcher.restore import mode_of, restore_bytes, restore_file, restor
 from cachec.launcher.stage import CommandFailed, CommandStage, Opened, not_found
 from cachec.launcher.stripping import StrippedInput, strip_inputs, stripped_command_line, weights_beside
 from cachec.model import Fault, Mode, Outcome, Reason
-from cachec.opened import OpenedCache
 from cachec.programs.artifact import File
 from cachec.stage.engine import Answer
 
 if TYPE_CHECKING:
-    from cachec.reproduce.recipe import LineCalled
+    from cachec.reproduce.recipe import CommandCall
 
 #: What a shell returns where a command is not there, or can't be started.
 _NOT_FOUND, _NOT_STARTED = 127, 126
@@ -165,7 +165,7 @@ def _through_engine(
         made.append(run_command(opened, command, line, source, descriptors))
         return made[-1]
 
-    def told() -> LineCalled:
+    def told() -> CommandCall:
         from cachec.launcher.recipe import called  # on a miss only
 
         return called(opened, command, args)

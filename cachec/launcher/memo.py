@@ -18,7 +18,7 @@ from blake3 import blake3
 from cachec import config
 from cachec.base import __version__, fsio, xdg
 from cachec.base.hashing import digest_bytes, is_foreign
-from cachec.base.lookups import described, found_at, stdin_kind, umask
+from cachec.base.lookups import describe_status, found_at, stdin_kind, umask
 from cachec.base.mounts import TRACKED_FILESYSTEMS, WATCHED_FILESYSTEMS, Mounts
 from cachec.errors import ConfigError, StoreFault, UsageError
 from cachec.events import inert
@@ -34,7 +34,7 @@ from cachec.launcher.stripping import wants_strip
 from cachec.model import Entry, Mode, Outcome, Read, Reason, Trace
 from cachec.stage.engine import Answer
 from cachec.stage.look import Looker
-from cachec.store.packing import unpack
+from cachec.store.row_codec import unpack
 from cachec.store.store import Store
 
 #: Modes in which a hit may be handed out by a memo, and one written.
@@ -177,7 +177,7 @@ class Draft:
                 follow = "link" not in read.name
                 status = os.stat(path, follow_symlinks=follow)
                 self._files[path] = self._digests.known(status) or self._digests.of_installed(path)
-                self._lookups[path, _flag(follow)] = described(status, "")
+                self._lookups[path, _flag(follow)] = describe_status(status, "")
                 if status.st_uid == 0:  # who writes into a file of his own, another user does not see
                     self._installed.add(path)
             elif read.kind == "lookup":
@@ -256,7 +256,9 @@ class Draft:
     def _trusts_folder(self, path: str, state: bytes) -> bool:
         """Whether a name that comes or goes would show in the identity. No folder is written through a map."""
         now = fsio.identity(path)
-        return direct.identity(path) == state and fsio.settled(now) and self._mounts.kind(path) in WATCHED_FILESYSTEMS
+        return (
+            direct.identity(path) == state and fsio.is_settled(now) and self._mounts.kind(path) in WATCHED_FILESYSTEMS
+        )
 
     def _trusts(self, path: str, state: bytes) -> bool:
         """Whether a later change would show in the identity, and this one is still the file's."""
@@ -265,7 +267,7 @@ class Draft:
 
     def _is_certain(self, path: str, state: bytes, digest: str) -> bool:
         if not digest:  # a file of a distribution, trusted as RECORD is (see key/tools/tools.py)
-            if not fsio.settled(fsio.identity(path)):
+            if not fsio.is_settled(fsio.identity(path)):
                 raise _Unfit
             return True
         status = os.stat(path)

@@ -8,14 +8,14 @@ from cachec.key.tools.environment import LOCALE
 from cachec.launcher.command import Command
 from cachec.launcher.request import keyed_variables, sealed_variables
 from cachec.launcher.stage import Opened
-from cachec.reproduce.recipe import LineCalled, RecordedLine
+from cachec.reproduce.recipe import CommandCall, RecordedLine
 
 
-def called(opened: Opened, command: Command, args: Sequence[str]) -> LineCalled:
+def called(opened: Opened, command: Command, args: Sequence[str]) -> CommandCall:
     """How it was called. args: what followed ``cachec exec``."""
     keyed = opened.places.keyed
     variables = {name: keyed(value) for name, value in opened.variables.items()}
     names = (*keyed_variables(command, opened.variables), *LOCALE)
     line = RecordedLine(tuple(map(keyed, args)), keyed(command.cwd))
     sealed = tuple(sorted(sealed_variables(command, names) & variables.keys()))
-    return LineCalled(line, {name: variables.get(name) for name in names if name not in sealed}, sealed)
+    return CommandCall(line, {name: variables.get(name) for name in names if name not in sealed}, sealed)

@@ -8,7 +8,7 @@ import fcntl
 import os
 import stat
 
-from cachec.base.foreign import open_read, read_regular
+from cachec.base.file_ownership import open_read, read_regular
 
 #: ioctl of linux/fs.h: the target gets the source's extents (XFS, btrfs, bcachefs).
 _FICLONE = 0x40049409

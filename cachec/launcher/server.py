@@ -236,10 +236,10 @@ def _import_all() -> None:
     import cachec.stage.progress
     import cachec.stage.run
     import cachec.stage.warn
-    import cachec.store.bound
-    import cachec.store.recent
-    import cachec.store.summaries
-    import cachec.store.table
+    import cachec.store.nearest_keys
+    import cachec.store.search_index
+    import cachec.store.size_limit
+    import cachec.store.sqlite_writer
     import cachec.tracing.supervisor
     from cachec import model
     from cachec.launcher import adapters
@@ -253,7 +253,7 @@ def _import_all() -> None:
         adapter = adapters.read(path)
         for pattern in adapter.match:
             fnmatch.fnmatchcase("", pattern)
-    for kind in (model.Entry, model.KeyDescription, cachec.store.recent.Recent, usage.Usage):
+    for kind in (model.Entry, model.KeyDescription, cachec.store.nearest_keys.Recent, usage.Usage):
         msgspec.json.Decoder(kind)  # msgspec looks at the annotations of a type once a process
     Distributions().owner(sys.executable)
     gc.collect()

@@ -14,6 +14,7 @@ import msgspec
 from cachec import config
 from cachec.base.distributions import Distributions
 from cachec.base.hashing import Known
+from cachec.context import OpenedCache
 from cachec.errors import UsageError
 from cachec.key.dependencies import Dependencies, lookup_digest, searched_digest
 from cachec.key.options import StageOptions
@@ -23,13 +24,12 @@ from cachec.launcher.command import Command, Options
 from cachec.launcher.places import Places, current_folder
 from cachec.launcher.request import CommandRequests
 from cachec.model import Read
-from cachec.opened import OpenedCache
 from cachec.programs.registry import Plugins
 from cachec.stage.engine import Engine
 
 if TYPE_CHECKING:
     from cachec.commands.process import Ended
-    from cachec.reproduce.recipe import LineCalled
+    from cachec.reproduce.recipe import CommandCall
 
 #: What one run of a command's stage takes; none of it is an argument in a key, which ``CommandRequests`` makes.
 _PARAMETERS = ("command", "stripped", "stdin")
@@ -78,7 +78,7 @@ class CommandStage:
     lock_timeout = None
 
     def __init__(
-        self, command: Command, body: Callable[..., Any], told: Callable[[], LineCalled] | None = None
+        self, command: Command, body: Callable[..., Any], told: Callable[[], CommandCall] | None = None
     ) -> None:
         """told: says how it is run again; None for one that is not to be stored."""
         self._told = told
@@ -87,7 +87,7 @@ class CommandStage:
         self.__wrapped__ = body
 
     @property
-    def called(self) -> LineCalled | None:
+    def called(self) -> CommandCall | None:
         """How it was called, for its recipe."""
         return None if self._told is None else self._told()
 

@@ -8,9 +8,9 @@ import msgspec
 
 from cachec.errors import StoreFault
 from cachec.model import Digest, Entry, Fault
-from cachec.store.packing import state, unpack
+from cachec.store.row_codec import state, unpack
+from cachec.store.search_index import CallSummary, Facts, SearchTerms, search_terms
 from cachec.store.store import Store, references
-from cachec.store.summaries import CallSummary, Facts, SearchTerms, search_terms
 
 
 class Item(msgspec.Struct, frozen=True):
@@ -42,7 +42,7 @@ class Item(msgspec.Struct, frozen=True):
         return {ref.digest: ref.size for ref in references(self.entry)}
 
 
-class Damaged(msgspec.Struct, frozen=True):
+class DamagedRow(msgspec.Struct, frozen=True):
     """A row that is no entry of this version."""
 
     name: str
@@ -60,13 +60,13 @@ class Catalogue:
         self._on_fault = on_fault
         self._facts: dict[Digest, Facts | None] = {}
 
-    def items(self, *, every: bool = False, summaries: bool = True) -> Iterator[Item | Damaged]:
+    def items(self, *, every: bool = False, summaries: bool = True) -> Iterator[Item | DamagedRow]:
         """The entries of the store's namespace, or of ``every`` one.
 
         summaries: whether ``terms`` are wanted; without, it is None, and half of the time is saved.
         """
         prefix = "" if every else self._store.quoted
-        ahead = _Ahead(self._index.rows(f"summary:{prefix}"), "summary:") if summaries else None
+        ahead = _OrderedRows(self._index.rows(f"summary:{prefix}"), "summary:") if summaries else None
         for full, row in self._index.rows(f"entry:{prefix}"):
             name = full.removeprefix("entry:")
             try:
@@ -77,7 +77,7 @@ class Catalogue:
                 if entry.key != key:
                     raise StoreFault(Fault.ROW_FOREIGN, f"the row of {key} holds the entry of {entry.key}")
             except StoreFault as fault:
-                yield Damaged(name, row, fault)
+                yield DamagedRow(name, row, fault)
                 continue
             if ahead is None:
                 yield Item(name, entry, None, True, state(row))
@@ -118,7 +118,7 @@ class Catalogue:
         return SearchTerms(read.summary, self._facts.get(read.summary.facts) or read.facts)
 
 
-class _Ahead:
+class _OrderedRows:
     """Rows in order, asked for in the same order."""
 
     def __init__(self, rows: Iterator[tuple[str, bytes | None]], prefix: str) -> None:

@@ -31,19 +31,19 @@ from cachec.base.hashing import row_name
 from cachec.base.workers import in_threads
 from cachec.errors import StoreFault
 from cachec.maintain.catalogue import Item
-from cachec.maintain.orphans import GRACE_SECONDS, Sweep
+from cachec.maintain.mark import Candidate, Survey, survey
 from cachec.maintain.pins import Pins
 from cachec.maintain.plans import BATCH, remove_rows
-from cachec.maintain.survey import Candidate, Survey, survey
+from cachec.maintain.sweep import GRACE_SECONDS, Sweep
 from cachec.model import RECORD_VERSION, Digest, Fault
-from cachec.store import conclusions, forgotten, recent, usage
-from cachec.store.conclusions import FORGOTTEN_SECONDS
-from cachec.store.leases import Held, collecting
-from cachec.store.packing import pack
+from cachec.store import derived_cache, nearest_keys, tombstones, usage
+from cachec.store.derived_cache import FORGOTTEN_SECONDS
+from cachec.store.leases import LeasedArtifacts, collecting
+from cachec.store.row_codec import pack
 from cachec.store.store import Store
-from cachec.store.usage import Usage, occupied
+from cachec.store.usage import Usage, disk_bytes
 from cachec.store.versions import old_versions
-from cachec.weights.library.owned import WeightStore
+from cachec.weights.library.stored_weights import WeightStore
 
 T = TypeVar("T")
 
@@ -53,14 +53,14 @@ _TAG = "gc"
 _LOCKED_MAX = 64
 
 
-class Condemned(msgspec.Struct, frozen=True, kw_only=True):
+class CondemnedRow(msgspec.Struct, frozen=True, kw_only=True):
     """The row ``condemned:<hex>``: artifacts that nothing needed when it was written."""
 
     version: int
     artifacts: tuple[Digest, ...]
 
 
-class Collected(msgspec.Struct):
+class CollectResult(msgspec.Struct):
     """What ``gc`` did, or with ``dry_run`` would do. Bytes are bytes on disk.
 
     before, after: size of the store. limit: what it was to come down to, None for no limit. entries: evicted;
@@ -111,9 +111,9 @@ class Collector:
         self._damaged_records = 0
         self._skipped = False
 
-    def run(self, limit: int | None, older_than: float | None) -> Collected:
+    def run(self, limit: int | None, older_than: float | None) -> CollectResult:
         """Come down to ``limit`` bytes; evict what was not used for ``older_than`` seconds. Raises StoreFault."""
-        done = Collected(limit=limit)
+        done = CollectResult(limit=limit)
         with fsio.faults(f"gc of {self._store.folder}"):
             if not self._store.folder.is_dir():
                 return done
@@ -128,7 +128,7 @@ class Collector:
                 lock.release()
         return done
 
-    def _run(self, held: Held, limit: int | None, older_than: float | None, done: Collected) -> None:
+    def _run(self, held: LeasedArtifacts, limit: int | None, older_than: float | None, done: CollectResult) -> None:
         held.drop_dead(remove=not self._dry_run)
         held.look()
         started = self._usage()
@@ -169,7 +169,7 @@ class Collector:
     # --- the plan
 
     def _plan(
-        self, snapshot: Survey, held: Held, limit: int | None, older_than: float | None, done: Collected
+        self, snapshot: Survey, held: LeasedArtifacts, limit: int | None, older_than: float | None, done: CollectResult
     ) -> _Eviction:
         """What is to go. Leaves ``snapshot`` as it is."""
         condemned = frozenset[Digest]().union(*snapshot.condemned.values())
@@ -196,7 +196,7 @@ class Collector:
                 done.kept_in_use += 1
                 continue
             evicted.append(entry)
-            freed = _released(counts, entry.needs)
+            freed = _release_needs(counts, entry.needs)
             gone = {digest for digest in freed if digest in snapshot.objects and digest not in held}
             orphans |= gone - snapshot.others_need if self._dry_run else set()
             after -= sum(snapshot.objects[digest][0] for digest in gone)
@@ -222,7 +222,7 @@ class Collector:
             self._store.index.atomically(write)
 
     def _evict(
-        self, snapshot: Survey, evicted: list[Candidate], held: Held, done: Collected
+        self, snapshot: Survey, evicted: list[Candidate], held: LeasedArtifacts, done: CollectResult
     ) -> tuple[set[Digest], set[str]]:
         """Remove the rows of these entries; which artifacts are needed by nothing from then on, and which rows went."""
         doomed = frozenset[Digest]().union(*snapshot.condemned.values())
@@ -244,9 +244,9 @@ class Collector:
             ) -> None:
                 counts = Counter({digest: snapshot.counts[digest] for name in gone for digest in going[name].needs})
                 freed.clear()
-                freed.update(digest for name in gone for digest in _released(counts, going[name].needs))
+                freed.update(digest for name in gone for digest in _release_needs(counts, going[name].needs))
                 freed.difference_update(snapshot.others_need)
-                condemned = Condemned(version=RECORD_VERSION, artifacts=tuple(sorted(freed)))
+                condemned = CondemnedRow(version=RECORD_VERSION, artifacts=tuple(sorted(freed)))
                 self._store.index.write("gc:", row, _TAG)
                 name = f"condemned:{os.urandom(8).hex()}"
                 self._store.index.write(name, pack(condemned), _TAG)
@@ -254,7 +254,7 @@ class Collector:
             rows = [(each.name, each.state) for each in going.values()]
             gone = remove_rows(self._store, rows, condemn)
             for name in gone:
-                _released(snapshot.counts, going[name].needs)
+                _release_needs(snapshot.counts, going[name].needs)
                 snapshot.trees.subtract(going[name].trees)
                 done.entries += 1
                 done.seconds += going[name].seconds
@@ -262,7 +262,7 @@ class Collector:
             names |= gone
         return set(doomed), names
 
-    def _remove(self, doomed: Iterable[Digest], held: Held, done: Collected) -> None:
+    def _remove(self, doomed: Iterable[Digest], held: LeasedArtifacts, done: CollectResult) -> None:
         """Remove artifacts that nobody holds, then what is remembered of their files."""
         shards: dict[str, list[Digest]] = defaultdict(list)
         for digest in sorted(doomed):
@@ -278,7 +278,7 @@ class Collector:
         turns = [(turn, part) for all_ in shards.values() for turn, part in enumerate(_batches(all_, _LOCKED_MAX))]
         turns.sort(key=lambda pair: pair[0])  # so that two threads do not want one folder
         in_threads(remove, [part for _, part in turns])
-        forgotten: list[str] = []
+        hash_rows: list[str] = []
         for outcome in outcomes:
             if isinstance(outcome, StoreFault):
                 self._on_fault(outcome.fault, outcome.detail)
@@ -286,26 +286,26 @@ class Collector:
                 continue
             for _, was in outcome:
                 done.artifacts += 1
-                done.freed += occupied(was.st_size)
+                done.freed += disk_bytes(was.st_size)
                 place = Identity(was.st_dev, was.st_ino, was.st_size, was.st_mtime_ns, was.st_ctime_ns)
-                forgotten.append(row_name(place, 0, was.st_size))
-        for names in _batches(forgotten, 1000):
+                hash_rows.append(row_name(place, 0, was.st_size))
+        for names in _batches(hash_rows, 1000):
             self._store.index.delete_many(names)
 
-    def _finish(self, snapshot: Survey, names: Collection[str], started: Usage | None, done: Collected) -> None:
+    def _finish(self, snapshot: Survey, names: Collection[str], started: Usage | None, done: CollectResult) -> None:
         """Everything that was condemned is gone: forget it, and say how large the store is now. names: of entries."""
         index = self._store.index
         condemned = [] if self._skipped else list(index.keys(prefix="condemned:"))
         unneeded = [name for name in index.keys(prefix="facts:") if name.removeprefix("facts:") not in snapshot.facts]
-        unneeded += conclusions.forgotten(index, self._now)
-        unneeded += recent.forgotten(index, names)
+        unneeded += derived_cache.forgotten(index, self._now)
+        unneeded += nearest_keys.forgotten(index, names)
 
         def change() -> None:
             index.delete_many(condemned)
             index.delete_many(unneeded)
             # One that is still of use is worked out anew once in that time; of the others there would be ever more.
             index.expire("digest:", self._now - FORGOTTEN_SECONDS, self._now + FORGOTTEN_SECONDS)
-            index.expire(forgotten.PREFIX, self._now - forgotten.KEPT_SECONDS, self._now + forgotten.KEPT_SECONDS)
+            index.expire(tombstones.PREFIX, self._now - tombstones.KEPT_SECONDS, self._now + tombstones.KEPT_SECONDS)
             now = self._usage()
             # What was published meanwhile may be counted twice: the figure is never too small for that.
             meanwhile = 0 if now is None or started is None else max(0, now.nbytes - started.nbytes)
@@ -323,7 +323,7 @@ class Collector:
             return None
 
 
-def _released(counts: Counter[Digest], needs: Iterable[Digest]) -> list[Digest]:
+def _release_needs(counts: Counter[Digest], needs: Iterable[Digest]) -> list[Digest]:
     """Count one need less of each artifact; those that nothing needs now."""
     freed = []
     for digest in needs:

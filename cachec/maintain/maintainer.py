@@ -13,17 +13,17 @@ from cachec.base import fsio
 from cachec.errors import StoreFault, UsageError
 from cachec.maintain.pins import Pins
 from cachec.model import RECORD_VERSION, Digest, Fault
-from cachec.store import bound, usage
-from cachec.store.packing import pack
+from cachec.store import size_limit, usage
+from cachec.store.row_codec import pack
 from cachec.store.store import Store
-from cachec.store.usage import Usage, occupied
+from cachec.store.usage import Usage, disk_bytes
 
 if TYPE_CHECKING:  # each asks for one of these at most: for its size, as `stats` does, for none
     from cachec.maintain.catalogue import Item
-    from cachec.maintain.collect import Collected
-    from cachec.maintain.near import Unmatched
+    from cachec.maintain.collect import CollectResult
     from cachec.maintain.plans import InvalidationPlan
     from cachec.maintain.selector import Selector
+    from cachec.maintain.suggestions import UnmatchedOption
 
 
 class Maintainer:
@@ -56,22 +56,22 @@ class Maintainer:
 
         A row that can't be read is told and left out, except that its whole key is given: see ``plan``.
         """
-        from cachec.maintain.catalogue import Catalogue, Damaged
+        from cachec.maintain.catalogue import Catalogue, DamagedRow
         from cachec.maintain.selector import matcher
-        from cachec.maintain.surroundings import Surroundings
+        from cachec.maintain.snapshot import Surroundings
 
         fits = matcher(selector, Surroundings(self.store, self._base_dir, self._on_fault), self._clock())
         for item in Catalogue(self.store, self._on_fault).items(summaries=selector.needs_summaries):
-            if isinstance(item, Damaged):
+            if isinstance(item, DamagedRow):
                 self._on_fault(item.fault.fault, item.fault.detail)
             elif fits(item):
                 yield item
 
-    def unmatched(self, selector: Selector) -> list[Unmatched]:
+    def unmatched(self, selector: Selector) -> list[UnmatchedOption]:
         """What of a selector no entry has at all, each with what comes near to it. Raises CachecError."""
         from cachec.maintain.catalogue import Catalogue, Item
-        from cachec.maintain.near import unmatched  # for messages alone
-        from cachec.maintain.surroundings import Surroundings
+        from cachec.maintain.snapshot import Surroundings
+        from cachec.maintain.suggestions import unmatched  # for messages alone
 
         around = Surroundings(self.store, self._base_dir, self._on_fault)
         items = Catalogue(self.store, self._on_fault).items()
@@ -85,10 +85,10 @@ class Maintainer:
         force: pinned ones too. A damaged row is meant where its whole key, and nothing else, is asked for. Raises
         CachecError.
         """
-        from cachec.maintain.catalogue import Catalogue, Damaged
+        from cachec.maintain.catalogue import Catalogue, DamagedRow
         from cachec.maintain.plans import InvalidationPlan, chosen_of
         from cachec.maintain.selector import matcher
-        from cachec.maintain.surroundings import Surroundings
+        from cachec.maintain.snapshot import Surroundings
 
         around = Surroundings(self.store, self._base_dir, self._on_fault)
         fits = matcher(selector, around, self._clock())
@@ -103,7 +103,7 @@ class Maintainer:
             key, is_ours = item.name.rpartition(":")[2], self._is_ours(item.name)
             if is_ours and key in whole:
                 known.add(key)
-            if isinstance(item, Damaged):
+            if isinstance(item, DamagedRow):
                 if by_key and is_ours and key in whole and item.fault.fault.is_of_a_row:
                     if not force and pinned.holds(item.name, ()):
                         kept.append(key)
@@ -119,7 +119,7 @@ class Maintainer:
                 sizes.update(item.sizes())
             else:
                 needed.update(item.sizes())
-        nbytes = sum(occupied(size) for digest, size in sizes.items() if digest not in needed)
+        nbytes = sum(disk_bytes(size) for digest, size in sizes.items() if digest not in needed)
         return InvalidationPlan(self.store, self.pins, chosen, kept, known, nbytes, force=force)
 
     def _is_ours(self, name: str) -> bool:
@@ -131,19 +131,19 @@ class Maintainer:
         """The bytes that a store of ``nbytes`` may have: ``max_size``, and no more than its share of the disk; None for
         no limit. Raises StoreFault.
         """
-        return bound.limit(self.max_size, self.store.folder, nbytes)
+        return size_limit.limit(self.max_size, self.store.folder, nbytes)
 
     def usage(self) -> Usage:
         """How large the store is; measured where nobody has yet, which is then remembered. Raises StoreFault."""
-        counted = self._counted()
+        counted = self._stored_usage()
         return self.measure() if counted is None else counted
 
     def estimate(self) -> Usage:
         """The same, without remembering anything: for who only looks. Raises StoreFault."""
-        counted = self._counted()
-        return self.measured() if counted is None else counted
+        counted = self._stored_usage()
+        return self.measure_usage() if counted is None else counted
 
-    def _counted(self) -> Usage | None:
+    def _stored_usage(self) -> Usage | None:
         """What the counter says; a damaged one, which is told, says nothing."""
         try:
             return self.store.usage()
@@ -153,27 +153,27 @@ class Maintainer:
             self._on_fault(fault.fault, fault.detail)
             return None
 
-    def measured(self) -> Usage:
+    def measure_usage(self) -> Usage:
         """How large the store is, by looking at every file. Raises StoreFault.
 
         What only entries of other versions need does not count (collect.py).
         """
-        from cachec.weights.library.owned import WeightStore
+        from cachec.weights.library.stored_weights import WeightStore
 
         objects = self.store.objects
         owned = WeightStore(self.store).needed(lambda detail: self._on_fault(Fault.IO_ERROR, detail))
         if any(version != RECORD_VERSION for version in self.store.index.versions()):
-            from cachec.maintain.survey import survey
+            from cachec.maintain.mark import survey
 
             nbytes = survey(self.store, self.pins.read(), self._on_fault, self._clock(), owned).nbytes
         else:
-            nbytes = sum(occupied(ref.size) for ref, _ in objects.iterate() if ref.digest not in owned)
+            nbytes = sum(disk_bytes(ref.size) for ref, _ in objects.iterate() if ref.digest not in owned)
             nbytes += objects.trees.copied()
         return Usage(version=RECORD_VERSION, nbytes=nbytes)
 
     def measure(self) -> Usage:
         """Measure how large the store is, and remember it where the store can be written."""
-        measured = self.measured()
+        measured = self.measure_usage()
         try:
             with fsio.faults(f"looking for {self.store.folder}"):
                 is_there = self.store.folder.is_dir()
@@ -183,7 +183,9 @@ class Maintainer:
             self._on_fault(fault.fault, fault.detail)
         return measured
 
-    def collect(self, *, limit: int | None = None, older_than: float | None = None, dry_run: bool = False) -> Collected:
+    def collect(
+        self, *, limit: int | None = None, older_than: float | None = None, dry_run: bool = False
+    ) -> CollectResult:
         """Run ``gc``. limit: bytes to come down to, by default what the store may have; 0 for no limit.
 
         older_than: evict, beside, what was not used for so many seconds. Raises UsageError, StoreFault.
@@ -198,13 +200,13 @@ class Maintainer:
         collector = Collector(self.store, self._on_fault, self._clock, dry_run=dry_run)
         return collector.run(down_to, older_than)
 
-    def keep_bound(self, counted: Usage | None) -> Collected | None:
+    def keep_bound(self, counted: Usage | None) -> CollectResult | None:
         """To be called after a publication, with the size of the store: ``gc`` if it has grown beyond its limit.
 
         It then comes down to ``bound.LOW_WATER`` of the limit, so that not every publication pays for it.
         """
         usage_ = counted or self.measure()
         limit = self.limit(usage_.nbytes)
-        if limit is None or not bound.is_due(usage_, limit):
+        if limit is None or not size_limit.is_due(usage_, limit):
             return None
-        return self.collect(limit=max(1, int(limit * bound.LOW_WATER)))
+        return self.collect(limit=max(1, int(limit * size_limit.LOW_WATER)))

@@ -17,7 +17,7 @@ import msgspec
 from cachec.errors import UsageError
 from cachec.model import STORE_VERSION, Digest
 from cachec.store.index import Index
-from cachec.store.packing import pack
+from cachec.store.row_codec import pack
 
 _TAG = "pin"
 _PREFIX = "store:pin:"
@@ -32,7 +32,7 @@ class Pin(msgspec.Struct, frozen=True, kw_only=True):
     created: float
 
 
-class Pinned:
+class PinTable:
     """The pins of every namespace, as they were read."""
 
     def __init__(self, names: Iterable[str]) -> None:
@@ -61,9 +61,9 @@ class Pins:
         self._namespace = namespace
         self._clock = clock
 
-    def read(self) -> Pinned:
+    def read(self) -> PinTable:
         """All pins, of every namespace. A damaged one still pins: its name says what. Raises StoreFault."""
-        return Pinned(name.removeprefix(_PREFIX) for name in self._index.keys(prefix=_PREFIX))
+        return PinTable(name.removeprefix(_PREFIX) for name in self._index.keys(prefix=_PREFIX))
 
     def add(self, kind: Kind, what: Digest | str) -> None:
         """Pin a key (64 characters) or a tag. Raises UsageError for an empty one, StoreFault."""

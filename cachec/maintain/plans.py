@@ -7,18 +7,18 @@ from functools import partial
 from typing import NamedTuple
 
 from cachec.errors import StoreFault
-from cachec.maintain.catalogue import Damaged, Item
-from cachec.maintain.pins import Pinned, Pins
+from cachec.maintain.catalogue import DamagedRow, Item
+from cachec.maintain.pins import Pins, PinTable
 from cachec.model import Digest, Fault
-from cachec.store.forgotten import forget
-from cachec.store.packing import state
+from cachec.store.row_codec import state
 from cachec.store.store import Store
+from cachec.store.tombstones import forget
 
 #: Entries of one transaction: who publishes waits for it, some hundredths of a second.
 BATCH = 500
 
 
-class Chosen(NamedTuple):
+class PlannedRemoval(NamedTuple):
     """An entry that a plan would take.
 
     created: Unix time, None of a damaged row, whose stage is empty. size: bytes of its artifacts. seconds: how long
@@ -36,7 +36,7 @@ class Chosen(NamedTuple):
     state: bytes
 
 
-class Applied(NamedTuple):
+class PlanResult(NamedTuple):
     """What came of a plan: keys that were removed; left because they were made anew, or pinned, or gone, meanwhile."""
 
     removed: tuple[Digest, ...]
@@ -56,7 +56,7 @@ class InvalidationPlan:
         self,
         store: Store,
         pins: Pins,
-        chosen: Sequence[Chosen],
+        chosen: Sequence[PlannedRemoval],
         pinned: Sequence[Digest],
         known: Collection[Digest],
         nbytes: int,
@@ -75,7 +75,7 @@ class InvalidationPlan:
     def __len__(self) -> int:
         return len(self.chosen)
 
-    def apply(self, progress: Callable[[int, int], None] | None = None) -> Applied:
+    def apply(self, progress: Callable[[int, int], None] | None = None) -> PlanResult:
         """Forget these entries; their files stay until ``gc``. Raises StoreFault; what was done before stays done.
 
         An entry that was made anew since the plan, or pinned, is left. progress: called with entries done, and in all.
@@ -85,7 +85,7 @@ class InvalidationPlan:
         pinned: list[Digest] = []
         for start in range(0, len(self.chosen), BATCH):
             batch = self.chosen[start : start + BATCH]
-            kept = Pinned(()) if self._force else self._pins.read()
+            kept = PinTable(()) if self._force else self._pins.read()
             stays = [each for each in batch if kept.holds(each.name, each.tags)]
             pinned += [each.key for each in stays]
             rows = [(each.name, each.state) for each in batch if each not in stays]
@@ -95,7 +95,7 @@ class InvalidationPlan:
             changed += [each.key for each in batch if each not in stays and each.name not in gone]
             if progress is not None:
                 progress(start + len(batch), len(self.chosen))
-        return Applied(tuple(removed), tuple(changed), tuple(pinned))
+        return PlanResult(tuple(removed), tuple(changed), tuple(pinned))
 
     def _forget(self, created: Mapping[str, float], gone: frozenset[str]) -> None:
         forget(self._store.index, self._store.folder, {name: created[name] for name in gone})
@@ -134,11 +134,11 @@ def _is_in_state(store: Store, row_name: str, was: bytes) -> bool:
     return row is not None and state(row) == was
 
 
-def chosen_of(item: Item | Damaged, why: str = "") -> Chosen:
+def chosen_of(item: Item | DamagedRow, why: str = "") -> PlannedRemoval:
     """An item as a plan has it."""
     key = item.name.rpartition(":")[2]
-    if isinstance(item, Damaged):
-        return Chosen(item.name, key, "", (), None, 0, 0.0, why, b"" if item.row is None else state(item.row))
+    if isinstance(item, DamagedRow):
+        return PlannedRemoval(item.name, key, "", (), None, 0, 0.0, why, b"" if item.row is None else state(item.row))
     size = sum(item.sizes().values())
     entry = item.entry
-    return Chosen(item.name, key, entry.stage, entry.tags, item.created, size, item.seconds, why, item.state)
+    return PlannedRemoval(item.name, key, entry.stage, entry.tags, item.created, size, item.seconds, why, item.state)

@@ -13,11 +13,11 @@ from cachec.base.anchors import is_anchored
 from cachec.base.texts import key_prefix
 from cachec.errors import UsageError
 from cachec.model import BELOW_BASE, Digest, PartKind, Trace
-from cachec.store.summaries import Facts, Given
+from cachec.store.search_index import Facts, SearchedArgument
 
 if TYPE_CHECKING:
     from cachec.maintain.catalogue import Item
-    from cachec.maintain.surroundings import Surroundings  # whoever only makes a selector needs nothing of it
+    from cachec.maintain.snapshot import Surroundings  # whoever only makes a selector needs nothing of it
 
 Match = Callable[["Item"], bool]
 
@@ -119,7 +119,7 @@ def _option(text: str) -> Match:
     )
 
 
-def _of_given(holds: Callable[[Given], bool]) -> Match:
+def _of_given(holds: Callable[[SearchedArgument], bool]) -> Match:
     """A test of what was given to a call: whether it holds for any of that."""
     return lambda item: item.terms is not None and any(map(holds, item.terms.summary.given))
 

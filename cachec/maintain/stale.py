@@ -15,7 +15,7 @@ from cachec.key.tools.executables import which
 from cachec.key.tools.tools import ToolKeys
 from cachec.maintain.catalogue import Item
 from cachec.model import Digest, Part, PartKind, Read, Trace
-from cachec.store.summaries import Facts, KeyedTool
+from cachec.store.search_index import Facts, KeyedTool
 
 #: Reads that tell by themselves what they would see now. ``env`` is left out: another shell has other variables.
 _KINDS = frozenset({"file", "absent", "listing", "tool", "content", "names"})

@@ -11,7 +11,7 @@ from cachec.base.hashing import FileDigests
 from cachec.weights.manifest import Manifest
 
 
-class _Stored:
+class _StorableArtifact:
     """What may lie in a store. Written out: to make a dataclass takes a millisecond, in each new process."""
 
     path: Path
@@ -66,7 +66,7 @@ class _Stored:
         return {name: value for name, value in self.__dict__.items() if name != "_store"}
 
 
-class File(_Stored):
+class File(_StorableArtifact):
     """One file. As an argument it is keyed by content; as a result it is copied into the store.
 
     path: where it is; for a stored file an immutable object, mode 0444. kind: what it is, as ``plugin:format``
@@ -80,7 +80,7 @@ class File(_Stored):
         return self.path.read_bytes()
 
 
-class Dir(_Stored):
+class Dir(_StorableArtifact):
     """A folder with everything in it: regular files, their executable bit, sub-folders, relative symbolic links.
 
     Keyed by content like File. A stored folder comes back as an immutable tree.

@@ -9,28 +9,28 @@ from contextlib import contextmanager
 
 from cachec.errors import PluginError
 from cachec.programs.plugin import Reproducer
-from cachec.programs.registry import installed
+from cachec.programs.registry import installed_plugins
 
 
 def difference(format: str, before: bytes, after: bytes) -> str:
     """What differs between the IR of two programs of this format, in words. Raises PluginError."""
     name = format.partition(":")[0]
-    with _asked(name):
-        return installed().named(name).difference(before, after)
+    with _naming_request(name):
+        return installed_plugins().named(name).difference(before, after)
 
 
 def title(format: str, ir: bytes) -> str:
     """The name that a program of this format has in its IR; empty for none. Raises PluginError."""
     name = format.partition(":")[0]
-    with _asked(name):
-        return installed().named(name).title(ir)
+    with _naming_request(name):
+        return installed_plugins().named(name).title(ir)
 
 
 def suffix(format: str) -> str:
     """What the name of a file with IR of this format ends with. Raises PluginError."""
     name = format.partition(":")[0]
-    with _asked(name):
-        return installed().named(name).suffix(format)
+    with _naming_request(name):
+        return installed_plugins().named(name).suffix(format)
 
 
 def reproducers(command: Sequence[str], data: bytes) -> tuple[list[Reproducer], list[str]]:
@@ -38,12 +38,12 @@ def reproducers(command: Sequence[str], data: bytes) -> tuple[list[Reproducer], 
     forms: list[Reproducer] = []
     refused: list[str] = []
     try:
-        plugins = installed().all()
+        plugins = installed_plugins().all()
     except PluginError as error:
         return [], [str(error)]
     for plugin in plugins:
         try:
-            with _asked(plugin.name):
+            with _naming_request(plugin.name):
                 form = plugin.reproducer(command, data)
         except PluginError as error:
             refused.append(str(error))
@@ -54,7 +54,7 @@ def reproducers(command: Sequence[str], data: bytes) -> tuple[list[Reproducer], 
 
 
 @contextmanager
-def _asked(name: str) -> Iterator[None]:
+def _naming_request(name: str) -> Iterator[None]:
     try:
         yield
     except PluginError:

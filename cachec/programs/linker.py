@@ -8,7 +8,7 @@ from cachec.base.hashing import FileDigests
 from cachec.errors import LinkError
 from cachec.programs.artifact import File
 from cachec.programs.program import Program
-from cachec.programs.registry import installed
+from cachec.programs.registry import installed_plugins
 from cachec.weights import WeightSet
 from cachec.weights.manifest import Folded, Manifest
 
@@ -43,12 +43,12 @@ def link(artifact: File | Program, weights: WeightSet) -> Any:
         needed = {manifest.callers.get(name, name) for name in manifest.weights}
         weights = weights.select(exclude=[name for name in manifest.folded if name in weights and name not in needed])
     if manifest.callers:
-        weights = _called(manifest, weights)
+        weights = _weights_by_artifact_name(manifest, weights)
     # Equal digests mean equal specs: nothing is looked at name by name unless they differ.
     if manifest.digest != weights.manifest.digest:
         manifest.check(weights.specs)
     _check_folded(manifest.folded, offered, artifact.digests if isinstance(artifact, File) else None)
-    return installed().named(plugin).link(artifact, weights)
+    return installed_plugins().named(plugin).link(artifact, weights)
 
 
 def _check_folded(folded: Folded, offered: WeightSet, digests: FileDigests | None) -> None:
@@ -80,7 +80,7 @@ def _in_short(content: str) -> str:
     return f"{digest[:12]} {kind}"
 
 
-def _called(manifest: Manifest, weights: WeightSet) -> WeightSet:
+def _weights_by_artifact_name(manifest: Manifest, weights: WeightSet) -> WeightSet:
     """The caller's weights by the names that the artifact has for them. Raises LinkError."""
     names = {there: name for name, there in manifest.callers.items() if name in manifest.weights}
     missing = sorted(names.keys() - weights.keys())

@@ -87,23 +87,23 @@ class Plugins:
 
     def _check(self, plugins: Iterable[Plugin]) -> None:
         """The versions are looked at once a process."""
-        from cachec.programs.supported import outside
+        from cachec.programs.supported import unsupported_version
 
         for plugin in plugins:
             if plugin.name not in self._outside:
-                self._outside[plugin.name] = outside(plugin, self._distributions)
+                self._outside[plugin.name] = unsupported_version(plugin, self._distributions)
             if self._outside[plugin.name]:
                 raise UnsupportedVersion(self._outside[plugin.name])
 
 
 @lru_cache(maxsize=1)
-def installed() -> Plugins:
+def installed_plugins() -> Plugins:
     """The plugins of this process, for plain functions. Kept, because finding them takes a millisecond."""
     return Plugins(Distributions())
 
 
 def _load(name: str, target: str) -> Plugin:
-    from cachec.base.extensions import imported
+    from cachec.base.entry_points import imported
     from cachec.programs.plugin import Plugin  # with all that one is given; most commands ask for no plugin
 
     plugin: Plugin = imported(f"plugin {name!r}", target, "plugin", Plugin)

@@ -11,10 +11,10 @@ from cachec import recording
 from cachec.base.audited import tell_read
 from cachec.base.fsio import Identity, Staging, identity, map_read, map_untracked, open_read, pread_exact
 from cachec.base.hashing import FileDigests
-from cachec.store.conclusions import Conclusions
+from cachec.store.derived_cache import Conclusions
 from cachec.weights.formats import WRITTEN_SUFFIXES
+from cachec.weights.io.copying import Copier
 from cachec.weights.layout import Layout
-from cachec.weights.moving.copying import Copier
 from cachec.weights.sources import Extent, FileSource, OpenedFile, Ranges, Source, Ways
 from cachec.weights.tensor import Tensor
 

@@ -43,7 +43,7 @@ def bypass_reason(error: Uncacheable) -> Reason:
     return Reason.PROCESS_BOUND if isinstance(error, ProcessBoundProgram) else Reason.UNSUPPORTED_VERSION
 
 
-def outside(plugin: Plugin, distributions: Distributions) -> str:
+def unsupported_version(plugin: Plugin, distributions: Distributions) -> str:
     """Which installed distribution is of no version that the plugin supports, in words; empty for none."""
     for name, versions in plugin.supported.items():
         installed = distributions.find(name)

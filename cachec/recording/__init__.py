@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cachec.base.lazy import lazily
-from cachec.recording import whose
+from cachec.recording import thread_owner
 
 if TYPE_CHECKING:
     from cachec.recording.recorder import CommandRun, FileSeen, Recorder, recording
@@ -18,7 +18,7 @@ else:  # a hit asks for the current one alone
 def current() -> Recorder | None:
     """The recorder of the stage that this context runs in, or that this thread was started by, or given a job by; None
     outside of all."""
-    found: Recorder | None = whose.current()
+    found: Recorder | None = thread_owner.current()
     return found
 
 

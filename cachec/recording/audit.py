@@ -12,11 +12,11 @@ from cachec.base import audited
 from cachec.base.distributions import OWN_FOLDER
 from cachec.base.fsio import identity_if_there
 from cachec.base.paths import descriptor_path, in_folder
-from cachec.recording.active import Active
+from cachec.recording.active_runs import Active
 from cachec.recording.calls import called
 from cachec.recording.frames import removes, takes_either
 from cachec.recording.hook import Handler, audit_hook
-from cachec.recording.looks import (
+from cachec.recording.library_lookups import (
     content_asked,
     content_at,
     entry_asked,
@@ -29,7 +29,7 @@ from cachec.recording.looks import (
     removal_asked,
     told_at,
 )
-from cachec.recording.observed import STANDARD_INPUT, Observed, is_unrepeatable, place_of
+from cachec.recording.observations import STANDARD_INPUT, Observed, is_unrepeatable, place_of
 from cachec.recording.processes import starter
 
 #: Modules that import others in Python's place, and keep what they compiled of a source beside it.

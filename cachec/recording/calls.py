@@ -15,8 +15,8 @@ from typing import Any
 
 from cachec.base.instances import is_instance
 from cachec.base.paths import descriptor_path, in_folder
-from cachec.recording.active import Active
-from cachec.recording.looks import (
+from cachec.recording.active_runs import Active
+from cachec.recording.library_lookups import (
     allowed_asked,
     attributes_asked,
     content_asked,
@@ -25,7 +25,7 @@ from cachec.recording.looks import (
     read_from,
     status_asked,
 )
-from cachec.recording.observed import Observed
+from cachec.recording.observations import Observed
 
 Note = Callable[[Observed, object], None]
 

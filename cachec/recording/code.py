@@ -11,12 +11,12 @@ import sys
 from types import CodeType, FrameType
 from typing import Any
 
-from cachec.recording.active import Active
-from cachec.recording.looks import begins_work, gives_work, look_of, starts_thread
-from cachec.recording.observed import Ran
+from cachec.recording.active_runs import Active
+from cachec.recording.library_lookups import begins_work, gives_work, look_of, starts_thread
+from cachec.recording.observations import Ran
 from cachec.recording.processes import starter, use_of
 from cachec.recording.profile import Profile
-from cachec.recording.whose import begins, gives, starts
+from cachec.recording.thread_owner import begins, gives, starts
 
 #: Tool ids of PEP 669 that no kind of tool has by convention (0 debugger, 1 coverage, 2 profiler, 5 optimiser).
 _TOOL_IDS = (4, 3)

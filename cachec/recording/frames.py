@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from types import FrameType
 
-from cachec.recording.whose import current
+from cachec.recording.thread_owner import current
 
 #: Modules of the standard library that look around for their own ends: to show source beside a message, to start a
 #: program with this environment, to choose a folder for scratch files. (Source is shown by way of ``linecache``, which

@@ -11,11 +11,11 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
-from cachec.recording.active import active
+from cachec.recording.active_runs import active
 from cachec.recording.audit import AuditObserver
 from cachec.recording.calls import Calls
 from cachec.recording.code import CodeObserver
-from cachec.recording.observed import Observed
+from cachec.recording.observations import Observed
 from cachec.recording.variables import Variables, variables
 
 

@@ -11,7 +11,7 @@ from types import CodeType, FrameType
 from typing import NamedTuple
 
 from cachec.recording.frames import beyond_library
-from cachec.recording.whose import current
+from cachec.recording.thread_owner import current
 
 #: Modules of the standard library that start programs to look at the machine, for whoever imports a library. The state
 #: ``host`` and the part ``platform`` of a key stand for what ``platform`` tells, also a project.

@@ -15,9 +15,9 @@ from typing import Any
 from weakref import WeakSet
 
 from cachec.recording import processes
-from cachec.recording.active import Active
+from cachec.recording.active_runs import Active
 from cachec.recording.hook import Handler, audit_hook
-from cachec.recording.looks import MODULES, begins_work
+from cachec.recording.library_lookups import MODULES, begins_work
 
 #: What hands work to threads of a pool or a loop, by module and qualified name, with where these threads are told.
 _HANDS: dict[tuple[str, str], Callable[[Any], Any]] = {

@@ -14,11 +14,11 @@ from cachec.base.hashing import EMPTY, FileDigests
 from cachec.base.paths import absolute
 from cachec.base.texts import is_text
 from cachec.model import Read, Reason
-from cachec.recording import whose
+from cachec.recording import thread_owner
 
 if TYPE_CHECKING:
     from cachec.recording.net import Net  # on a miss only
-    from cachec.recording.observed import Observed
+    from cachec.recording.observations import Observed
 
 
 class FileSeen(msgspec.Struct, frozen=True):
@@ -219,7 +219,7 @@ class Recorder:
 
     @contextmanager
     def _unwatched(self) -> Iterator[None]:
-        if self.net is None or self.net.beside is None or whose.has_threads(self):
+        if self.net is None or self.net.beside is None or thread_owner.has_threads(self):
             yield
         else:
             with self.net.beside.paused():
@@ -276,16 +276,16 @@ class Recorder:
 @contextmanager
 def recording(recorder: Recorder) -> Iterator[Recorder]:
     """Make ``recorder`` the current one while the body runs."""
-    token = whose.here.set(recorder)
+    token = thread_owner.here.set(recorder)
     recorder.is_on = True
-    whose.runs()
+    thread_owner.runs()
     try:
         with nullcontext() if recorder.net is None else recorder.net.spread():
             yield recorder
     finally:
         recorder.is_on = False
-        whose.here.reset(token)
-        whose.ends()
+        thread_owner.here.reset(token)
+        thread_owner.ends()
 
 
 def _with_folders_above(path: str) -> Iterator[str]:

@@ -16,7 +16,7 @@ from functools import lru_cache
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from cachec.recording.active import Active, active
+from cachec.recording.active_runs import Active, active
 from cachec.recording.frames import asker
 
 if TYPE_CHECKING:

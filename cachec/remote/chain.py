@@ -16,11 +16,11 @@ from cachec.base.hashing import digest_bytes
 from cachec.base.texts import to_type
 from cachec.errors import StoreFault
 from cachec.model import Digest, Entry, Fault, Fetched, Read, Trace
-from cachec.remote.breaker import Breaker
+from cachec.remote.circuit_breaker import Breaker
 from cachec.remote.engines.base import PlacedEngine, RemoteEngine
 from cachec.remote.nodes import Name
 from cachec.remote.spool import Offer, Spool
-from cachec.remote.trie import Present, Put, Trie, Waited
+from cachec.remote.trie import LookupCost, Present, Put, Trie
 from cachec.remote.urls import BUCKETS, Address, parse
 from cachec.store.store import Store
 
@@ -49,7 +49,7 @@ _HARMLESS = frozenset({Fault.REMOTE_SKIPPED})
 _GONE = frozenset({Fault.STORE_MISSING, Fault.ARTIFACT_MISSING, Fault.ARTIFACT_CORRUPT})
 
 
-class Asked(NamedTuple):
+class LookupReport(NamedTuple):
     """What came of a lookup, for ``offer``. seen: what it looked at; damaged: remotes that gave no answer, by name."""
 
     fetched: Fetched | None
@@ -57,7 +57,7 @@ class Asked(NamedTuple):
     damaged: frozenset[str] = frozenset()
 
 
-class Sent(NamedTuple):
+class OfferResult(NamedTuple):
     """What came of an offer. put: where it was taken. gone: whether the entry is no more. fault: why it still waits, or
     was dropped."""
 
@@ -76,7 +76,7 @@ class Pending(NamedTuple):
     read_only: Counter[str]
     unknown: Counter[str]
 
-    def stranded(self) -> list[str]:
+    def list_blocked(self) -> list[str]:
         """What no push sends as things are, in words: a line for each remote."""
         whys = (
             (self.read_only, "which is only read (mode=read)"),
@@ -149,13 +149,13 @@ class Remotes:
 
     # --- getting
 
-    def fetch(self, key: Digest, present: Present, stage: str) -> Asked:
+    def fetch(self, key: Digest, present: Present, stage: str) -> LookupReport:
         """Publish the entry of a key here whose run holds, from the first remote that has it. stage: for messages.
 
         To be called under the lock of the key. An earlier remote that had none is offered it, if those are believed
         there who are believed here.
         """
-        waited = Waited()
+        waited = LookupCost()
         without: list[Remote] = []
         damaged: set[str] = set()
         is_asked = is_hit = False
@@ -164,9 +164,9 @@ class Remotes:
                 continue
             is_asked = True
             try:
-                entry = self._asked(remote, key, present, waited)
+                entry = self._fetch_from(remote, key, present, waited)
             except StoreFault as fault:
-                self._on_fault(fault.fault, _told(fault, remote, stage))
+                self._on_fault(fault.fault, _describe_fault(fault, remote, stage))
                 if fault.fault is Fault.REMOTE_CORRUPT:
                     without.append(remote)
                     damaged.add(remote.address.name)
@@ -174,15 +174,15 @@ class Remotes:
             if entry is None:
                 without.append(remote)
                 continue
-            is_hit = self._published(entry)
-            self._spooled(self._trusting(without, remote), key, entry.traces[0], waited.seen, damaged)
+            is_hit = self._is_published(entry)
+            self._spool_for(self._trusting(without, remote), key, entry.traces[0], waited.seen, damaged)
             break
         if not is_asked:
-            return Asked(None, {})
+            return LookupReport(None, {})
         fetched = Fetched(seconds=waited.seconds, hit=is_hit, nbytes=waited.nbytes)
-        return Asked(fetched, waited.seen, frozenset(damaged))
+        return LookupReport(fetched, waited.seen, frozenset(damaged))
 
-    def _asked(self, remote: Remote, key: Digest, present: Present, waited: Waited) -> Entry | None:
+    def _fetch_from(self, remote: Remote, key: Digest, present: Present, waited: LookupCost) -> Entry | None:
         before = waited.seconds
         import_clients([remote.address.scheme])
         try:
@@ -191,26 +191,26 @@ class Remotes:
             if not fault.fault.is_remote:
                 raise  # of this store
             if fault.fault not in _HARMLESS:
-                self._failed(remote, waited.seconds - before)
+                self._count_failure(remote, waited.seconds - before)
             raise
         except Exception as error:
             # A row may name anything to look at, and a dozen kinds of look were not made for what a stranger writes.
-            self._failed(remote, waited.seconds - before)
+            self._count_failure(remote, waited.seconds - before)
             detail = f"{type(error).__name__} at what it says to look at: {error}"
             raise StoreFault(Fault.REMOTE_CORRUPT, detail) from error
         saved = 0.0 if entry is None else entry.traces[0].seconds
-        self._told_off(remote, remote.breaker.answered(waited.seconds - before - saved))
+        self._report_breaker(remote, remote.breaker.answered(waited.seconds - before - saved))
         return entry
 
-    def _failed(self, remote: Remote, seconds: float) -> None:
-        self._told_off(remote, remote.breaker.failed(seconds))
+    def _count_failure(self, remote: Remote, seconds: float) -> None:
+        self._report_breaker(remote, remote.breaker.failed(seconds))
 
-    def _told_off(self, remote: Remote, is_off: bool) -> None:
+    def _report_breaker(self, remote: Remote, is_off: bool) -> None:
         if is_off:
             words = f"{remote.address.shown} cost seconds and gave nothing; it is left alone for a minute"
             self._on_fault(Fault.REMOTE_OFF, words)
 
-    def _published(self, entry: Entry) -> bool:
+    def _is_published(self, entry: Entry) -> bool:
         try:
             with fsio.faults("publishing what a remote had"):
                 fsio.make_dir(self.store.folder / "remote")  # from now on it remembers what it forgot
@@ -232,7 +232,7 @@ class Remotes:
 
     # --- putting
 
-    def offer(self, key: Digest, trace: Trace, asked: Asked | None = None) -> None:
+    def offer(self, key: Digest, trace: Trace, asked: LookupReport | None = None) -> None:
         """Have a run that was just published sent to the remotes that are written. Takes no time of theirs.
 
         asked: what came of its lookup, if there was one.
@@ -244,10 +244,10 @@ class Remotes:
         if place:
             self._on_fault(Fault.REMOTE_SKIPPED, f"the run looked at {place}, a path of this machine alone")
         else:
-            asked = asked or Asked(None, {})
-            self._spooled(written, key, trace, asked.seen, asked.damaged)
+            asked = asked or LookupReport(None, {})
+            self._spool_for(written, key, trace, asked.seen, asked.damaged)
 
-    def _spooled(
+    def _spool_for(
         self,
         remotes: Iterable[Remote],
         key: Digest,
@@ -293,7 +293,7 @@ class Remotes:
                     count += 1
         return count
 
-    def drain(self, *, insist: bool = False) -> Iterator[Sent]:
+    def drain(self, *, insist: bool = False) -> Iterator[OfferResult]:
         """Send what waits for these remotes, one by one. Raises StoreFault where the spool can't be read.
 
         insist: begin also with remotes that are left alone for now.
@@ -307,14 +307,14 @@ class Remotes:
                     continue
                 if remote.breaker.is_off() and (remote in failed or not insist):
                     continue
-                sent = self._sent(remote, offer)
+                sent = self._send(remote, offer)
                 if sent.fault is not None and sent.fault.fault not in _HARMLESS:
                     failed.add(remote)
                 if sent.fault is None or sent.fault.fault is Fault.REMOTE_SKIPPED:
                     self.spool.remove(offer)
                 yield sent
 
-    def _sent(self, remote: Remote, offer: Offer) -> Sent:
+    def _send(self, remote: Remote, offer: Offer) -> OfferResult:
         import_clients([remote.address.scheme])
         started = monotonic()
         entry = None
@@ -322,21 +322,21 @@ class Remotes:
             entry = self.store.lookup(offer.key)
             traces = [trace for trace in (entry.traces if entry else ()) if trace.created == offer.created]
             if entry is None or not traces:
-                return Sent(offer, gone=True)
+                return OfferResult(offer, gone=True)
             with fsio.faults("reading what is to be sent"):
                 put = remote.trie.put(entry, traces[0], dict(offer.seen), anew=offer.anew)
         except StoreFault as fault:
-            self._on_fault(fault.fault, _told(fault, remote, "" if entry is None else entry.stage))
+            self._on_fault(fault.fault, _describe_fault(fault, remote, "" if entry is None else entry.stage))
             if fault.fault.is_of_a_row or fault.fault in _GONE:
-                return Sent(offer, gone=True)
+                return OfferResult(offer, gone=True)
             if fault.fault.is_remote and fault.fault not in _HARMLESS:
-                self._failed(remote, monotonic() - started)
+                self._count_failure(remote, monotonic() - started)
                 self.spool.refused(remote.address.name, f"{fault.fault.value}: {fault.detail}")
-            return Sent(offer, fault=fault)
+            return OfferResult(offer, fault=fault)
         self.spool.taken(remote.address.name)
         if not remote.address.is_read:
             remote.breaker.answered(0.0)  # nobody waits for it, so that it answers is enough
-        return Sent(offer, put=put)
+        return OfferResult(offer, put=put)
 
     # --- forgetting
 
@@ -351,7 +351,7 @@ class Remotes:
                 try:
                     removed += remote.trie.forget(entry.key, trace)
                 except StoreFault as fault:
-                    self._on_fault(fault.fault, _told(fault, remote, entry.stage))
+                    self._on_fault(fault.fault, _describe_fault(fault, remote, entry.stage))
                     left[remote.address.shown] += 1
         left.update(dict.fromkeys(self.read_only(), len(entry.traces)))
         return removed, left
@@ -383,7 +383,7 @@ class Remotes:
             remote.engine.close()
 
 
-def _told(fault: StoreFault, remote: Remote, stage: str) -> str:
+def _describe_fault(fault: StoreFault, remote: Remote, stage: str) -> str:
     """What a person is told of a fault: whose it is, where it is a remote's, and for which stage."""
     if not fault.fault.is_remote:
         return fault.detail

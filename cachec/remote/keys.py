@@ -11,7 +11,7 @@ import os
 import re
 from typing import Any, NamedTuple
 
-from cachec.base import foreign
+from cachec.base import file_ownership
 from cachec.errors import ConfigError
 
 #: Bytes of a key, secret or public.
@@ -35,7 +35,7 @@ def keypair(name: str) -> Keypair:
     """A new key of that name. Raises ConfigError for no name, and without the package."""
     if re.fullmatch(NAME, name) is None or name == HMAC:
         raise ConfigError(f"{name!r} is no name of a key: 1 to 64 letters, digits, '.', '_' or '-'")
-    signer = Signer(written(name, os.urandom(SIZE)), "a new key")
+    signer = Signer(encode_key(name, os.urandom(SIZE)), "a new key")
     return Keypair(signer.secret, signer.public)
 
 
@@ -46,8 +46,8 @@ class Signer:
         """where: what names the key in a message. Raises ConfigError."""
         self.name, seed = read(secret, SIZE, where)
         self._key = ed25519().Ed25519PrivateKey.from_private_bytes(seed)
-        self.secret = written(self.name, seed)
-        self.public = written(self.name, self._key.public_key().public_bytes_raw())
+        self.secret = encode_key(self.name, seed)
+        self.public = encode_key(self.name, self._key.public_key().public_bytes_raw())
 
     def sign(self, data: bytes) -> bytes:
         """The signature, of 64 bytes."""
@@ -67,7 +67,7 @@ def has_signed(public: bytes, signature: bytes, data: bytes) -> bool:
     return True
 
 
-def written(name: str, data: bytes) -> str:
+def encode_key(name: str, data: bytes) -> str:
     """A key or a signature as text."""
     return f"{name}:{base64.urlsafe_b64encode(data).decode()}"
 
@@ -79,7 +79,7 @@ def read(text: str, size: int, where: str) -> tuple[str, bytes]:
         data = base64.b64decode(encoded.strip(), altchars=b"-_", validate=True)
     except (binascii.Error, ValueError):
         data = b""
-    is_as_written = written(name, data) == text.strip()  # base64 leaves bits that say nothing
+    is_as_written = encode_key(name, data) == text.strip()  # base64 leaves bits that say nothing
     if re.fullmatch(NAME, name) is None or len(data) != size or not is_as_written:
         raise ConfigError(f"{where} holds no NAME:KEY as `cachec remote keygen NAME` prints it")
     return name, data
@@ -88,7 +88,7 @@ def read(text: str, size: int, where: str) -> tuple[str, bytes]:
 def from_file(path: str, where: str, *, is_secret: bool = True) -> str:
     """The text of a key that is in a file. Raises ConfigError; of a secret also where others could have written it."""
     try:
-        return foreign.read_regular(path, _MAX_FILE, own=is_secret).decode("ascii", "replace").strip()
+        return file_ownership.read_regular(path, _MAX_FILE, own=is_secret).decode("ascii", "replace").strip()
     except OSError as error:
         raise ConfigError(f"{where}: the file {path} can't be read: {error.strerror}") from error
 
@@ -96,7 +96,7 @@ def from_file(path: str, where: str, *, is_secret: bool = True) -> str:
 def public_key(given: str, where: str) -> str:
     """A public key that is given itself, or as the file that it is in. Raises ConfigError."""
     text = given if ":" in given and "/" not in given else from_file(given, where, is_secret=False)
-    return written(*read(text, SIZE, where))
+    return encode_key(*read(text, SIZE, where))
 
 
 def has_package() -> bool:

@@ -21,7 +21,7 @@ from cachec.errors import StoreFault
 from cachec.model import RECORD_VERSION, ArtifactRef, Digest, Entry, Fault, from_json
 from cachec.remote.engines.base import MAX_ROW
 from cachec.remote.trust import Trust
-from cachec.store.admission import why_no_read, why_unfit
+from cachec.store.import_checks import why_no_read, why_unfit
 from cachec.store.store import products
 
 VERSION = 2
@@ -76,13 +76,13 @@ def child_name(parent: Digest, look: Sequence[Name], digests: Sequence[Digest]) 
     return hasher.digest()
 
 
-def needed(entry: Entry) -> dict[Digest, ArtifactRef]:
+def artifacts_of(entry: Entry) -> dict[Digest, ArtifactRef]:
     """What a leaf's entry needs where it is fetched, by digest."""
     (trace,) = entry.traces
     return {ref.digest: ref for ref in (*products(trace), entry.parts)}
 
 
-def sealed(node: TrieNode, trust: Trust) -> bytes:
+def encode_node(node: TrieNode, trust: Trust) -> bytes:
     """A node as a row. Raises StoreFault REMOTE_SKIPPED for one that is too large."""
     return signed_row(_MAGIC, msgspec.json.encode(node), trust)
 
@@ -115,7 +115,7 @@ def _checksum(magic: bytes, rest: bytes) -> bytes:
     return bytes.fromhex(digest_bytes(magic + rest))
 
 
-def unsealed(row: bytes, name: Digest, key: Digest, trust: Trust) -> TrieNode:
+def decode_node(row: bytes, name: Digest, key: Digest, trust: Trust) -> TrieNode:
     """The node in a row that came as the one of that name, on the way to ``key``.
 
     Raises StoreFault REMOTE_CORRUPT, REMOTE_UNTRUSTED.
@@ -138,12 +138,12 @@ def unsealed(row: bytes, name: Digest, key: Digest, trust: Trust) -> TrieNode:
     return node
 
 
-def deflated(data: bytes) -> bytes:
+def deflate(data: bytes) -> bytes:
     """Small content as it lies in a leaf."""
     return zlib.compress(data, 6)
 
 
-def inflated(data: bytes, size: int) -> bytes:
+def inflate(data: bytes, size: int) -> bytes:
     """The content again, and no more of it than a byte over what it should have. Raises StoreFault REMOTE_CORRUPT."""
     try:
         return zlib.decompressobj().decompress(data, size + 1)

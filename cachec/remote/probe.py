@@ -41,7 +41,7 @@ class Step(NamedTuple):
     is_good: bool
 
 
-class Probed(NamedTuple):
+class ProbeResult(NamedTuple):
     """What came of a probe. url: as it is shown. hint: what may be done where it can't be used, or empty."""
 
     url: str
@@ -54,7 +54,7 @@ class Probed(NamedTuple):
         return all(step.is_good for step in self.steps)
 
 
-def probe(url: str, namespace: str) -> Probed:
+def probe(url: str, namespace: str) -> ProbeResult:
     """Write, read, and remove a row that nobody else has there. One failure that says the same as the last ends it.
 
     A folder that is to be written and is not there is made, in one that is: by nobody else, as a mount may be missing.
@@ -116,7 +116,7 @@ def probe(url: str, namespace: str) -> Probed:
         step("replace it", lambda until: engine.put_row(name, other, (blob,), until, replace=True))
         step("remove it", lambda until: engine.delete_row(name, until), is_needed=False)
     engine.close()
-    return Probed(address.shown, steps, _hint(address, steps))
+    return ProbeResult(address.shown, steps, _hint(address, steps))
 
 
 def _hint(address: Address, steps: list[Step]) -> str:

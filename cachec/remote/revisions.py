@@ -30,8 +30,8 @@ from cachec.remote.chain import Remote
 from cachec.remote.engines.base import Blob
 from cachec.remote.nodes import signed_row, trusted_body
 from cachec.store.objects import Objects
-from cachec.weights.library.owned import Revision, WeightStore
 from cachec.weights.library.revisions import RevisionContents, RevisionRecord, check_name, checked_record
+from cachec.weights.library.stored_weights import Revision, WeightStore
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -70,7 +70,7 @@ class NamedRevision(msgspec.Struct, frozen=True, kw_only=True):
     created: float
 
 
-class Moved(NamedTuple):
+class TransferCount(NamedTuple):
     """What came of a push or a pull. tensors, nbytes: of the revision, each object once; moved, moved_nbytes: of them,
     what was not there."""
 
@@ -81,7 +81,7 @@ class Moved(NamedTuple):
     moved_nbytes: int
 
 
-class Listed(NamedTuple):
+class RemoteRevision(NamedTuple):
     """What a name stands for in a remote. sums: the SHA-256 of tensors by their digests, as far as it is stated."""
 
     revision: Digest
@@ -96,7 +96,9 @@ class RemoteWeights:
         self._remote = remote
         self._store = store
 
-    def push(self, revision: Revision, name: str, *, replace: bool = False, progress: Progress | None = None) -> Moved:
+    def push(
+        self, revision: Revision, name: str, *, replace: bool = False, progress: Progress | None = None
+    ) -> TransferCount:
         """Send what the remote does not have of a revision, and let ``name`` stand for it there.
 
         replace: also where it stands for another. Raises UsageError where it does, or the weights are in place.
@@ -116,7 +118,7 @@ class RemoteWeights:
         weights = self._store.open(revision.id)  # kept from being swept meanwhile
         with weights:
             contents = self._store.contents(revision.id)
-            blobs = list(_each(self._summed, contents.refs))
+            blobs = list(_each(self._blob_of, contents.refs))
             moved = self._carry(blobs, self._send, progress)
             manifest = msgspec.json.encode(
                 RevisionManifest(
@@ -126,9 +128,11 @@ class RemoteWeights:
                 )
             )
             self._name(name, revision.id, self._send_manifest(manifest), is_new=not is_there)
-        return Moved(revision.id, len(blobs), sum(blob.size for blob in blobs), *moved)
+        return TransferCount(revision.id, len(blobs), sum(blob.size for blob in blobs), *moved)
 
-    def pull(self, name: str, to: str, *, replace: bool = False, progress: Progress | None = None) -> Moved | None:
+    def pull(
+        self, name: str, to: str, *, replace: bool = False, progress: Progress | None = None
+    ) -> TransferCount | None:
         """Fetch what the store does not have of the revision that ``name`` stands for, and name it ``to`` here.
 
         None where the remote has no such name. replace: also where ``to`` stands for others. Raises UsageError where it
@@ -136,7 +140,7 @@ class RemoteWeights:
         """
         check_name(name)
         check_name(to)
-        named = self._named(name)
+        named = self._fetch_named(name)
         if named is None:
             return None
         if not replace:
@@ -158,13 +162,13 @@ class RemoteWeights:
             self._store.adopt(contents, (to,), self._remote.address.shown)
         finally:
             objects.release()
-        return Moved(named.revision, len(blobs), sum(blob.size for blob in blobs), *moved)
+        return TransferCount(named.revision, len(blobs), sum(blob.size for blob in blobs), *moved)
 
-    def listed(self, name: str) -> Listed | None:
+    def listed(self, name: str) -> RemoteRevision | None:
         """What ``name`` stands for there, checked, without a tensor of it; None where the remote has no such name."""
         check_name(name)
-        named = self._named(name)
-        return None if named is None else Listed(named.revision, *self._manifest(named))
+        named = self._fetch_named(name)
+        return None if named is None else RemoteRevision(named.revision, *self._manifest(named))
 
     def receive(self, blob: Blob, objects: Objects, name: str) -> None:
         """Store a tensor of the weights ``name``, once it was found to be what its digest says."""
@@ -185,14 +189,14 @@ class RemoteWeights:
     def _present_name(self, name: str, *, replace: bool) -> tuple[NamedRevision | None, bool]:
         """What a name stands for, and whether there is a row at all; one that can't be used is there to be replaced."""
         try:
-            named = self._named(name)
+            named = self._fetch_named(name)
         except StoreFault as fault:
             if not replace or fault.fault not in {Fault.REMOTE_CORRUPT, Fault.REMOTE_UNTRUSTED}:
                 raise
             return None, True
         return named, named is not None
 
-    def _named(self, name: str) -> NamedRevision | None:
+    def _fetch_named(self, name: str) -> NamedRevision | None:
         row_name = self._row_name(name)
         row = self._remote.engine.get_row(row_name, monotonic() + _ROW_SECONDS)
         if row is None:
@@ -241,7 +245,7 @@ class RemoteWeights:
 
     # --- blobs
 
-    def _summed(self, ref: ArtifactRef) -> Blob:
+    def _blob_of(self, ref: ArtifactRef) -> Blob:
         with fsio.faults("reading weights"), self._store.objects.path(ref).open("rb") as file:
             return Blob(ref.digest, ref.size, file_digest(file, "sha256").hexdigest())
 

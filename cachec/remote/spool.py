@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from cachec.base import foreign, fsio
+from cachec.base import file_ownership, fsio
 from cachec.base.hashing import Hasher
 from cachec.model import MALFORMED_JSON, RECORD_VERSION, Digest
 from cachec.remote.nodes import Name
@@ -92,7 +92,7 @@ class Spool:
         for written, name in sorted(waiting):
             path = os.path.join(self.folder, name)
             try:
-                offer = msgspec.json.decode(foreign.read_regular(path, _MAX_OFFER), type=Offer)
+                offer = msgspec.json.decode(file_ownership.read_regular(path, _MAX_OFFER), type=Offer)
                 is_kept = offer.name == name and abs(time.time() - written) < KEPT_SECONDS
             except (FileNotFoundError, PermissionError):  # sent by now; or another user's, who sends it
                 continue
@@ -134,7 +134,7 @@ class Spool:
     def last_refusal(self, remote: str) -> str:
         """Why it did not take what was sent last; empty where it did, or nothing was sent."""
         try:
-            return foreign.read_regular(self._refusal(remote), 4 * _MAX_WHY).decode(errors="replace")
+            return file_ownership.read_regular(self._refusal(remote), 4 * _MAX_WHY).decode(errors="replace")
         except OSError:
             return ""
 

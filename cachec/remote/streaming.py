@@ -13,15 +13,15 @@ from cachec.errors import StoreFault, WeightError
 from cachec.model import ArtifactRef
 from cachec.remote.chain import Remote, Remotes, import_clients
 from cachec.remote.engines.base import Blob
-from cachec.remote.revisions import Listed, RemoteWeights, longest
+from cachec.remote.revisions import RemoteRevision, RemoteWeights, longest
 from cachec.store.objects import Objects
 from cachec.store.store import Store
-from cachec.weights.library.owned import WeightStore
 from cachec.weights.library.source import FetchedSource
+from cachec.weights.library.stored_weights import WeightStore
 from cachec.weights.sets import WeightSet
 
 
-def streamed(remotes: Remotes, name: str) -> WeightSet | None:
+def stream_weights(remotes: Remotes, name: str) -> WeightSet | None:
     """The weights that ``name`` stands for at the first remote that has it; None where none has.
 
     Raises UsageError for what is no name, WeightError where a remote fails: the next may have others by that name.
@@ -47,7 +47,7 @@ def streamed(remotes: Remotes, name: str) -> WeightSet | None:
 
 
 def _fetching(
-    store: Store, remote: Remote, there: RemoteWeights, name: str, listed: Listed
+    store: Store, remote: Remote, there: RemoteWeights, name: str, listed: RemoteRevision
 ) -> Callable[[str, ArtifactRef, Objects], None]:
     def fetch(weight: str, ref: ArtifactRef, objects: Objects) -> None:
         lock = store.locks.of(ref.digest)

@@ -21,7 +21,6 @@ import msgspec
 
 from cachec.errors import StoreFault
 from cachec.model import ArtifactRef, Digest, Entry, Fault, Trace
-from cachec.remote.ahead import ahead
 from cachec.remote.engines.base import Blob, RemoteEngine
 from cachec.remote.nodes import (
     INLINE_BYTES,
@@ -29,14 +28,15 @@ from cachec.remote.nodes import (
     VERSION,
     Name,
     TrieNode,
+    artifacts_of,
     child_name,
-    deflated,
-    inflated,
-    needed,
+    decode_node,
+    deflate,
+    encode_node,
+    inflate,
     root_name,
-    sealed,
-    unsealed,
 )
+from cachec.remote.prefetch import prefetch_pieces
 from cachec.remote.trust import Trust
 from cachec.store.store import Store
 
@@ -63,7 +63,7 @@ _LARGE = 1 << 22
 Present = Callable[[Name], Digest | None]
 
 
-class Waited:
+class LookupCost:
     """What one lookup had of engines. seconds: that it waited. nbytes: that came. seen: what it looked at."""
 
     def __init__(self) -> None:
@@ -101,7 +101,7 @@ class Trie:
 
     # --- getting
 
-    def get(self, key: Digest, present: Present, waited: Waited, since: float = 0.0) -> Entry | None:
+    def get(self, key: Digest, present: Present, waited: LookupCost, since: float = 0.0) -> Entry | None:
         """The entry of a key whose run holds here, with its artifacts in the store; no row of it is there yet.
 
         since: the Unix time up to which runs do not count.
@@ -118,7 +118,7 @@ class Trie:
         self._fetch(leaf, entry, waited)
         return entry
 
-    def _leaf(self, key: Digest, present: Present, waited: Waited) -> TrieNode | None:
+    def _leaf(self, key: Digest, present: Present, waited: LookupCost) -> TrieNode | None:
         name, started = root_name(self._namespace, key), waited.seconds
         for _ in range(MAX_DEPTH):
             left = WALK_ROWS * self._seconds - (waited.seconds - started)
@@ -129,7 +129,7 @@ class Trie:
             if row is None:
                 return None
             waited.nbytes += len(row)
-            node = unsealed(row, name, key, self._trust)
+            node = decode_node(row, name, key, self._trust)
             if node.entry is not None:
                 return node
             digests = []
@@ -142,15 +142,15 @@ class Trie:
             name = child_name(name, node.look, digests)
         return None
 
-    def _fetch(self, leaf: TrieNode, entry: Entry, waited: Waited) -> None:
-        refs = needed(entry)
+    def _fetch(self, leaf: TrieNode, entry: Entry, waited: LookupCost) -> None:
+        refs = artifacts_of(entry)
         total = sum(ref.size for ref in refs.values())
         self._store.prepare()
         self._store.sink().expect(total)
         absent = []
         for ref in refs.values():
             if ref.digest in leaf.inline:
-                if not self._store.objects.receive(ref, iter((inflated(leaf.inline[ref.digest], ref.size),))):
+                if not self._store.objects.receive(ref, iter((inflate(leaf.inline[ref.digest], ref.size),))):
                     raise _other(ref)
             elif not self._store.objects.has(ref):
                 absent.append(Blob(ref.digest, ref.size, leaf.sha256.get(ref.digest, "")))
@@ -168,7 +168,7 @@ class Trie:
             if pieces is None:
                 raise StoreFault(Fault.REMOTE_CORRUPT, f"artifact {blob.digest[:12]} of a row is gone")
             if blob.size > _LARGE:
-                pieces = ahead(pieces)
+                pieces = prefetch_pieces(pieces)
             if not self._store.objects.receive(ref, pieces):
                 raise _other(ref)
 
@@ -204,12 +204,12 @@ class Trie:
             if node is None and not left:
                 leaf = self._new_leaf(name, entry)
                 sent += self._send(_blobs(leaf), anew=anew)
-                row = sealed(leaf, self._trust)
+                row = encode_node(leaf, self._trust)
                 self._engine.put_row(name, row, _blobs(leaf), _soon(), replace=is_there)
                 return Put(True, sent + len(row))
             if node is None:
                 node = TrieNode(version=VERSION, name=name, look=tuple(sorted(left)))
-                if not self._engine.put_row(name, sealed(node, self._trust), (), _soon(), replace=is_there):
+                if not self._engine.put_row(name, encode_node(node, self._trust), (), _soon(), replace=is_there):
                     continue  # somebody was first: go below his
             unknown = [looked for looked in node.look if looked not in known]
             if unknown:
@@ -244,7 +244,7 @@ class Trie:
         """The usable node of that name, and whether there is a row at all."""
         try:
             row = self._engine.get_row(name, _soon())
-            return (None, False) if row is None else (unsealed(row, name, key, self._trust), True)
+            return (None, False) if row is None else (decode_node(row, name, key, self._trust), True)
         except StoreFault as fault:
             if fault.fault not in {Fault.REMOTE_CORRUPT, Fault.REMOTE_UNTRUSTED}:
                 raise
@@ -252,10 +252,10 @@ class Trie:
 
     def _new_leaf(self, name: Digest, entry: Entry) -> TrieNode:
         objects, inline, sums, room = self._store.objects, {}, {}, INLINE_BYTES
-        for ref in needed(entry).values():
+        for ref in artifacts_of(entry).values():
             with objects.path(ref).open("rb") as file:
                 sums[ref.digest] = file_digest(file, "sha256").hexdigest()
-            if ref.size <= INLINE_ONE and len(data := deflated(objects.read(ref))) <= room:
+            if ref.size <= INLINE_ONE and len(data := deflate(objects.read(ref))) <= room:
                 inline[ref.digest] = data
                 room -= len(data)
         return TrieNode(version=VERSION, name=name, entry=entry, sha256=sums, inline=inline)
@@ -273,7 +273,7 @@ class Trie:
 def _blobs(leaf: TrieNode) -> list[Blob]:
     """What lies beside a leaf."""
     assert leaf.entry is not None
-    refs = needed(leaf.entry).values()
+    refs = artifacts_of(leaf.entry).values()
     return [
         Blob(ref.digest, ref.size, leaf.sha256.get(ref.digest, "")) for ref in refs if ref.digest not in leaf.inline
     ]

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from cachec.config import KEY, SECRET
 from cachec.errors import ConfigError
-from cachec.remote.keys import HMAC, SIZE, Signer, from_file, has_package, has_signed, read, written
+from cachec.remote.keys import HMAC, SIZE, Signer, encode_key, from_file, has_package, has_signed, read
 
 
 class Trust:
@@ -35,7 +35,9 @@ class Trust:
         if is_written and (given := environ.get(KEY, "")):
             self._own = Signer(from_file(given, KEY) if given.startswith("/") else given, KEY)
             name = self._own.name
-            if self._trusted and (name not in self._trusted or written(name, self._trusted[name]) != self._own.public):
+            if self._trusted and (
+                name not in self._trusted or encode_key(name, self._trusted[name]) != self._own.public
+            ):
                 raise ConfigError(f"the key {name} of {KEY} is none of those that are trusted; nobody would believe it")
         elif is_written and self._trusted:
             raise ConfigError(f"only signed results are trusted, and {KEY} has no key to sign with; add mode=read")
@@ -63,20 +65,20 @@ class Trust:
         """Who is believed, by name and public key, or by the secret."""
         if self._secret:
             return {(HMAC, self._secret.decode())}
-        return {(name, written(name, key)) for name, key in self._trusted.items()}
+        return {(name, encode_key(name, key)) for name, key in self._trusted.items()}
 
     def signature(self, data: bytes) -> bytes:
         """What goes with these bytes; nothing where there is no key."""
         if self._secret:
-            return written(HMAC, hmac.digest(self._secret, data, "sha256")).encode()
+            return encode_key(HMAC, hmac.digest(self._secret, data, "sha256")).encode()
         if self._own is None:
             return b""
-        return written(self._own.name, self._own.sign(data)).encode()
+        return encode_key(self._own.name, self._own.sign(data)).encode()
 
     def why_untrusted(self, signature: bytes, data: bytes) -> str:
         """Why nobody who is trusted has signed these bytes so; empty where somebody has, or everybody is."""
         if self._secret:
-            expected = written(HMAC, hmac.digest(self._secret, data, "sha256")).encode()
+            expected = encode_key(HMAC, hmac.digest(self._secret, data, "sha256")).encode()
             return "" if hmac.compare_digest(expected, signature) else "is not signed with the secret"
         if not self._trusted:
             return ""

@@ -48,15 +48,15 @@ _UNREADABLE = (
 _DRIVE = re.compile(r"[A-Za-z]:")
 
 
-def packed(members: Mapping[str, bytes]) -> bytes:
+def write_archive(members: Mapping[str, bytes]) -> bytes:
     """The bytes of the archive. What packs so well that it would look like a bomb is stored as it is."""
-    data, dense = _packed(members, frozenset())
+    data, dense = _compress_members(members, frozenset())
     if not dense and sum(map(len, members.values())) > FREE_TOTAL + MAX_TIMES * len(data):
         dense = {name for name, content in members.items() if len(content) > FREE}
-    return _packed(members, dense)[0] if dense else data
+    return _compress_members(members, dense)[0] if dense else data
 
 
-def _packed(members: Mapping[str, bytes], stored: Collection[str]) -> tuple[bytes, set[str]]:
+def _compress_members(members: Mapping[str, bytes], stored: Collection[str]) -> tuple[bytes, set[str]]:
     """The archive, and the names of members whose ratio is too high."""
     out = BytesIO()
     with zipfile.ZipFile(out, "w") as archive:
@@ -84,7 +84,7 @@ def write(path: str | os.PathLike[str], data: bytes) -> None:
         staged.commit(target, mode=0o600, fsync=False)
 
 
-def unpacked(path: str | os.PathLike[str]) -> dict[str, bytes]:
+def read_archive(path: str | os.PathLike[str]) -> dict[str, bytes]:
     """The members by name, all of them checked. Raises ReproducerError (names the member), OSError."""
     fd = fsio.open_read(path)
     with os.fdopen(fd, "rb") as file:

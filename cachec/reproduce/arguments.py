@@ -24,7 +24,7 @@ from cachec.programs.program import Program
 from cachec.weights import WeightSet
 from cachec.weights.formats import WEIGHT_SUFFIXES
 from cachec.weights.manifest import Manifest
-from cachec.weights.nesting import taken_apart
+from cachec.weights.pytree import taken_apart
 
 #: Digest -> bytes.
 Contents = dict[str, bytes]
@@ -58,7 +58,7 @@ class Items(msgspec.Struct, frozen=True, tag="items"):
     items: tuple[Value, ...]
 
 
-class Named(msgspec.Struct, frozen=True, tag="named"):
+class NamedValues(msgspec.Struct, frozen=True, tag="named"):
     """A dict with string keys."""
 
     items: dict[str, Value]
@@ -104,20 +104,20 @@ class Words(msgspec.Struct, frozen=True, tag="words"):
     text: str
 
 
-Value = Scalar | Long | Items | Named | ProgramOf | WeightsOf | FileOf | CodeOf | Words
+Value = Scalar | Long | Items | NamedValues | ProgramOf | WeightsOf | FileOf | CodeOf | Words
 
 
 def leaves(arguments: Mapping[str, Value]) -> Iterator[tuple[str, Value]]:
     """What arguments are made of: each value that holds no others, behind its place, ``name`` or ``name-0-2``."""
     for name, value in arguments.items():
-        if isinstance(value, Items | Named):
+        if isinstance(value, Items | NamedValues):
             inner = value.items if isinstance(value, Items) else value.items.values()
             yield from leaves({f"{name}-{number}": item for number, item in enumerate(inner)})
         else:
             yield name, value
 
 
-def described(value: Any, contents: Contents, name: str = "") -> Value:
+def describe_value(value: Any, contents: Contents, name: str = "") -> Value:
     """``value`` as data; what it needs is added to ``contents``. name: of the parameter; a text that goes by a name
     like a secret's is left out.
     """
@@ -140,20 +140,20 @@ class _Describer:
             return Words(SECRET) if cls in {str, bytes} and is_secret(name) else _scalar(value, contents)
         if isinstance(value, Program):
             contents.setdefault(value.ir_digest, value.ir)
-            return ProgramOf(value.format, value.ir_digest, kept_manifest(value.manifest, contents))
+            return ProgramOf(value.format, value.ir_digest, store_manifest(value.manifest, contents))
         if isinstance(value, WeightSet):
             nesting = value.layout.nesting
             if nesting is not None and not nesting.is_plain:
                 return Words("weights in a tree of other containers than dicts, lists and tuples")
             tree = "" if nesting is None else repr(nesting.form)
-            return WeightsOf(kept_manifest(value.manifest, contents), value.rank, tree)
+            return WeightsOf(store_manifest(value.manifest, contents), value.rank, tree)
         if isinstance(value, File | PurePath):
             return _file(value, contents)
         if cls in {list, tuple, dict} and depth and len(value) <= self._left:
             if cls is not dict:
                 return Items(cls.__name__, tuple(self.describe(item, name, depth - 1) for item in value))
             if all(type(key) is str for key in value):
-                return Named({key: self.describe(item, key, depth - 1) for key, item in value.items()})
+                return NamedValues({key: self.describe(item, key, depth - 1) for key, item in value.items()})
         # A stage too, which is called by the name of its function.
         module, qualname = attribute(function_of(value), "__module__"), attribute(function_of(value), "__qualname__")
         if callable(value) and isinstance(module, str) and isinstance(qualname, str) and "<" not in qualname:
@@ -185,7 +185,7 @@ def _scalar(value: Any, contents: Contents) -> Value:
     return Long(type(value).__name__, ref.digest)
 
 
-def kept_manifest(manifest: Manifest, contents: Contents) -> str:
+def store_manifest(manifest: Manifest, contents: Contents) -> str:
     """The digest of a manifest, which is among the contents then."""
     contents.setdefault(manifest.digest, manifest.encoded())
     return manifest.digest
@@ -206,7 +206,7 @@ def _file(value: File | PurePath, contents: Contents) -> Value:
     contents.setdefault(digest, data)
     if not isinstance(value, File):
         return FileOf("Path", os.path.basename(place), digest, len(data))
-    manifest = "" if value.manifest is None else kept_manifest(value.manifest, contents)
+    manifest = "" if value.manifest is None else store_manifest(value.manifest, contents)
     return FileOf("File", os.path.basename(place), digest, len(data), value.kind, manifest)
 
 
@@ -248,7 +248,7 @@ class Maker:
         if isinstance(value, Items):
             items = [self.make(item, f"{path}[{number}]") for number, item in enumerate(value.items)]
             return tuple(items) if value.kind == "tuple" else items
-        if isinstance(value, Named):
+        if isinstance(value, NamedValues):
             return {key: self.make(item, f"{path}[{key!r}]") for key, item in value.items.items()}
         if isinstance(value, ProgramOf):
             manifest = self._manifest(value.manifest, path)

@@ -10,8 +10,8 @@ from typing import Any
 from cachec.base import fsio
 from cachec.model import Part
 from cachec.recording import Recorder
-from cachec.reproduce.about import Failure
 from cachec.reproduce.archive import write
+from cachec.reproduce.metadata import Failure
 from cachec.reproduce.pack import pack_failure
 from cachec.reproduce.recipe import recipe_of
 

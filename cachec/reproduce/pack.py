@@ -16,9 +16,9 @@ from cachec.errors import PluginError, ReproducerError, StoreFault
 from cachec.model import Entry, Inline, Leaf, Node, Part, PartKind, Record, Trace, WeightSpec, artifacts, from_json
 from cachec.model import Sequence as Several
 from cachec.programs import ir
-from cachec.reproduce.about import About, Expected, Failure
-from cachec.reproduce.archive import packed
+from cachec.reproduce.archive import write_archive
 from cachec.reproduce.arguments import FileOf, Long, ProgramOf, WeightsOf, leaves
+from cachec.reproduce.metadata import About, ExpectedArtifact, Failure
 from cachec.reproduce.readme import readme
 from cachec.reproduce.recipe import VERSION, FileRef, Recipe, RecordedCommand, digests_of_reads, folder_name
 from cachec.store.store import Store
@@ -30,7 +30,7 @@ README, ABOUT, RECIPE = "README.md", "reproducer.json", "recipe.json"
 WEIGHTS, STDERR = "weights.safetensors", "stderr.txt"
 
 
-class Packed(NamedTuple):
+class PackedReproducer(NamedTuple):
     """A reproducer. data: of the zip."""
 
     data: bytes
@@ -39,7 +39,7 @@ class Packed(NamedTuple):
 
 def pack_entry(
     store: Store, entry: Entry, weights: WeightSet | None = None, names: Sequence[str] = (), *, seed: int = 0
-) -> Packed:
+) -> PackedReproducer:
     """The reproducer of the newest run of an entry.
 
     weights, names: a set, and patterns of the names in it whose bytes go in as they are. seed: for the others.
@@ -53,7 +53,7 @@ def pack_entry(
             f"cachec runs does: forget the entry with `{to_type(f'invalidate {entry.key[:12]}')}` and run it again"
         )
     fetch = _fetch_from(store, trace)
-    recipe = decoded(raw, "the recipe")
+    recipe = decode_recipe(raw, "the recipe")
     expected = tuple(expected_of(trace.value))
     about = About(
         version=VERSION,
@@ -66,14 +66,14 @@ def pack_entry(
         seed=seed,
         reads={read.name: read.digest for read in trace.reads if read.kind == "weight"},
     )
-    return _packed(about, raw, recipe, fetch, weights, names)
+    return _pack(about, raw, recipe, fetch, weights, names)
 
 
 def pack_failure(
     key: str, parts: tuple[Part, ...], raw: bytes, contents: Mapping[str, bytes], failure: Failure
-) -> Packed:
+) -> PackedReproducer:
     """The reproducer of a run that failed. raw: its encoded recipe."""
-    recipe = decoded(raw, "the recipe")
+    recipe = decode_recipe(raw, "the recipe")
     failed = bool(recipe.commands) and recipe.commands[-1].returncode != 0
     if failed:  # the exception's own text has the paths of this machine in it
         last = recipe.commands[-1]
@@ -88,7 +88,7 @@ def pack_failure(
         parts=_without_values(parts),
         failure=failure,
     )
-    return _packed(about, raw, recipe, contents.get, None, ())
+    return _pack(about, raw, recipe, contents.get, None, ())
 
 
 def _without_values(parts: Sequence[Part]) -> tuple[Part, ...]:
@@ -101,7 +101,7 @@ def _without_values(parts: Sequence[Part]) -> tuple[Part, ...]:
     )
 
 
-def decoded(raw: bytes, what: str) -> Recipe:
+def decode_recipe(raw: bytes, what: str) -> Recipe:
     """A recipe, validated. Raises ReproducerError."""
     recipe = from_json(raw, Recipe, ReproducerError, f"{what} is malformed")
     if recipe.version != VERSION:
@@ -109,7 +109,7 @@ def decoded(raw: bytes, what: str) -> Recipe:
     return recipe
 
 
-def expected_of(node: Node) -> Iterator[Expected]:
+def expected_of(node: Node) -> Iterator[ExpectedArtifact]:
     """The artifacts that a run made itself: not the manifest that a file inherits."""
     if isinstance(node, Several | Record):
         for item in node.items:
@@ -120,12 +120,12 @@ def expected_of(node: Node) -> Iterator[Expected]:
             refs = refs[:1]
         elif node.codec == "dir":
             refs = refs[: len(node.meta.get("files", ()))]
-        yield from (Expected(node.codec, ref.digest, ref.size) for ref in refs)
+        yield from (ExpectedArtifact(node.codec, ref.digest, ref.size) for ref in refs)
     elif isinstance(node, Inline):
         stored = msgspec.json.encode(node)
-        yield Expected("inline", digest_bytes(stored), len(stored))
+        yield ExpectedArtifact("inline", digest_bytes(stored), len(stored))
     else:
-        yield from (Expected("weight", ref.digest, ref.size) for ref in artifacts(node))
+        yield from (ExpectedArtifact("weight", ref.digest, ref.size) for ref in artifacts(node))
 
 
 def manifests(recipe: Recipe) -> list[str]:
@@ -135,7 +135,7 @@ def manifests(recipe: Recipe) -> list[str]:
     return list(dict.fromkeys(digests))
 
 
-def _mode(recipe: Recipe, expected: Sequence[Expected]) -> str:
+def _mode(recipe: Recipe, expected: Sequence[ExpectedArtifact]) -> str:
     if recipe.line is not None:
         return "line"
     made = {each.digest for command in recipe.commands for each in command.outputs}
@@ -162,14 +162,14 @@ def _fetch_from(store: Store, trace: Trace) -> Callable[[str], bytes | None]:
     return fetch
 
 
-def _packed(
+def _pack(
     about: About,
     raw: bytes,
     recipe: Recipe,
     fetch: Callable[[str], bytes | None],
     weights: WeightSet | None,
     names: Sequence[str],
-) -> Packed:
+) -> PackedReproducer:
     members: dict[str, bytes] = {RECIPE: raw}
     missing: list[str] = []
 
@@ -188,7 +188,7 @@ def _packed(
             data = members[name]
             specs.update(Manifest(digest, lambda data=data: data).weights)  # type: ignore[misc]
     for command_number, command in enumerate(recipe.commands):
-        for each in needed(recipe.commands, command_number):
+        for each in needed_inputs(recipe.commands, command_number):
             put(f"{folder_name(each.folder)}/{each.path}", each.digest)
         if command.stdin is not None and command.stdin not in {digest_bytes(data) for data in members.values()}:
             put(f"stdin/{command_number}", command.stdin)
@@ -199,16 +199,16 @@ def _packed(
     if recipe.commands and recipe.commands[-1].stderr and about.failure is not None:
         members[STDERR] = recipe.commands[-1].stderr.encode()
     usages = _add_reproducers(recipe, members, missing)
-    given = _given(weights, names, specs, about.reads)
+    given = _make_weights(weights, names, specs, about.reads)
     if given is not None:
-        members[WEIGHTS] = _saved(given)
+        members[WEIGHTS] = _save_weights(given)
     about = msgspec.structs.replace(about, missing=tuple(missing), given=() if given is None else tuple(sorted(given)))
     members[ABOUT] = msgspec.json.format(msgspec.json.encode(about, order="sorted"), indent=1)
     members[README] = readme(about, recipe, specs, usages).encode()
-    return Packed(packed(members), about)
+    return PackedReproducer(write_archive(members), about)
 
 
-def needed(commands: Sequence[RecordedCommand], number: int) -> Iterator[FileRef]:
+def needed_inputs(commands: Sequence[RecordedCommand], number: int) -> Iterator[FileRef]:
     """The inputs of a command that no earlier one makes."""
     made = {(each.folder, each.path, each.digest) for command in commands[:number] for each in command.outputs}
     for each in commands[number].inputs:
@@ -248,7 +248,7 @@ def _add_reproducers(recipe: Recipe, members: dict[str, bytes], missing: list[st
     return usages
 
 
-def _given(
+def _make_weights(
     weights: WeightSet | None, names: Sequence[str], specs: Mapping[str, WeightSpec], reads: Mapping[str, str]
 ) -> WeightSet | None:
     if not names:
@@ -272,7 +272,7 @@ def _given(
     return chosen
 
 
-def _saved(weights: WeightSet) -> bytes:
+def _save_weights(weights: WeightSet) -> bytes:
     import tempfile
 
     with tempfile.TemporaryDirectory(prefix="cachec-repro-") as folder:

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from cachec.base import __version__
 from cachec.model import PartKind, WeightSpec
-from cachec.reproduce.about import About
-from cachec.reproduce.arguments import CodeOf, FileOf, Items, Long, Named, ProgramOf, Scalar, Value, WeightsOf
+from cachec.reproduce.arguments import CodeOf, FileOf, Items, Long, NamedValues, ProgramOf, Scalar, Value, WeightsOf
+from cachec.reproduce.metadata import About
 from cachec.reproduce.recipe import Recipe, RecordedCommand, RecordedLine, Text, folder_name
 
 #: Parts of the key that are listed: what a person needs in order to have the same.
@@ -39,7 +39,7 @@ def readme(about: About, recipe: Recipe, specs: Mapping[str, WeightSpec], usages
         lines += ["## Without cachec", ""]
         lines += _commands(recipe, usages) if about.mode == "command" else _call(recipe)
     lines += ["", "## Arguments of the stage", "", f"`{recipe.entry}`", ""]
-    lines += [f"- `{name}`: {_told(value)}" for name, value in recipe.arguments.items()]
+    lines += [f"- `{name}`: {_display_value(value)}" for name, value in recipe.arguments.items()]
     lines += ["", *_weights(about, specs)]
     for title, kinds in _LISTED:
         parts = [part for part in about.parts if part.kind in kinds]
@@ -62,13 +62,13 @@ functions of yours, and their arguments. Nothing that is inside the zip is ever 
 
 def command_line(command: RecordedCommand) -> str:
     """A command for a shell, from the folder that the zip was unpacked in, whose path is in ``$R``."""
-    words = [shlex.quote(command.tool.name), *(_quoted(arg) for arg in command.args)]
+    words = [shlex.quote(command.tool.name), *(_quote(arg) for arg in command.args)]
     environ = [
         f"{name}={shlex.quote(value)}"
         for name, value in command.environ.items()
         if value is not None and name.isidentifier()
     ]
-    return f"cd {_quoted(command.cwd)} && {' '.join([*environ, *words])}"
+    return f"cd {_quote(command.cwd)} && {' '.join([*environ, *words])}"
 
 
 def _commands(recipe: Recipe, usages: Sequence[str]) -> Iterator[str]:
@@ -131,13 +131,13 @@ def _names(names: Iterable[str]) -> str:
     )
 
 
-def _quoted(text: Text) -> str:
+def _quote(text: Text) -> str:
     if isinstance(text, str):
         return shlex.quote(text)
     return "".join(f'"$R"/{folder_name(piece)}' if isinstance(piece, int) else shlex.quote(piece) for piece in text)
 
 
-def _told(value: Value) -> str:
+def _display_value(value: Value) -> str:
     if isinstance(value, Scalar):
         return _code(
             _cut(repr(value.inline.value) if value.inline.kind in {"str", "bytes"} else value.inline.value or "None")
@@ -145,9 +145,12 @@ def _told(value: Value) -> str:
     if isinstance(value, Long):
         return f"{value.kind}, content `{value.digest[:12]}`"
     if isinstance(value, Items):
-        return f"{value.kind} of {len(value.items)}: " + ", ".join(_told(item) for item in value.items[:8])
-    if isinstance(value, Named):
-        return ", ".join(f"{key!r} = {_told(item)}" for key, item in list(value.items.items())[:8]) or "an empty dict"
+        return f"{value.kind} of {len(value.items)}: " + ", ".join(_display_value(item) for item in value.items[:8])
+    if isinstance(value, NamedValues):
+        return (
+            ", ".join(f"{key!r} = {_display_value(item)}" for key, item in list(value.items.items())[:8])
+            or "an empty dict"
+        )
     if isinstance(value, ProgramOf):
         return f"a program, `{value.format}`, content `{value.ir[:12]}`"
     if isinstance(value, WeightsOf):

@@ -19,7 +19,7 @@ from cachec.errors import CachecError
 from cachec.key.options import StageLike
 from cachec.model import Digest, Read
 from cachec.recording import CommandRun, FileSeen, Recorder
-from cachec.reproduce.arguments import Contents, Value, described, kept_manifest
+from cachec.reproduce.arguments import Contents, Value, describe_value, store_manifest
 
 #: Another one is refused, with both numbers.
 VERSION = 2
@@ -100,7 +100,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     line: RecordedLine | None = None
 
 
-class LineCalled(NamedTuple):
+class CommandCall(NamedTuple):
     """What the stage of a command says of its line. environ: the variables in its key, None for one that is not set.
     hidden: names of those whose values are not stored."""
 
@@ -129,13 +129,15 @@ def recipe_of(stage: StageLike, arguments: Mapping[str, Any], recorder: Recorder
     distributions = Distributions()
     identities = {read.where: read.digest for read in recorder.reads() if read.kind == "tool"}
     commands = tuple(_command(run, folders, distributions, identities, contents) for run in recorder.commands())
-    called: LineCalled | None = getattr(stage, "called", None)  # of a command alone
-    environ, hidden = _shown(
+    called: CommandCall | None = getattr(stage, "called", None)  # of a command alone
+    environ, hidden = _hide_secrets(
         {name: os.environ.get(name) for name in options.env} if called is None else dict(called.environ)
     )
     if called is not None:
         hidden = tuple(sorted({*hidden, *called.hidden}))
-    values = {name: described(value, contents, name) for name, value in arguments.items() if name not in options.ignore}
+    values = {
+        name: describe_value(value, contents, name) for name, value in arguments.items() if name not in options.ignore
+    }
     recipe = Recipe(
         version=VERSION,
         stage=options.name,
@@ -147,10 +149,10 @@ def recipe_of(stage: StageLike, arguments: Mapping[str, Any], recorder: Recorder
         commands=commands,
         line=None if called is None else called.line,
     )
-    return EncodedRecipe(_encoded(recipe), contents)
+    return EncodedRecipe(_encode(recipe), contents)
 
 
-def _encoded(recipe: Recipe) -> bytes:
+def _encode(recipe: Recipe) -> bytes:
     """JSON, with names in order, so that one call has one digest."""
     try:
         return msgspec.json.encode(recipe, order="sorted")
@@ -255,7 +257,7 @@ def _command(
     contents: Contents,
 ) -> RecordedCommand:
     files = [seen.path for seen in (*run.inputs, *run.outputs)] + list(run.weights)
-    environ, hidden = _shown(run.environ)
+    environ, hidden = _hide_secrets(run.environ)
     for seen in (*run.inputs, run.stdin):
         if seen is not None and seen.data is not None:
             contents.setdefault(seen.digest, seen.data)
@@ -297,12 +299,12 @@ def _weight_file(path: str, rule: str, folders: _NumberedFolders, contents: Cont
     number, below = folders.place(path)
     try:
         with open_weights(path) as weights:
-            return WeightFile(number, below, rule, kept_manifest(weights.manifest, contents))
+            return WeightFile(number, below, rule, store_manifest(weights.manifest, contents))
     except (CachecError, OSError):
         return WeightFile(number, below, rule)  # no checkpoint: the replay asks for the file
 
 
-def _shown(environ: Mapping[str, str | None]) -> tuple[dict[str, str | None], tuple[str, ...]]:
+def _hide_secrets(environ: Mapping[str, str | None]) -> tuple[dict[str, str | None], tuple[str, ...]]:
     """The variables without secrets, and the names of these."""
     hidden = tuple(sorted(name for name, value in environ.items() if value is not None and is_secret(name)))
     return {name: value for name, value in environ.items() if name not in hidden}, hidden

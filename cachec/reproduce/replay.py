@@ -26,10 +26,10 @@ from cachec.key.tools.tools import ToolKeys
 from cachec.model import WeightSpec
 from cachec.programs.registry import Plugins
 from cachec.recording import Recorder, recording
-from cachec.reproduce.about import Expected
 from cachec.reproduce.arguments import Maker
-from cachec.reproduce.loaded import LoadedReproducer
-from cachec.reproduce.pack import expected_of, needed
+from cachec.reproduce.metadata import ExpectedArtifact
+from cachec.reproduce.pack import expected_of, needed_inputs
+from cachec.reproduce.reader import LoadedReproducer
 from cachec.reproduce.recipe import FileRef, RecordedCommand, Text, Tool, WeightFile, folder_name
 from cachec.reproduce.synthetic import synthetic_weights
 from cachec.store.store import Store
@@ -42,11 +42,11 @@ from cachec.weights.manifest import Manifest
 class Remade(NamedTuple):
     """An artifact that was to come out. digest: what it has now, None where it was not made."""
 
-    expected: Expected
+    expected: ExpectedArtifact
     digest: str | None
 
 
-class Replayed(NamedTuple):
+class ReplayResult(NamedTuple):
     """How a replay ended. same: all artifacts are as recorded, or it failed as recorded. tools: in words, each whether
     it is the one that was recorded. failure: how it failed, in words; empty where it did not.
     """
@@ -65,7 +65,7 @@ def replay_commands(
     files: Mapping[str, str] | None = None,
     digests: FileDigests | None = None,
     timeout: float | None = None,
-) -> Replayed:
+) -> ReplayResult:
     """Run the commands in ``folder``, which is empty.
 
     tools: name -> executable to take instead of the one that is found. files: name within the zip -> a file to take
@@ -81,7 +81,7 @@ def replay_commands(
     failure = ""
     as_recorded = True
     for number, each in enumerate(recipe.commands):
-        told.append(_tool_told(each.tool, chosen[number], keys))
+        told.append(_describe_tool(each.tool, chosen[number], keys))
         _put_files(reproducer, number, folder, files or {})
         try:
             ended = command.run(
@@ -111,10 +111,10 @@ def replay_commands(
                 break
     results = tuple(Remade(each, made.get(each.digest)) for each in reproducer.about.expected)
     same = as_recorded and all(each.digest == each.expected.digest for each in results)
-    return Replayed(same and (reproducer.about.failure is None or bool(failure)), results, tuple(told), failure)
+    return ReplayResult(same and (reproducer.about.failure is None or bool(failure)), results, tuple(told), failure)
 
 
-def replay_python(reproducer: LoadedReproducer, folder: Path, *, path: Sequence[str] = ()) -> Replayed:
+def replay_python(reproducer: LoadedReproducer, folder: Path, *, path: Sequence[str] = ()) -> ReplayResult:
     """Import the stage and call its function with the recorded arguments, uncached, with synthetic weights.
 
     path: folders to import from first. Raises ReproducerError where the project's code can't be imported, or is no
@@ -144,7 +144,7 @@ def replay_python(reproducer: LoadedReproducer, folder: Path, *, path: Sequence[
             if hasattr(result, "__await__"):
                 import asyncio
 
-                result = asyncio.run(_awaited(result))
+                result = asyncio.run(_await(result))
             node = encode(result, store.objects, plugins.for_type)
     except Exception as error:  # noqa: BLE001 - the user's own: told, and compared with what was recorded
         failure = f"{type(error).__qualname__}: {error}"
@@ -160,15 +160,15 @@ def replay_python(reproducer: LoadedReproducer, folder: Path, *, path: Sequence[
     )
     recorded = reproducer.about.failure
     if recorded is not None:
-        return Replayed(failure.startswith(f"{recorded.error}: {recorded.text}"), results, (), failure)
+        return ReplayResult(failure.startswith(f"{recorded.error}: {recorded.text}"), results, (), failure)
     same = not failure and len(made) == len(results) and all(each.digest == each.expected.digest for each in results)
-    return Replayed(same, results, (), failure)
+    return ReplayResult(same, results, (), failure)
 
 
 def stage_of(reproducer: LoadedReproducer) -> Any:
     """The stage that made the run. Raises ReproducerError where it can't be imported, or is no stage."""
     module, _, name = reproducer.recipe.entry.partition(":")
-    stage = imported(module, name)
+    stage = import_object(module, name)
     if not getattr(stage, "__cachec_stage__", False):
         raise ReproducerError(
             f"{reproducer.recipe.entry} is no stage here; check out the version of the project that made this"
@@ -182,7 +182,7 @@ def arguments_of(
     """The arguments of the run by name, files among them in ``folder``. weights: a set for a manifest and the path of
     an argument. Raises ReproducerError where one is not in the reproducer.
     """
-    maker = Maker(reproducer.contents, folder, weights, imported)
+    maker = Maker(reproducer.contents, folder, weights, import_object)
     try:
         given = {name: maker.make(value, name) for name, value in reproducer.recipe.arguments.items()}
     except StoreFault as error:
@@ -211,7 +211,7 @@ def weights_of(reproducer: LoadedReproducer, specs: Mapping[str, WeightSpec], fo
     return WeightSet.from_weights(both, tied=stated_ties(specs.values()))
 
 
-def imported(module: str, name: str) -> Any:
+def import_object(module: str, name: str) -> Any:
     """What a module and a qualified name lead to. Raises ReproducerError where it can't be imported."""
     if module == "__main__":
         raise ReproducerError(
@@ -253,7 +253,7 @@ def _defaults(stage: Any) -> dict[str, Any]:
     return defaults
 
 
-async def _awaited(awaitable: Any) -> Any:
+async def _await(awaitable: Any) -> Any:
     return await awaitable
 
 
@@ -288,7 +288,7 @@ def _executable(tool: Tool, given: Mapping[str, str]) -> str:
     return executable
 
 
-def _tool_told(tool: Tool, path: str, keys: ToolKeys) -> str:
+def _describe_tool(tool: Tool, path: str, keys: ToolKeys) -> str:
     try:
         part = keys.executable(path)
     except UsageError as error:
@@ -316,7 +316,7 @@ def _stdin(reproducer: LoadedReproducer, each: RecordedCommand) -> bytes | None:
 
 def _put_files(reproducer: LoadedReproducer, number: int, folder: Path, files: Mapping[str, str]) -> None:
     each = reproducer.recipe.commands[number]
-    for ref in needed(reproducer.recipe.commands, number):
+    for ref in needed_inputs(reproducer.recipe.commands, number):
         name, target = _place(folder, ref)
         data = reproducer.contents.get(ref.digest)
         if data is None and name in files:

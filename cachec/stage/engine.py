@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from cachec import recording
-from cachec.base import fsio, oversight
-from cachec.base.uncached import uncached
-from cachec.base.unseen import unseen
+from cachec.base import call_hooks, fsio
+from cachec.base.uncached import without_cache
+from cachec.base.untraced import unseen
 from cachec.base.waiting import Blocking, InLoop, Waiter
 from cachec.config import Settings
 from cachec.errors import (
@@ -35,7 +35,7 @@ from cachec.store.index import only_looking
 
 if TYPE_CHECKING:  # on a miss only, or of stages
     from cachec.key.request import Request
-    from cachec.remote.chain import Asked, Remotes
+    from cachec.remote.chain import LookupReport, Remotes
     from cachec.stage.run import Finished, Run
     from cachec.store.locks import KeyLock
 
@@ -79,7 +79,7 @@ class Call:
         self.stage = stage
         self.started = time.perf_counter()
         own: Mode = stage.mode if stage.mode is not None else engine.settings.mode
-        self.mode = oversight.current().mode_in(engine.settings.store_folder) or own
+        self.mode = call_hooks.current().mode_in(engine.settings.store_folder) or own
         self.binding: Binding = stage.binding
         self.arguments = self.binding.bind(args, kwargs)
         self.waiter: Waiter = Blocking() if waiter is None else waiter
@@ -215,7 +215,7 @@ class Call:
     def outcome(self, reason: Reason, *, detail: str = "", saved: float = 0.0, stored: bool = False) -> Outcome:
         """Count and log how the call ended."""
         outcome = self.described(reason, detail=detail, saved=saved, stored=stored)
-        oversight.heard(outcome, lambda: self.engine.events.emit(outcome))
+        call_hooks.heard(outcome, lambda: self.engine.events.emit(outcome))
         return outcome
 
     def described(self, reason: Reason, *, detail: str = "", saved: float = 0.0, stored: bool = False) -> Outcome:
@@ -305,7 +305,7 @@ class Engine:
         if call.mode is Mode.READ_ONLY:
             return await self._run(call, look, store=False)
         lock = await self._lock(call)
-        asked: Asked | None = None
+        asked: LookupReport | None = None
         try:
             if lock is not None and call.mode is not Mode.REFRESH:
                 # Also where there was no wait: another may have published and let go between the look and the lock.
@@ -330,10 +330,10 @@ class Engine:
                 lock.release()
             self.tools.store.settle()
 
-    async def _fetched(self, call: Call, remotes: Remotes) -> Asked:
+    async def _fetched(self, call: Call, remotes: Remotes) -> LookupReport:
         """Ask the remotes for the entry of a call; where one has it, it is in the store from now on."""
 
-        def fetch() -> Asked:
+        def fetch() -> LookupReport:
             looker, keyed = self.tools.looker, call.keyed
             return remotes.fetch(
                 keyed.digest, lambda place: looker.present_of_other(place, keyed), call.stage.options.name
@@ -474,7 +474,7 @@ def _reason_of(error: Uncacheable) -> Reason:
 
 async def _plain_result(call: Call) -> Any:
     """The same, where nothing is looked at beside it."""
-    with uncached():
+    with without_cache():
         return await _result(call, call.arguments, Bracket(()))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from cachec.model import Node, OwnedWeight, Read, Record, Sequence, Weights
 from cachec.weights import WeightSet
-from cachec.weights.manifest import Folded, agreed, content_of
+from cachec.weights.manifest import Folded, content_of, merge_ties
 
 #: The contents of the weights of these names that a stage made, and returned beside what it compiled.
 Made = Callable[[Mapping[str, object]], Iterable[tuple[str, str]]]
@@ -21,7 +21,7 @@ def folded(reads: Iterable[Read], weights: Mapping[str, WeightSet], given: Folde
     two its program takes.
     """
     specs = {read: weights[read.where][read.name].spec for read in reads if read.kind == "weight"}
-    folds = agreed(given, *({read.name: (content_of(spec, read.digest),)} for read, spec in specs.items()))
+    folds = merge_ties(given, *({read.name: (content_of(spec, read.digest),)} for read, spec in specs.items()))
     if folds:
         for name, content in made(folds):
             if folds[name] and content not in folds[name]:

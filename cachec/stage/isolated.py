@@ -15,7 +15,7 @@ import msgspec
 from cachec.base import xdg
 from cachec.base.distributions import Distributions
 from cachec.base.paths import is_below
-from cachec.base.unseen import unseen
+from cachec.base.untraced import unseen
 from cachec.base.waiting import Waiter
 from cachec.codecs import decode
 from cachec.commands.traced import Changed, Reads

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cachec import recording
-from cachec.base import foreign, fsio
+from cachec.base import file_ownership, fsio
 from cachec.base.anchors import is_anchored
 from cachec.base.hashing import EMPTY, FileDigests, digest_bytes
 from cachec.base.paths import absolute
 from cachec.base.texts import clean
-from cachec.base.unseen import unseen
+from cachec.base.untraced import unseen
 from cachec.errors import ClassNotLoaded, ResultUnusableHere, StoreFault
 from cachec.key.dependencies import IN_PROCESS, Dependencies
 from cachec.model import MISS_OF_FAULT, Digest, Entry, Fault, Part, PartKind, Read, Reason, Trace, artifacts
 from cachec.store.store import Store
 
 if TYPE_CHECKING:  # of stages: a command is looked up without any of it
-    from cachec.base.installed import Installed
+    from cachec.base.installed import InstalledFolders
     from cachec.key.request import Request, Requests
     from cachec.programs.registry import Plugins
     from cachec.recording import Recorder
@@ -198,7 +198,7 @@ class Looker:
         read = self.resolved(Read(*place, EMPTY), request)
         if self._observing is not None and read.where == place[1] and is_anchored(read.where):
             return None
-        if foreign.is_hollow(read.where):
+        if file_ownership.is_hollow(read.where):
             return None
         return self.present(read, request.inventory.weights)
 
@@ -394,19 +394,19 @@ class Tools(msgspec.Struct, frozen=True, dict=True):
         """The keys of isolated stages that had to run in this process, each with the reason."""
         return {}
 
-    def installed(self) -> Installed:
+    def installed(self) -> InstalledFolders:
         """What is installed where ``sys.path`` leads."""
-        from cachec.base.installed import Installed  # on a miss of one
+        from cachec.base.installed import InstalledFolders  # on a miss of one
 
         path = tuple(sys.path)
         known = self._installed.get(path)
         if known is None:
             self._installed.clear()
-            known = self._installed[path] = Installed()
+            known = self._installed[path] = InstalledFolders()
         return known
 
     @cached_property
-    def _installed(self) -> dict[tuple[str, ...], Installed]:
+    def _installed(self) -> dict[tuple[str, ...], InstalledFolders]:
         return {}
 
     @cached_property

@@ -10,7 +10,7 @@ from types import CodeType, FunctionType
 from typing import Any
 from weakref import ref
 
-from cachec.base.fills import Unfilled
+from cachec.base.cached_properties import UnfilledProperties
 from cachec.key.code.assigns import may_change
 from cachec.key.code.memos import Memo
 from cachec.recording import Recorder
@@ -23,7 +23,7 @@ class Meanwhile:
     others: what happens in a run is seen by those around it, too.
     """
 
-    def __init__(self, recorder: Recorder, memos: Iterable[Memo], unfilled: Iterable[Unfilled]) -> None:
+    def __init__(self, recorder: Recorder, memos: Iterable[Memo], unfilled: Iterable[UnfilledProperties]) -> None:
         self._recorder = recorder
         self._unfilled = list(unfilled)
         self._is_alone = True

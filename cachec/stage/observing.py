@@ -18,8 +18,8 @@ from cachec.base.anchors import (
     MODULE,
     PROJECT,
     Anchors,
+    anchored_path,
     anchors_of,
-    beside,
     is_anchored,
     project_of,
 )
@@ -50,7 +50,7 @@ if TYPE_CHECKING:  # on a miss only, or for a read that few traces have
     from cachec.key.code.ran import RanKeys
     from cachec.recording import Recorder
     from cachec.recording.net import Net
-    from cachec.recording.observed import Observed
+    from cachec.recording.observations import Observed
     from cachec.stage.memo_use import RecordedFill
     from cachec.stage.watching import Below
 
@@ -107,8 +107,8 @@ class Observing:
         if are_commands_alone(request.stage.__wrapped__):
             return Net(self._requests.is_project)
         current = current_folder()  # where that is gone, nothing can be opened in it
-        beside = {os.path.dirname(absolute(path)) for path in request.inventory.paths if os.path.isfile(path)}
-        places = Places(beside, current, self._ran.is_elsewhere, self._below)
+        anchored_path = {os.path.dirname(absolute(path)) for path in request.inventory.paths if os.path.isfile(path)}
+        places = Places(anchored_path, current, self._ran.is_elsewhere, self._below)
         places.look_at(texts_of(request.stage.__wrapped__, self._requests.is_project))
         places.look_below([current, project_of(_source(request))])
         return Net(self._requests.is_project, PlacesWatch(places), {state: tables_of(state) for state in TABLES})
@@ -123,8 +123,8 @@ class Observing:
             return frozenset()
         observed = net.observed
         from cachec.recording.calls import reads_standard_input, untold
-        from cachec.recording.looks import look_again
-        from cachec.recording.observed import STANDARD_INPUT, Ran
+        from cachec.recording.library_lookups import look_again
+        from cachec.recording.observations import STANDARD_INPUT, Ran
 
         for ran in list(observed.ran.values()):
             if reads_standard_input(ran.code, ran.namespace):
@@ -327,7 +327,7 @@ class Observing:
                 moving = self._moving(request, anchors) if moving is None else moving
                 for name, folder in moving.items():
                     if os.path.join(place, "").startswith(os.path.join(folder, "")):
-                        yield msgspec.structs.replace(read, where=beside(name, folder, place))
+                        yield msgspec.structs.replace(read, where=anchored_path(name, folder, place))
 
     def _moving(self, request: Request, anchors: Anchors) -> dict[str, str]:
         """Folders that are elsewhere with other arguments, and those of modules outside of the project, by anchor."""

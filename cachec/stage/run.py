@@ -13,7 +13,7 @@ import msgspec
 
 from cachec import recording
 from cachec.base import fsio
-from cachec.base.fills import filled
+from cachec.base.cached_properties import filled
 from cachec.base.hashing import digest_bytes
 from cachec.codecs.data import SCALARS
 from cachec.codecs.encoder import encode
@@ -34,7 +34,7 @@ from cachec.stage.look import Tools
 from cachec.stage.meanwhile import Meanwhile
 from cachec.stage.memo_use import MemoUse, RecordedFill, memos_named
 from cachec.store.artifacts import ArtifactSink
-from cachec.store.bound import BoundedSink
+from cachec.store.size_limit import BoundedSink
 from cachec.weights import WeightSet
 
 

@@ -15,7 +15,7 @@ from cachec.key.options import StageOptions
 from cachec.model import Read
 from cachec.programs.artifact import Dir, File
 from cachec.programs.program import Program
-from cachec.recording.observed import Observed
+from cachec.recording.observations import Observed
 
 if TYPE_CHECKING:
     from cachec.stage.look import Look, Tools

@@ -20,11 +20,11 @@ from typing import Any, NamedTuple
 
 from cachec.base import fsio
 from cachec.base.anchors import PROJECT_MARKS
+from cachec.base.bounded_dict import BoundedDict
+from cachec.base.folder_names import folder_watcher
 from cachec.base.instances import is_instance
-from cachec.base.kept import Kept
 from cachec.base.mounts import WATCHED_FILESYSTEMS, Mounts
 from cachec.base.paths import absolute
-from cachec.base.standing import standing
 from cachec.stage.folder_watch import FolderWatch
 from cachec.weights.formats import CHECKPOINT_SUFFIXES
 
@@ -84,14 +84,14 @@ class Places:
         places = tuple(_place(root) for root in tops)
         known = self._below.walks.get(tops)
         if known is not None and known.token is not None and known.places == places:
-            if standing().token() is known.token:
+            if folder_watcher().token() is known.token:
                 self._folders.update(dict.fromkeys(known.found))
                 for folder in (*tops, *known.found):
                     if (listed := self._below.listings.get(folder)) is not None:
                         self._listings[folder] = listed[1]
                 return
             known = None
-        token = standing().begin() if known is not None and known.looks >= LOOKS else None
+        token = folder_watcher().begin() if known is not None and known.looks >= LOOKS else None
         found = self._walk(tops, is_followed=token is not None)
         if found is None or places != tuple(_place(root) for root in tops):
             self._below.walks.put(tops, _Walk(0))
@@ -112,7 +112,7 @@ class Places:
         while pending and left:
             folder, level, device = pending.popleft()
             try:
-                is_plain &= not is_followed or standing().follow(folder)
+                is_plain &= not is_followed or folder_watcher().follow(folder)
                 status = os.stat(folder)
                 if level and status.st_dev != device:
                     continue
@@ -205,7 +205,7 @@ class Places:
             self._listings[folder] = known[1]
             return known[1]
         state = fsio.identity_of(status)
-        is_kept = fsio.settled(state) and _mounts().kind_of_device(status.st_dev, folder) in WATCHED_FILESYSTEMS
+        is_kept = fsio.is_settled(state) and _mounts().kind_of_device(status.st_dev, folder) in WATCHED_FILESYSTEMS
         listing = self._listings[folder] = _listed(folder, self._is_elsewhere)
         if is_kept:
             self._below.listings.put(folder, (state, listing))
@@ -228,8 +228,8 @@ class _Listing(NamedTuple):
 
 
 class _Walk(NamedTuple):
-    """What was found below some roots, so often in a row. token: it holds as long as this is that of ``standing``, and
-    the roots are at their places (device and inode)."""
+    """What was found below some roots, so often in a row. token: it holds as long as this is that of
+    ``folder_watcher``, and the roots are at their places (device and inode)."""
 
     looks: int
     token: object | None = None
@@ -244,8 +244,8 @@ class Below:
     """
 
     def __init__(self) -> None:
-        self.listings: Kept[tuple[fsio.Identity, _Listing]] = Kept(4 * FOLDERS)
-        self.walks: Kept[_Walk] = Kept(16)
+        self.listings: BoundedDict[tuple[fsio.Identity, _Listing]] = BoundedDict(4 * FOLDERS)
+        self.walks: BoundedDict[_Walk] = BoundedDict(16)
 
 
 def _place(folder: str) -> tuple[int, int] | None:

@@ -398,7 +398,7 @@ class DiskcacheIndex:
 
     def _open_table(self) -> None:
         """Have the diskcache.Cache of the file that is there now, made with mode 0600 where there is none."""
-        from cachec.store.table import RowDisk, Table
+        from cachec.store.sqlite_writer import RowDisk, Table
 
         self._reader.check_mount()
         self._reader.refresh()
@@ -435,7 +435,7 @@ class DiskcacheIndex:
 
     def _ready(self, how: dict[str, Any]) -> Any:
         """The table of a database that is as we leave one; None for any other, such as a new one."""
-        from cachec.store.table import Table
+        from cachec.store.sqlite_writer import Table
 
         try:
             return Table.ready(str(self.folder), **how)

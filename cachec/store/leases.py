@@ -74,7 +74,7 @@ class Leases:
         wanted = {bytes.fromhex(digest) for digest in digests}
         if wanted <= self._taken:
             return
-        with self._locked():
+        with self._process_lock():
             try:
                 self._write(wanted - self._taken)
             except OSError as error:
@@ -87,7 +87,7 @@ class Leases:
                 return
             self._taken |= wanted
 
-    def is_held_by_others(self, digest: str) -> bool:
+    def is_leased_by_others(self, digest: str) -> bool:
         """Whether another opened cache, of any process, has leased it, with its folder locked. Raises OSError."""
         own, wanted = os.path.basename(self._open.path), bytes.fromhex(digest)
         for name in fsio.names_in(self.folder, _NAME, is_kept=True):
@@ -102,11 +102,11 @@ class Leases:
 
     def release(self) -> None:
         """Give up all leases. Use ``Objects.release``, which forgets what it has handed out, too."""
-        with self._locked():
+        with self._process_lock():
             self._taken.clear()
             _close(self._open)
 
-    def _locked(self) -> threading.Lock:
+    def _process_lock(self) -> threading.Lock:
         if self._pid != os.getpid():  # a forked child: the lock may have been held by a thread that is not here
             self._lock, self._pid = threading.Lock(), os.getpid()
         return self._lock
@@ -123,7 +123,7 @@ class Leases:
             _add(self._open.path, new)
             self._torn = False
             return
-        fresh = self._made()
+        fresh = self._make_file()
         try:
             _add(fresh.path, new | self._taken)
         except BaseException:
@@ -135,7 +135,7 @@ class Leases:
         self._torn = False
         _close(old)  # only now: what it says was never unprotected
 
-    def _made(self) -> _Open:
+    def _make_file(self) -> _Open:
         """A new lease file, locked. ``gc`` may take one that is not yet locked for a dead one's, and remove it."""
         fsio.make_inner_dir(self.folder)
         while True:
@@ -183,7 +183,7 @@ def _close(held: _Open) -> None:
         fsio.is_abandoned(held.path, remove=True)
 
 
-class Held:
+class LeasedArtifacts:
     """What living processes hold, as ``gc`` sees it. Use it in ``collecting``. Safe among threads."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -224,10 +224,10 @@ class Held:
 
 
 @contextlib.contextmanager
-def collecting(folder: str | os.PathLike[str]) -> Iterator[Held]:
+def collecting(folder: str | os.PathLike[str]) -> Iterator[LeasedArtifacts]:
     """Keep leases from being given up unseen while the body runs. Raises StoreFault."""
     with contextlib.ExitStack() as stack:
         with fsio.faults(f"locking {folder}"):
             fsio.make_dir(folder)
             stack.enter_context(fsio.folder_locked(folder, exclusive=True, seconds=_PATIENCE))
-        yield Held(folder)
+        yield LeasedArtifacts(folder)

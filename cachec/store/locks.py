@@ -31,7 +31,7 @@ from typing import Protocol
 
 import msgspec
 
-from cachec.base import foreign, fsio
+from cachec.base import file_ownership, fsio
 from cachec.base.texts import clean
 
 #: Seconds between two looks at a lock that somebody else holds: the first pause, and the longest.
@@ -232,7 +232,7 @@ class KeyLock:
 def _lines(path: Path) -> list[str]:
     """Of a lock file; none where it is gone, or can't be read."""
     try:
-        return foreign.read_regular(path, _MOST).decode(errors="replace").split("\n")
+        return file_ownership.read_regular(path, _MOST).decode(errors="replace").split("\n")
     except OSError:
         return []
 
@@ -279,7 +279,7 @@ def _number(text: str) -> float | None:
     return number if math.isfinite(number) else None
 
 
-class _Forked(Protocol):
+class _ForkedLocks(Protocol):
     def before_fork(self) -> None: ...
 
     def after_fork(self, *, child: bool) -> None: ...
@@ -301,7 +301,7 @@ def forking_to_exec() -> Iterator[None]:
         _forks_to_exec.reset(token)
 
 
-def follow_forks(of: _Forked) -> None:
+def follow_forks(of: _ForkedLocks) -> None:
     """Have ``of`` told of each fork, as long as somebody holds it: ``os.register_at_fork`` has no way back."""
     lock = weakref.ref(of)
 

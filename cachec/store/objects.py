@@ -33,12 +33,12 @@ from typing import TYPE_CHECKING
 from blake3 import blake3
 
 from cachec.base import fsio
+from cachec.base.bounded_dict import BoundedDict
 from cachec.base.hashing import FileDigests, digest_bytes, digest_extent
-from cachec.base.kept import Kept
 from cachec.errors import StoreFault
 from cachec.model import ArtifactRef, Fault
-from cachec.store.leases import Held, Leases
-from cachec.store.usage import occupied
+from cachec.store.leases import LeasedArtifacts, Leases
+from cachec.store.usage import disk_bytes
 
 if TYPE_CHECKING:  # for folders alone
     from cachec.store.trees import Trees
@@ -103,7 +103,7 @@ class Objects:
         self._written = 0
         self._written_lock = threading.Lock()
         #: Objects that this process made of late and nobody in it has asked for since.
-        self._fresh: Kept[bool] = Kept(_FRESH_MAX)
+        self._fresh: BoundedDict[bool] = BoundedDict(_FRESH_MAX)
 
     def leasing(self) -> Objects:
         """The same objects for one user, whose leases are its own: they end with ``release``, or with the user."""
@@ -180,7 +180,7 @@ class Objects:
         """
         with fsio.faults(f"storing object {ref.digest}"):
             fsio.make_inner_dir(self._folder(ref.digest))
-            with self._locked(ref.digest, exclusive=True):
+            with self._lock_folder(ref.digest, exclusive=True):
                 if self._reuse(ref):
                     return
                 self.leases.take((ref.digest,), strict=True)
@@ -198,19 +198,19 @@ class Objects:
         """
         for ref in refs:
             with fsio.faults(f"removing object {ref.digest}"), contextlib.suppress(FileNotFoundError):
-                with self._locked(ref.digest, exclusive=True):
-                    if not self._fresh.get(ref.digest) or self.leases.is_held_by_others(ref.digest):
+                with self._lock_folder(ref.digest, exclusive=True):
+                    if not self._fresh.get(ref.digest) or self.leases.is_leased_by_others(ref.digest):
                         continue
                     self._fresh.drop(ref.digest)
                     os.unlink(self.place(ref.digest))
                 self.leases.forget(ref.digest)
                 with self._written_lock:
-                    self._written -= occupied(ref.size)
+                    self._written -= disk_bytes(ref.size)
 
     def has(self, ref: ArtifactRef) -> bool:
         """Whether the object is there, whole. It is leased then, and recent enough for ``gc`` to leave it alone."""
         try:
-            with self._locked(ref.digest, exclusive=False):
+            with self._lock_folder(ref.digest, exclusive=False):
                 return self._reuse(ref)
         except FileNotFoundError:
             return False
@@ -227,7 +227,7 @@ class Objects:
     def release(self) -> None:
         """Give up all leases: paths that were handed out may vanish from now on, and are leased anew when asked for."""
         self._paths.clear()
-        self._fresh = Kept(_FRESH_MAX)
+        self._fresh = BoundedDict(_FRESH_MAX)
         self.leases.release()
 
     def written(self) -> int:
@@ -239,7 +239,7 @@ class Objects:
     def count(self, size: int) -> None:
         """Count a file of so many bytes as added."""
         with self._written_lock:
-            self._written += occupied(size)
+            self._written += disk_bytes(size)
 
     def _reuse(self, ref: ArtifactRef) -> bool:
         """``has``, with the folder locked."""
@@ -285,7 +285,7 @@ class Objects:
         A damaged one is removed, so that it heals.
         """
         try:
-            digest = _hashed(self.place(ref.digest), ref.size)
+            digest = _hash_file(self.place(ref.digest), ref.size)
         except FileNotFoundError:
             return GONE
         except OSError as error:
@@ -371,7 +371,7 @@ class Objects:
     def _first_use(self, digest: str, lease: bool) -> tuple[str, Path]:
         self._fresh.drop(digest)
         if lease and not self.leases.holds(digest):
-            with self._locked(digest, exclusive=False):
+            with self._lock_folder(digest, exclusive=False):
                 self.leases.take((digest,))
         if len(self._paths) >= _PATHS_MAX:
             self._paths.clear()
@@ -385,8 +385,8 @@ class Objects:
         self._paths.pop(digest, None)
         detail = f"object {digest} does not hold what its name says"
         try:
-            with self._locked(digest, exclusive=True):
-                if _hashed(text, size) != digest:
+            with self._lock_folder(digest, exclusive=True):
+                if _hash_file(text, size) != digest:
                     os.unlink(text)
                     detail += "; removed"
         except FileNotFoundError:
@@ -409,7 +409,7 @@ class Objects:
                         status = os.lstat(f"{folder}/{name}")
                         yield ArtifactRef(name, status.st_size), status.st_mtime
 
-    def remove_unheld(self, digests: Collection[str], held: Held) -> list[tuple[str, os.stat_result]]:
+    def remove_unheld(self, digests: Collection[str], held: LeasedArtifacts) -> list[tuple[str, os.stat_result]]:
         """Remove the objects of one folder that nobody holds; which, each as it was.
 
         The leases are read again with the folder locked: nobody can be handed one of these objects meanwhile.
@@ -439,7 +439,7 @@ class Objects:
         """Where the object of that digest is, or would be."""
         return f"{self._root}/{digest[:2]}/{digest}"
 
-    def _locked(self, digest: str, *, exclusive: bool) -> contextlib.AbstractContextManager[None]:
+    def _lock_folder(self, digest: str, *, exclusive: bool) -> contextlib.AbstractContextManager[None]:
         """The folder of an object, locked. Raises FileNotFoundError where there is none."""
         return fsio.folder_locked(self._folder(digest), exclusive=exclusive)
 
@@ -455,7 +455,7 @@ def seal(file: int | str | os.PathLike[str], time_ns: int) -> None:
     os.utime(file, ns=(mtime, mtime))
 
 
-def _hashed(path: str, size: int | None) -> str:
+def _hash_file(path: str, size: int | None) -> str:
     """The digest of a file, read anew; empty for what is no regular file, or a far larger one. Raises OSError."""
     status = os.lstat(path)
     if not stat.S_ISREG(status.st_mode) or (size is not None and status.st_size > size + _EXCESS):

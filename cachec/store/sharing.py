@@ -20,7 +20,7 @@ import os
 import stat
 from collections.abc import Mapping
 
-from cachec.base import foreign, fsio
+from cachec.base import file_ownership, fsio
 
 #: Folder of the records in a store.
 FOLDER = "shared"
@@ -33,7 +33,9 @@ _MOST = 1 << 10
 
 def agreed_group(folder: str) -> int | None:
     """Return the group that this user, or root, has agreed to share a store with; None for none."""
-    return next((status.st_gid for uid in dict.fromkeys((os.geteuid(), 0)) if (status := _agreed(folder, uid))), None)
+    return next(
+        (status.st_gid for uid in dict.fromkeys((os.geteuid(), 0)) if (status := _stat_agreed(folder, uid))), None
+    )
 
 
 def is_recorded(folder: str) -> bool:
@@ -48,7 +50,7 @@ def is_recorded(folder: str) -> bool:
         names = os.listdir(os.path.join(folder, FOLDER))
     except OSError:
         return False  # no store, or no records
-    return any(_agreed(folder, int(name)) for name in names if name.isascii() and name.isdigit())
+    return any(_stat_agreed(folder, int(name)) for name in names if name.isascii() and name.isdigit())
 
 
 def agree(folder: str) -> bool:
@@ -72,10 +74,10 @@ def why_not_groups(folder: str, parts: Mapping[str, os.stat_result], group: int)
 
     parts: folders in the store, by path. The store's owner counts for a member. Raises OSError.
     """
-    if why := foreign.why_distrusted(folder, _Members(group, os.stat(folder).st_uid), group):
+    if why := file_ownership.why_distrusted(folder, _Members(group, os.stat(folder).st_uid), group):
         return why
     for path, status in parts.items():
-        if (status.st_gid != group or status.st_mode & stat.S_IWOTH) and (why := foreign.why_foreign(status)):
+        if (status.st_gid != group or status.st_mode & stat.S_IWOTH) and (why := file_ownership.why_foreign(status)):
             return f"{path} {why}"
     return ""
 
@@ -100,13 +102,13 @@ class _Members:
             return False  # no account, or no group, of that number
 
 
-def _agreed(folder: str, uid: int) -> os.stat_result | None:
+def _stat_agreed(folder: str, uid: int) -> os.stat_result | None:
     """Return what ``stat`` finds of a store that a user has agreed to share; None where the user has not."""
     try:
         if not stat.S_ISDIR(os.lstat(os.path.join(folder, FOLDER)).st_mode):
             return None
         status = os.stat(folder)
-        with fsio.closing(foreign.open_read(_place(folder, uid), os.O_NOFOLLOW)) as fd:
+        with fsio.closing(file_ownership.open_read(_place(folder, uid), os.O_NOFOLLOW)) as fd:
             found, record = os.fstat(fd), os.read(fd, _MOST)
     except OSError:
         return None  # no record, or no regular file

@@ -31,9 +31,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from cachec.base import foreign, fsio
+from cachec.base import file_ownership, fsio
+from cachec.base.bounded_dict import BoundedDict
 from cachec.base.hashing import FileDigests, Known
-from cachec.base.kept import Kept
 from cachec.base.mounts import Mounts
 from cachec.errors import ConfigError, StoreFault
 from cachec.model import (
@@ -50,19 +50,19 @@ from cachec.model import (
     artifacts,
 )
 from cachec.store import usage
-from cachec.store.bound import BoundedSink
-from cachec.store.forgotten import forget, forgotten, latest
 from cachec.store.index import USED_SECONDS, DiskcacheIndex, Index, is_only_looking, used_file
 from cachec.store.leases import Leases
 from cachec.store.locks import KeyLock, Locks
 from cachec.store.objects import Objects
-from cachec.store.packing import pack, unpack
-from cachec.store.turns import in_turn
+from cachec.store.row_codec import pack, unpack
+from cachec.store.single_flight import in_turn
+from cachec.store.size_limit import BoundedSink
+from cachec.store.tombstones import forget, forgotten, latest
 from cachec.store.usage import Usage
 
 if TYPE_CHECKING:
-    from cachec.store.recent import Near, Neighbours, Recent
-    from cachec.store.summaries import SearchTerms
+    from cachec.store.nearest_keys import Near, Neighbours, Recent
+    from cachec.store.search_index import SearchTerms
 
 FOLDERS = ("index", "objects", "trees", "leases", "locks", "tmp", "log", "weights")
 
@@ -77,7 +77,7 @@ _PARTS_MAX = 256
 _RECENTS_MAX = 64
 
 
-class Quarantined(msgspec.Struct, frozen=True, kw_only=True):
+class QuarantinedRow(msgspec.Struct, frozen=True, kw_only=True):
     """An entry that was put away because it was found to be wrong. row: its value as it was, decodable or not."""
 
     version: int
@@ -148,9 +148,9 @@ class Store:
         self._bound: Callable[[Store, Usage | None], object] | None = None
         self._largest = 0
         self._published: tuple[Usage | None, ...] = ()  # the size of the store, as the last publication left it
-        self._decoded: Kept[_KnownRow] = Kept(_DECODED_MAX)
-        self._parts: Kept[tuple[Part, ...]] = Kept(_PARTS_MAX)
-        self._recents: Kept[_KnownRecent] = Kept(_RECENTS_MAX)
+        self._decoded: BoundedDict[_KnownRow] = BoundedDict(_DECODED_MAX)
+        self._parts: BoundedDict[tuple[Part, ...]] = BoundedDict(_PARTS_MAX)
+        self._recents: BoundedDict[_KnownRecent] = BoundedDict(_RECENTS_MAX)
 
     # --- looking up
 
@@ -209,7 +209,7 @@ class Store:
         As in ``lookup``, nothing is read where nobody has changed the index since the last time: a publication goes on
         from the rows that its miss was explained by.
         """
-        from cachec.store.recent import Recent  # on a miss only
+        from cachec.store.nearest_keys import Recent  # on a miss only
 
         name = self._near + alike if alike else self._recent + stage
         version = self.index.version()
@@ -233,7 +233,7 @@ class Store:
 
         Raises StoreFault.
         """
-        from cachec.store.recent import neighbourhood, neighbours
+        from cachec.store.nearest_keys import neighbourhood, neighbours
 
         place = neighbourhood(stage, parts)
         return neighbours(place, {alike: self.recent(stage, alike) for alike in place.rows()}, parts)
@@ -264,14 +264,14 @@ class Store:
 
     def parts_of(self, ref: ArtifactRef) -> tuple[Part, ...]:
         """The parts in an artifact. Raises StoreFault as ``parts``; nothing is remembered."""
-        return self._described(ref).parts
+        return self._load_description(ref).parts
 
     def recipe(self, entry: Entry) -> bytes | None:
         """The recipe of an entry's newest run, None where it has none. Raises StoreFault as ``parts``."""
-        recipe = bytes(self._described(entry.parts).recipe)
+        recipe = bytes(self._load_description(entry.parts).recipe)
         return None if recipe == b"null" else recipe
 
-    def _described(self, ref: ArtifactRef) -> KeyDescription:
+    def _load_description(self, ref: ArtifactRef) -> KeyDescription:
         try:
             # A list is parts alone: of a command, or of an older entry.
             parts = msgspec.json.decode(self.objects.read(ref), type=tuple[Part, ...] | KeyDescription)
@@ -362,8 +362,8 @@ class Store:
                     return f"{part} is no folder; remove it, if it is yours"
             if shared == "trusted":
                 return ""
-            why = foreign.why_distrusted(folder)
-            open_ = {part: foreign.why_foreign(status) for part, status in statuses.items()}
+            why = file_ownership.why_distrusted(folder)
+            open_ = {part: file_ownership.why_foreign(status) for part, status in statuses.items()}
             why = why or next((f"{part} {each}" for part, each in open_.items() if each), "")
             if not why:
                 return ""
@@ -414,7 +414,7 @@ class Store:
         All artifacts must be in ``objects`` already. said: the parts in the artifact ``parts``, read where not given.
         A present row that can't be used is counted and replaced.
         """
-        from cachec.store.summaries import search_terms
+        from cachec.store.search_index import search_terms
 
         def change() -> Usage | None:
             entry = self._readable(lambda: self.lookup(key))
@@ -448,7 +448,7 @@ class Store:
 
     def _make_neighbour(self, key: Digest, stage: str, described: ArtifactRef, parts: Sequence[Part]) -> None:
         """Put a key in front of the rows in which calls like it find it."""
-        from cachec.store.recent import Recent, neighbourhood, prints_of
+        from cachec.store.nearest_keys import Recent, neighbourhood, prints_of
 
         mine = prints_of(parts)
         for alike in neighbourhood(stage, parts).rows():
@@ -531,7 +531,7 @@ class Store:
             except StoreFault:
                 entry = None  # it is put away as it is, whatever it holds
             stage = entry.stage if entry else ""
-            put_away = Quarantined(
+            put_away = QuarantinedRow(
                 version=RECORD_VERSION, key=key, stage=stage, reason=reason, time=time.time(), row=row
             )
             self.index.write(self._quarantine + key, pack(put_away), stage)

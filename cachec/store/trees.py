@@ -23,8 +23,8 @@ from cachec.base import fsio
 from cachec.base.hashing import Hasher
 from cachec.errors import StoreFault
 from cachec.model import ArtifactRef, Fault
-from cachec.store.leases import Held, Leases
-from cachec.store.usage import occupied
+from cachec.store.leases import LeasedArtifacts, Leases
+from cachec.store.usage import disk_bytes
 
 _NAME = "[0-9a-f]{64}"
 
@@ -137,11 +137,11 @@ class Trees:
                     with contextlib.suppress(FileNotFoundError):
                         status = os.lstat(os.path.join(folder, name))
                         nbytes += (
-                            occupied(status.st_size) if stat.S_ISREG(status.st_mode) and status.st_nlink == 1 else 0
+                            disk_bytes(status.st_size) if stat.S_ISREG(status.st_mode) and status.st_nlink == 1 else 0
                         )
         return nbytes
 
-    def remove(self, name: str, held: Held | None = None) -> bool:
+    def remove(self, name: str, held: LeasedArtifacts | None = None) -> bool:
         """Remove a tree; whether it was there. With ``held`` only if nobody holds it."""
         if "/" in name or name in {"", ".", ".."}:
             raise ValueError(f"{name!r} is no name of a tree")

@@ -37,6 +37,6 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
         return Usage(version=RECORD_VERSION, nbytes=max(0, self.nbytes + nbytes), rest=self.rest)
 
 
-def occupied(size: int) -> int:
+def disk_bytes(size: int) -> int:
     """Bytes of disk that a file of ``size`` bytes takes, in blocks of 4 KiB."""
     return -(-size // _BLOCK) * _BLOCK

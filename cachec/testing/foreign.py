@@ -25,7 +25,7 @@ import cachec
 from cachec.maintain.maintainer import Maintainer
 from cachec.maintain.selector import Selector
 from cachec.model import Entry, Fault, Inline, Leaf, Reason, Record, Trace, artifacts
-from cachec.store.packing import pack
+from cachec.store.row_codec import pack
 
 
 class Seam(Protocol):

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cachec.base.oversight import Oversight, current, oversee_process, overseen
+from cachec.base.call_hooks import Oversight, current, oversee_process, overseen
 from cachec.cache import Cache
 from cachec.model import Outcome
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pytest
 
 
-class Isolated:
+class IsolatedCache:
     """What the fixture ``cachec`` gives. A context manager.
 
     dir: the empty store. cache: a cache in it. ``CACHEC_DIR`` leads there, so caches that are made while it is in
@@ -52,7 +52,7 @@ class Isolated:
         """Calls that did not."""
         return [outcome for outcome in self.outcomes if not outcome.hit]
 
-    def __enter__(self) -> Isolated:
+    def __enter__(self) -> IsolatedCache:
         outer = current()
 
         def hear(outcome: Outcome) -> None:

@@ -24,7 +24,7 @@ from cachec.errors import StoreFault
 from cachec.model import RECORD_VERSION, ArtifactRef, Digest, Entry, Leaf, Read, Trace
 from cachec.remote.engines.base import MAX_ROW, Blob, RemoteEngine
 from cachec.remote.nodes import child_name, root_name
-from cachec.remote.trie import Trie, Waited
+from cachec.remote.trie import LookupCost, Trie
 from cachec.remote.trust import Trust
 from cachec.store.store import Store
 
@@ -45,7 +45,7 @@ _KEY = digest_bytes(b"key")
 _EVERYBODY = Trust(None, {}, is_written=True)
 
 
-class _Shared:
+class _SharedEntry:
     """An entry that was put, by what a row and a blob can be attacked; and a store that has nothing of it.
 
     Its artifacts are one that lies in the row, and ``blob``, which is too random to.
@@ -78,7 +78,7 @@ class _Shared:
     def get(self) -> Entry | None:
         """What another machine gets, where the read is the same. Raises StoreFault."""
         present = {_LOOKED: _READ.digest}
-        return Trie(self._engine, self.reader, "main", 60.0, _EVERYBODY).get(_KEY, present.get, Waited())
+        return Trie(self._engine, self.reader, "main", 60.0, _EVERYBODY).get(_KEY, present.get, LookupCost())
 
     def is_untouched(self) -> bool:
         """Whether the reader has no row, and nothing under the blob's name."""
@@ -179,19 +179,19 @@ class RemoteEngineConformance:
     # --- attacks: who can write the remote writes anything
 
     @pytest.fixture
-    def shared(self, engine: RemoteEngine, tmp_path: Path) -> Iterator[_Shared]:
-        shared = _Shared(engine, tmp_path)
+    def shared(self, engine: RemoteEngine, tmp_path: Path) -> Iterator[_SharedEntry]:
+        shared = _SharedEntry(engine, tmp_path)
         yield shared
         shared.close()
 
-    def test_an_entry_comes_back(self, shared: _Shared) -> None:
+    def test_an_entry_comes_back(self, shared: _SharedEntry) -> None:
         assert shared.get() == shared.entry
         for ref in shared.entry.traces[0].value.artifacts:  # type: ignore[union-attr]
             shared.reader.objects.check(ref)
 
     @pytest.mark.parametrize("data", [b"", b"x", bytes(1 << 18), bytes(3 << 20)], ids=["none", "x", "same", "large"])
     def test_a_blob_of_other_bytes_is_refused(
-        self, engine: RemoteEngine, shared: _Shared, tmp_path: Path, data: bytes
+        self, engine: RemoteEngine, shared: _SharedEntry, tmp_path: Path, data: bytes
     ) -> None:
         (tmp_path / "lie").write_bytes(data)
         lie = Blob(shared.blob.digest, len(data), shared.blob.sha256)
@@ -208,7 +208,7 @@ class RemoteEngineConformance:
         assert raised.value.fault.is_remote
         assert shared.is_untouched()
 
-    def test_a_row_of_other_bytes_is_refused(self, engine: RemoteEngine, shared: _Shared) -> None:
+    def test_a_row_of_other_bytes_is_refused(self, engine: RemoteEngine, shared: _SharedEntry) -> None:
         row = engine.get_row(shared.leaf, _soon())
         assert row is not None
         for lie in (b"x", row[:-1], row + b"}", row[: len(row) // 2], bytes(len(row))):
@@ -219,7 +219,7 @@ class RemoteEngineConformance:
             assert raised.value.fault.is_remote
             assert shared.is_untouched()
 
-    def test_a_row_of_another_place_is_refused(self, engine: RemoteEngine, shared: _Shared) -> None:
+    def test_a_row_of_another_place_is_refused(self, engine: RemoteEngine, shared: _SharedEntry) -> None:
         other = shared.put_another()
         for at, of in ((shared.leaf, shared.root), (shared.leaf, other), (shared.root, shared.leaf)):
             kept, replayed = engine.get_row(at, _soon()), engine.get_row(of, _soon())
@@ -233,7 +233,7 @@ class RemoteEngineConformance:
             engine.put_row(at, kept, (), _soon(), replace=True)
         assert shared.get() == shared.entry
 
-    def test_no_more_of_a_row_is_taken_than_one_has(self, engine: RemoteEngine, shared: _Shared) -> None:
+    def test_no_more_of_a_row_is_taken_than_one_has(self, engine: RemoteEngine, shared: _SharedEntry) -> None:
         try:
             engine.put_row(shared.leaf, bytes(4 * MAX_ROW), (), _soon(), replace=True)
         except StoreFault:

@@ -15,7 +15,7 @@ import os
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from cachec.base.unseen import HIDE, REQUESTS
+from cachec.base.untraced import HIDE, REQUESTS
 from cachec.tracing.accesses import Accesses, Problem, Reason
 from cachec.tracing.calls import Calls
 from cachec.tracing.listener import Listener

@@ -11,12 +11,12 @@ import errno
 import os
 import re
 
-from cachec.base import unseen
+from cachec.base import untraced
 
 #: A path relative to this starts from the current folder: ``AT_FDCWD`` of fcntl.h, as an unsigned int.
 AT_FDCWD = 0xFFFFFF9C
 
-_REQUESTS = unseen.REQUESTS.encode()
+_REQUESTS = untraced.REQUESTS.encode()
 
 _PAGE = 4096  # the smallest page of both architectures
 _PATH_MAX = 4096

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from cachec.base.unseen import HIDE, SHOW
+from cachec.base.untraced import HIDE, SHOW
 from cachec.tracing.accesses import Accesses, Problem, Reason, unseen
 from cachec.tracing.calls import Calls
 from cachec.tracing.filter import assemble

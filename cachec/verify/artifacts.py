@@ -12,7 +12,7 @@ import msgspec
 from cachec.errors import StoreFault
 from cachec.model import RECORD_VERSION, ArtifactRef, Digest
 from cachec.store.objects import GONE
-from cachec.store.packing import pack, unpack
+from cachec.store.row_codec import pack, unpack
 from cachec.store.store import Store
 
 #: The row that says how far a run has come, and how much is done between two of its states.
@@ -44,7 +44,7 @@ class VerifyState(msgspec.Struct, frozen=True, kw_only=True):
         return (place - self.begin) % 1.0 < self.share
 
 
-class Hashed(NamedTuple):
+class HashProgress(NamedTuple):
     """What was hashed, over all runs that it took. resumed: whether an earlier one had begun. there: all artifacts."""
 
     artifacts: int
@@ -56,14 +56,14 @@ class Hashed(NamedTuple):
 
 def hash_artifacts(
     store: Store, share: float, progress: Callable[[int, int], None], *, restart: bool = False
-) -> Hashed:
+) -> HashProgress:
     """Hash every artifact, or a share of them. What is damaged is removed, as by whoever meets it.
 
     progress: called with bytes done and bytes in all. restart: not from where an earlier run was ended. Raises
     StoreFault.
     """
     there = {ref.digest: ref.size for ref, _ in store.objects.iterate()}
-    state = None if restart else _known(store)
+    state = None if restart else _load_state(store)
     resumed = state is not None and state.share == share and bool(state.last)
     if state is None or not resumed:
         state = VerifyState(share=share, begin=0.0 if share >= 1 else int.from_bytes(os.urandom(4)) / 2**32)
@@ -84,7 +84,7 @@ def hash_artifacts(
     except BaseException:
         _keep(store, state)  # Ctrl-C, for one: the next run goes on here
         raise
-    return Hashed(state.count, state.nbytes, state.damaged, resumed, there)
+    return HashProgress(state.count, state.nbytes, state.damaged, resumed, there)
 
 
 def finish(store: Store) -> None:
@@ -93,7 +93,7 @@ def finish(store: Store) -> None:
         store.index.delete(ROW)
 
 
-def _known(store: Store) -> VerifyState | None:
+def _load_state(store: Store) -> VerifyState | None:
     try:
         row = store.index.read(ROW)
         return None if row is None else unpack(row, VerifyState, ROW)

@@ -152,11 +152,11 @@ class ReadChecker:
         """Return whether a look-up finds the same now; None where only a call can tell."""
         place = (read.kind, read.where, read.name)
         if place not in self._present:
-            self._present[place] = self._look_up(read)
+            self._present[place] = self._digest_of(read)
         present = self._present[place]
         return None if present is None else present == read.digest
 
-    def _look_up(self, read: Read) -> Digest | None:
+    def _digest_of(self, read: Read) -> Digest | None:
         if self._anchors is not None:
             where = self._anchors.resolve(read.where)
             if read.kind in _OF_A_STAGE or where is None or is_anchored(where):

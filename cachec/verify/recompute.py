@@ -17,9 +17,9 @@ from cachec.errors import ReproducerError, StoreFault
 from cachec.model import Entry, from_json
 from cachec.reproduce.archive import write
 from cachec.reproduce.failures import file_name
-from cachec.reproduce.pack import Packed, pack_entry
+from cachec.reproduce.pack import PackedReproducer, pack_entry
 from cachec.store.store import Store
-from cachec.verify.again import Again
+from cachec.verify.replay_worker import ReplayResult
 
 #: How many are tried for each that is asked for: most of a store may be of code that is another by now.
 _TRIES = 10
@@ -31,8 +31,9 @@ _TAIL = 400
 _QUIET = {"CACHEC_LOG": "off", "CACHEC_PROGRESS": "off", "CACHEC_REPRO_DIR": "", "CACHEC_STATS_FILE": ""}
 
 
-class Recomputed(NamedTuple):
-    """An entry that was compiled again. result and words: as of ``Again``. reproducer: its path, where one was left."""
+class RecomputeResult(NamedTuple):
+    """An entry that was compiled again. result and words: as of ``ReplayResult``. reproducer: its path, if
+    one was left."""
 
     key: str
     stage: str
@@ -51,7 +52,7 @@ class Recompute:
         self._reproducers = reproducers
         self._path = [os.path.abspath(each) for each in path]
 
-    def run(self, count: int, on_begin: Callable[[Entry], None]) -> Iterator[Recomputed]:
+    def run(self, count: int, on_begin: Callable[[Entry], None]) -> Iterator[RecomputeResult]:
         """Compile so many again, one after the other. on_begin: told of each before. Raises StoreFault, OSError."""
         fsio.make_dir(self._reproducers)
         entries = [entry for entry in self._store.entries() if entry.traces]
@@ -60,19 +61,19 @@ class Recompute:
         for entry in entries:
             if not count or not tries:
                 return
-            packed = self._packed(entry)
+            packed = self._pack_reproducer(entry)
             if packed is None:
                 continue
             tries -= 1
             on_begin(entry)
-            ended = self._again(packed)
+            ended = self._replay(packed)
             if ended.result == "skipped":
                 self.skipped[ended.words] += 1
                 continue
             count -= 1
-            yield self._told(entry, packed, ended)
+            yield self._result_of(entry, packed, ended)
 
-    def _packed(self, entry: Entry) -> Packed | None:
+    def _pack_reproducer(self, entry: Entry) -> PackedReproducer | None:
         """The reproducer of an entry that can be compiled again."""
         try:
             if self._store.recipe(entry) is None:
@@ -88,7 +89,7 @@ class Recompute:
         self.skipped[why] += 1
         return None
 
-    def _again(self, packed: Packed) -> Again:
+    def _replay(self, packed: PackedReproducer) -> ReplayResult:
         with tempfile.TemporaryDirectory(prefix="cachec-verify-") as temporary:
             folder = Path(os.path.realpath(temporary))
             (folder / "work").mkdir()
@@ -97,7 +98,7 @@ class Recompute:
             store = {"CACHEC_DIR": str(self._store.folder), "CACHEC_NAMESPACE": self._store.namespace}
             with open(folder / "output", "w+b") as output:
                 ended = subprocess.run(
-                    [sys.executable, "-m", __name__.rpartition(".")[0] + ".again",
+                    [sys.executable, "-m", __name__.rpartition(".")[0] + ".replay_worker",
                      folder / "run.zip", folder / "work", result, *self._path],
                     env={**os.environ, **_QUIET, **store},
                     stdin=subprocess.DEVNULL,
@@ -106,17 +107,21 @@ class Recompute:
                     check=False,
                 )  # fmt: skip
             if result.exists():
-                return from_json(result.read_bytes(), Again, ReproducerError, "what a run wrote of itself is malformed")
+                return from_json(
+                    result.read_bytes(), ReplayResult, ReproducerError, "what a run wrote of itself is malformed"
+                )
             said = (folder / "output").read_text(errors="replace")[-_TAIL:].strip()
-            return Again("failed", f"its process ended with {ended.returncode}: {said}")
+            return ReplayResult("failed", f"its process ended with {ended.returncode}: {said}")
 
-    def _told(self, entry: Entry, packed: Packed, ended: Again) -> Recomputed:
+    def _result_of(self, entry: Entry, packed: PackedReproducer, ended: ReplayResult) -> RecomputeResult:
         if ended.result == "same":
-            return Recomputed(entry.key, entry.stage, *ended)
+            return RecomputeResult(entry.key, entry.stage, *ended)
         if ended.result == "differs":
             self._store.quarantine(entry.key, ended.words)  # where the engine has not: of commands alone
         if packed.about.mode == "line":
-            return Recomputed(entry.key, entry.stage, *ended)  # it is run where its files are, not from a reproducer
+            return RecomputeResult(
+                entry.key, entry.stage, *ended
+            )  # it is run where its files are, not from a reproducer
         path = self._reproducers / file_name(entry.stage, entry.key)
         write(path, packed.data)
-        return Recomputed(entry.key, entry.stage, *ended, str(path))
+        return RecomputeResult(entry.key, entry.stage, *ended, str(path))

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from cachec.errors import StoreFault, WeightError
-from cachec.maintain.catalogue import Catalogue, Damaged, Item
+from cachec.maintain.catalogue import Catalogue, DamagedRow, Item
 from cachec.model import Digest, Fault
 from cachec.store.index import DiskcacheIndex
 from cachec.store.objects import GONE
 from cachec.store.store import Store, products
-from cachec.weights.library.owned import WeightStore
+from cachec.weights.library.stored_weights import WeightStore
 
 #: Entries that are put away in one transaction.
 _BATCH = 256
@@ -47,9 +47,9 @@ def check_rows(
     damaged: in words. there: the artifacts that were found, with their bytes. Raises StoreFault.
     """
     wrong = _Wrong(store, damaged, there)
-    broken: list[_Broken] = []
+    broken: list[_BrokenEntry] = []
     for item in Catalogue(store, on_fault).items(every=True, summaries=False):
-        if isinstance(item, Damaged):
+        if isinstance(item, DamagedRow):
             yield Problem("row", item.name.rpartition(":")[2], item.fault.detail)
             continue
         broken += _of_entry(store, item, wrong)
@@ -87,7 +87,7 @@ class _Wrong:
         return "" if size is None or found == size else f"it has {found} bytes, where {size} are recorded"
 
 
-class _Broken(NamedTuple):
+class _BrokenEntry(NamedTuple):
     """An entry with what is wrong. store: of its namespace. is_fatal: whether it can't be handed out."""
 
     store: Store
@@ -95,7 +95,7 @@ class _Broken(NamedTuple):
     is_fatal: bool
 
 
-def _of_entry(store: Store, item: Item, wrong: _Wrong) -> Iterator[_Broken]:
+def _of_entry(store: Store, item: Item, wrong: _Wrong) -> Iterator[_BrokenEntry]:
     needed = {ref.digest for trace in item.entry.traces for ref in products(trace)}
     broken = {digest: words for digest, size in item.sizes().items() if (words := wrong.of(digest, size))}
     if not broken:
@@ -109,10 +109,10 @@ def _of_entry(store: Store, item: Item, wrong: _Wrong) -> Iterator[_Broken]:
     words = f"artifact {digest[:12]}: {broken[digest]}"
     if not fatal:
         words += "; it hits all the same, but why and repro lack it"
-    yield _Broken(its_store, Problem("entry", key, words, item.entry.stage), bool(fatal))
+    yield _BrokenEntry(its_store, Problem("entry", key, words, item.entry.stage), bool(fatal))
 
 
-def _put_away(store: Store, broken: Sequence[_Broken], on_fault: Callable[[Fault, str], None]) -> list[Problem]:
+def _put_away(store: Store, broken: Sequence[_BrokenEntry], on_fault: Callable[[Fault, str], None]) -> list[Problem]:
     """The problems, once the entries are put away that can't be handed out, where the store can be written."""
 
     def change() -> list[Problem]:

@@ -32,7 +32,7 @@ def void(tag: str, **attributes: object) -> Markup:
     return Markup(f"<{tag}{_attributes(attributes)}/>")
 
 
-def joined(parts: Iterable[Content]) -> Markup:
+def join_markup(parts: Iterable[Content]) -> Markup:
     """Several pieces as one."""
     return Markup("".join(map(text, parts)))
 

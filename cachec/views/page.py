@@ -21,8 +21,8 @@ from cachec.base.texts import SHOWN_KEY, number_of, to_type
 from cachec.errors import shown as cut
 from cachec.model import Outcome
 from cachec.views import svg
-from cachec.views.gathered import Gathered
-from cachec.views.html import Cell, Content, Markup, element, joined, table, text
+from cachec.views.html import Cell, Content, Markup, element, join_markup, table, text
+from cachec.views.report_data import ReportData
 from cachec.views.rows import by_process, tracks
 from cachec.views.svg import Series, Stroke
 
@@ -38,7 +38,7 @@ _TIMELINE_BYTES, _CALLS_BYTES = 400_000, 1_200_000
 _KINDS = (("hits", "hit"), ("misses", "miss"), ("bypasses", "bypass"), ("errors", "error"))
 
 
-def page(gathered: Gathered) -> str:
+def page(gathered: ReportData) -> str:
     """The whole document."""
     data = gathered.data
     sections = [
@@ -46,11 +46,11 @@ def page(gathered: Gathered) -> str:
         ("stages", "Stages", _stages(data)),
         ("reasons", "Why calls were no hits", _reasons(data)),
         ("build", "The last build", _build(gathered.build)),
-        ("evicted", "What would be evicted next", _evicted(data)),
+        ("evicted", "What would be evicted next", _eviction_section(data)),
         ("misses", "Calls that were no hits", _others(data)),
     ]
     links = [element("li", element("a", title, href=f"#{name}")) for name, title, _ in sections]
-    body = joined(
+    body = join_markup(
         (
             element("a", "Skip to the figures", class_="skip", href="#figures"),
             element("header", *_head(data)),
@@ -329,7 +329,7 @@ def _stroke(bar: Any, row: int, began: float) -> Stroke:
     return Stroke(bar.begin - began, bar.end - began, row, outcome.reason.kind, words)
 
 
-def _evicted(data: dict[str, Any]) -> list[Content]:
+def _eviction_section(data: dict[str, Any]) -> list[Content]:
     listed, store = data["evicted_next"], data["store"]
     if not listed:
         return [_nothing("There are no entries.")]

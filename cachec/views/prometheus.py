@@ -57,11 +57,11 @@ def _metric(name: str, kind: str, words: str, samples: Iterable[Sample]) -> Iter
     yield f"# HELP {name} {words}"
     yield f"# TYPE {name} {kind}"
     for labels, value in samples:
-        named = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
+        named = ",".join(f'{label}="{_escape_label(text)}"' for label, text in labels.items())
         yield f"{name}{{{named}}} {_number(value)}" if named else f"{name} {_number(value)}"
 
 
-def _escaped(text: str) -> str:
+def _escape_label(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 

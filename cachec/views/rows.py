@@ -32,15 +32,15 @@ def by_process(outcomes: Iterable[Outcome]) -> dict[int, list[Bar]]:
     for outcome in outcomes:
         begin = outcome.time - max(outcome.seconds, 0.0)
         calls.setdefault(outcome.pid, []).append((begin, outcome.time, outcome))
-    return {pid: _placed(each) for pid, each in sorted(calls.items())}
+    return {pid: _place_calls(each) for pid, each in sorted(calls.items())}
 
 
-def _placed(calls: list[tuple[float, float, Outcome]]) -> list[Bar]:
+def _place_calls(calls: list[tuple[float, float, Outcome]]) -> list[Bar]:
     calls.sort(key=lambda call: (call[0], -call[1]))
     bars: list[Bar] = []
     rows: list[list[float]] = []  # of each row the ends of the bars that are not over, the innermost last
     for begin, end, outcome in calls:
-        row = _room(rows, begin, end)
+        row = _free_row(rows, begin, end)
         ends = rows[row]
         inner = max(begin, min(end, ends[-1]) if ends else end)
         bars.append(Bar(outcome, begin, inner, row, len(ends)))
@@ -48,7 +48,7 @@ def _placed(calls: list[tuple[float, float, Outcome]]) -> list[Bar]:
     return bars
 
 
-def _room(rows: list[list[float]], begin: float, end: float) -> int:
+def _free_row(rows: list[list[float]], begin: float, end: float) -> int:
     """The first row in which a call is after all others, or within one that is not over."""
     for row, ends in enumerate(rows):
         while ends and ends[-1] <= begin + _SLACK:

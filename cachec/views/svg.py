@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import NamedTuple
 
-from cachec.views.html import Markup, element, joined, text, void
+from cachec.views.html import Markup, element, join_markup, text, void
 
 WIDTH = 960
 
@@ -229,7 +229,7 @@ class _Axis:
             y = f"{self.y(value):.1f}"
             parts.append(void("line", class_="grid", x1=_LEFT, x2=WIDTH, y1=y, y2=y))
             parts.append(element("text", _tick(value, self._shown), x=_LEFT - 8, y=y, class_="end"))
-        return joined(parts)
+        return join_markup(parts)
 
 
 def _labels(labels: Sequence[str], step: float, height: int) -> Markup:
@@ -238,7 +238,7 @@ def _labels(labels: Sequence[str], step: float, height: int) -> Markup:
     for at in range(0, len(labels), every):
         x = _LEFT + (at + 0.5) * step
         drawn.append(element("text", labels[at], x=f"{x:.1f}", y=height - _BELOW / 2, class_="middle"))
-    return joined(drawn)
+    return join_markup(drawn)
 
 
 def _rect(x: float, y: float, width: float, height: float, color: str) -> Markup:

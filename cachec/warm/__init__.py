@@ -1,13 +1,13 @@
 """Warming: targets that are declared once, and compiled before anybody waits for them."""
 
-from cachec.warm.declared import Declared, load
 from cachec.warm.model import Result, Row, Status, Target
 from cachec.warm.rows import expand, select, shard
 from cachec.warm.schedule import Listener, Warmer, warm
 from cachec.warm.summary import Summary
+from cachec.warm.targets import DeclaredTargets, load
 
 __all__ = [
-    "Declared",
+    "DeclaredTargets",
     "Listener",
     "Result",
     "Row",

@@ -41,7 +41,7 @@ def _git(folder: str, *words: str, unknown: str = "") -> str:
     return os.fsdecode(done.stdout)
 
 
-def touched(rows: Sequence[Row], changed: Iterable[str], config: str) -> list[Row]:
+def rows_touched(rows: Sequence[Row], changed: Iterable[str], config: str) -> list[Row]:
     """The rows that the changed files (absolute) touch, those that come after them, and what all these wait for.
 
     A row is touched by a file that one of its globs fits; one without globs by every file, and every row by the

@@ -51,7 +51,7 @@ class Cluster(RowExecutor):
         try:
             from distributed import Client
 
-            from cachec.warm.machine import Hands, run_there
+            from cachec.warm.machine import TaskWorkers, run_there
         except ImportError as error:
             raise UsageError(f"{url} needs Dask, which is not installed: pip install 'cachec[dask]'") from error
         self._folder = os.path.abspath(folder)
@@ -63,7 +63,7 @@ class Cluster(RowExecutor):
             raise UsageError(f"no Dask scheduler answers at {address}: {str(error).strip() or 'timed out'}") from error
         # Of this warming alone: another may warm on the same cluster.
         self._name = f"cachec-warm {os.uname().nodename} {os.getpid()} {time.time_ns():x}"
-        self._client.register_plugin(Hands(_carried(settings)), name=self._name)
+        self._client.register_plugin(TaskWorkers(_portable_settings(settings)), name=self._name)
         self._run_there = run_there
         self._threads = (0.0, 1)
 
@@ -100,7 +100,7 @@ class Cluster(RowExecutor):
         self._client.close(timeout=_CONNECT)
 
 
-def _carried(settings: config.Settings) -> dict[str, str]:
+def _portable_settings(settings: config.Settings) -> dict[str, str]:
     """What the settings of whoever warms say to other machines: no key, no secret, no place of this machine."""
     carried = {
         name: value

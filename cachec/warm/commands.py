@@ -31,16 +31,16 @@ def run_command(task: Task) -> list[Outcome]:
     A look that is ``counted`` and hits runs it too where its files are ``needed``: that puts them in place. Raises
     TargetFailed where the command fails, or would go round the cache; what ``cachec check`` raises.
     """
-    outcomes = [_checked(task.row)] if task.check else _executed(task.row)
+    outcomes = [_check_command(task.row)] if task.check else _execute_command(task.row)
     if task.counted and task.needed and outcomes[0].hit:
-        outcomes = _executed(task.row)
+        outcomes = _execute_command(task.row)
     for outcome in outcomes:
         if outcome.reason.kind == "bypass":
             raise TargetFailed(f"{task.row.command[0]} goes round the cache ({outcome.reason.value}: {outcome.detail})")
     return outcomes
 
 
-def _checked(row: Row) -> Outcome:
+def _check_command(row: Row) -> Outcome:
     if row.folder and os.path.realpath(row.folder) != os.getcwd():
         raise TargetFailed(
             f"{row.id} belongs in {row.folder}, and commands are looked at in the current folder; leave out executor="
@@ -52,7 +52,7 @@ def _checked(row: Row) -> Outcome:
     return Outcome(reason=Reason.REQUIRED, stage=explanation.stage, key=explanation.key, detail=detail)
 
 
-def _executed(row: Row) -> list[Outcome]:
+def _execute_command(row: Row) -> list[Outcome]:
     for folder in output_folders([*row.options, "--", *row.command]):  # a fresh checkout has none of them
         os.makedirs(folder, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="cachec-warm-") as folder:

@@ -53,7 +53,7 @@ class _OpenedPaths:
 
 
 @functools.cache
-def _opened() -> _OpenedPaths:
+def _opened_paths() -> _OpenedPaths:
     return _OpenedPaths()
 
 
@@ -62,9 +62,9 @@ def _store(folder: str, namespace: str) -> Store:
     return Store(folder, namespace)
 
 
-def traced(task: Task) -> Result:
+def run_traced(task: Task) -> Result:
     """Run a task, and name the files that it depends on, as absolute paths."""
-    opened = _opened()
+    opened = _opened_paths()
     opened.paths.clear()
     opened.written.clear()
     audit_hook().listen(opened.handlers)

@@ -15,7 +15,7 @@ from statistics import mean, median
 
 import msgspec
 
-from cachec.base import foreign, fsio
+from cachec.base import file_ownership, fsio
 from cachec.base.hashing import digest_bytes
 from cachec.events import read_log
 from cachec.model import MALFORMED_JSON, Outcome
@@ -28,7 +28,7 @@ _MAX_FILE = 1 << 24
 _RECENT = 30 * 86400.0
 
 
-class _Kept(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class _StoredHistory(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     version: int
     config: str
     seconds: dict[str, float] = {}
@@ -41,10 +41,10 @@ class History:
         """Read what there is; a file that can't be used counts as none."""
         self._store = Path(store)
         self._path = self._store / "warm" / f"{digest_bytes(os.fsencode(config))[:16]}.json"
-        self._kept = _Kept(version=VERSION, config=config)
+        self._kept = _StoredHistory(version=VERSION, config=config)
         self._changed = False
         try:
-            kept = msgspec.json.decode(foreign.read_regular(self._path, _MAX_FILE), type=_Kept)
+            kept = msgspec.json.decode(file_ownership.read_regular(self._path, _MAX_FILE), type=_StoredHistory)
         except (OSError, *MALFORMED_JSON):
             return
         if kept.version == VERSION and kept.config == config:

@@ -21,7 +21,7 @@ from cachec.warm.run import run_task
 FOLDER = "CACHEC_WARM_FOLDER"
 
 
-class Hands(WorkerPlugin):
+class TaskWorkers(WorkerPlugin):
     """What a Dask worker has for one warming: worker processes of cachec's own, which keep what they have imported."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
@@ -39,23 +39,23 @@ class Hands(WorkerPlugin):
 
 def run_there(body: bytes, folder: str, name: str) -> bytes:
     """Run a row as it is on this machine. What it stores is at the remotes before it counts as compiled."""
-    hands = cast("Hands", get_worker().plugins[name])
+    hands = cast("TaskWorkers", get_worker().plugins[name])
     task = msgspec.json.decode(body, type=Task)
     return msgspec.json.encode(_run(task, folder, hands))
 
 
-def _run(task: Task, folder: str, hands: Hands) -> Result:
-    row = moved(task.row, folder, hands.environ.get(FOLDER, folder))
+def _run(task: Task, folder: str, hands: TaskWorkers) -> Result:
+    row = relocate_row(task.row, folder, hands.environ.get(FOLDER, folder))
     if not os.path.isdir(row.folder):
         told = f"this machine has no folder {row.folder}; set {FOLDER} to where it has the project"
         return Result(id=row.id, status=Status.FAILED, error=told)
     result = hands.pool.submit(run_task, msgspec.structs.replace(task, row=row)).result()
-    if result.status is Status.COMPILED and (left := _left_behind(hands.environ, row.folder)):
+    if result.status is Status.COMPILED and (left := _push_pending(hands.environ, row.folder)):
         return msgspec.structs.replace(result, status=Status.FAILED, error=left)
     return result
 
 
-def moved(row: Row, folder: str, there: str) -> Row:
+def relocate_row(row: Row, folder: str, there: str) -> Row:
     """A row of a project in ``folder``, for a machine that has it ``there``."""
 
     def place(path: str) -> str:
@@ -65,7 +65,7 @@ def moved(row: Row, folder: str, there: str) -> Row:
     return msgspec.structs.replace(row, folder=place(row.folder), path=tuple(place(each) for each in row.path))
 
 
-def _left_behind(environ: Mapping[str, str], folder: str) -> str:
+def _push_pending(environ: Mapping[str, str], folder: str) -> str:
     """Send what waits for the remotes; why some of it still waits, or nothing."""
     done = subprocess.run(
         [sys.executable, "-m", "cachec", "push", "--json"],

@@ -87,7 +87,7 @@ class WorkerPool(RowExecutor):
         """How many workers there may be."""
         return self._workers
 
-    def _taken(self, hand: _Hand) -> None:
+    def _take_worker(self, hand: _Hand) -> None:
         with self._lock:
             hand.busy = True
             self._waiting -= 1
@@ -99,7 +99,7 @@ class WorkerPool(RowExecutor):
                 self._hire(early=True)
 
     def _hire(self, *, early: bool = False) -> None:
-        hand = _Hand(self._queue, self._environ, self._taken, early=early)
+        hand = _Hand(self._queue, self._environ, self._take_worker, early=early)
         self._threads.append(hand)
         hand.start()
 
@@ -140,7 +140,7 @@ class _Hand(threading.Thread):
         self.busy = False
         self._work = work
         self._base = environ
-        self._taken = taken
+        self._take_worker = taken
         self._early = early
         self._process: _WorkerProcess | None = None
         self._lock = threading.Lock()
@@ -156,7 +156,7 @@ class _Hand(threading.Thread):
             with contextlib.suppress(OSError):  # no process can be started now: the first row tries again, and says so
                 self._ready({}, ())
         while (item := self._work.get()) is not None:
-            self._taken(self)
+            self._take_worker(self)
             future, task = item
             if not future.set_running_or_notify_cancel():
                 self.busy = False
@@ -265,14 +265,14 @@ class _WorkerProcess:
                 if ready:
                     body = receive(self._channel)
                     if body is None:
-                        raise self._lost()
+                        raise self._lost_error()
                     return msgspec.json.decode(body, type=Result)
                 if not self.alive:  # a child of the target may still hold the other end
-                    raise self._lost()
+                    raise self._lost_error()
         except OSError as error:
-            raise self._lost() from error
+            raise self._lost_error() from error
 
-    def _lost(self) -> WorkerLost:
+    def _lost_error(self) -> WorkerLost:
         if not await_end(self.popen):
             return WorkerLost("its worker closed its channel")
         self.kill()

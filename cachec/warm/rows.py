@@ -32,7 +32,7 @@ def expand(targets: Iterable[Target]) -> list[Row]:
         declared[target.name] = target
     rows = {name: _rows(target) for name, target in declared.items()}
     done: list[Row] = []
-    for name in _ordered(declared):
+    for name in _order_names(declared):
         target = declared[name]
         for row in rows[name]:
             waits = [other.id for before in target.after for other in rows[before] if _agree(row.axes, other.axes)]
@@ -40,7 +40,7 @@ def expand(targets: Iterable[Target]) -> list[Row]:
     return done
 
 
-def _ordered(declared: Mapping[str, Target]) -> list[str]:
+def _order_names(declared: Mapping[str, Target]) -> list[str]:
     """The names, each after those in its ``after``."""
     state: dict[str, bool] = {}
     order: list[str] = []

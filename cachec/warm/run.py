@@ -13,8 +13,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from cachec.base.call_hooks import Oversight, overseen
 from cachec.base.distributions import OWN_FOLDER
-from cachec.base.oversight import Oversight, overseen
 from cachec.errors import CachecError, CacheMissError, UsageError
 from cachec.model import Mode, Outcome, Reason
 from cachec.warm.commands import count, run_command
@@ -103,10 +103,10 @@ def _call(row: Row) -> None:
         pass  # a callable that tells no signature: calling it will tell
     answer = function(**row.arguments)
     if inspect.isawaitable(answer):
-        asyncio.run(_awaited(answer))
+        asyncio.run(_await(answer))
 
 
-async def _awaited(answer: Any) -> Any:
+async def _await(answer: Any) -> Any:
     return await answer
 
 

@@ -120,7 +120,7 @@ class Warmer:
         self._began = time.perf_counter()
         executor = self._executor or self._pool or WorkerPool(self._width(), environment(self.settings))
         try:
-            self._look(executor)
+            self._find_misses(executor)
             if not self._check and not self._cancelled.is_set():
                 self._compile(executor)
         except BaseException:
@@ -157,7 +157,7 @@ class Warmer:
             return self._jobs
         return self._executor.width if isinstance(self._executor, RowExecutor) else os.cpu_count() or 1
 
-    def _look(self, executor: Executor) -> None:
+    def _find_misses(self, executor: Executor) -> None:
         """Which rows would miss. One that comes after a row that would miss is not looked at before that has run."""
         if not self._check and self.settings.mode in {Mode.REFRESH, Mode.VERIFY}:
             return  # everything runs

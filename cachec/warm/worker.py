@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from cachec.base.oversight import Oversight, oversee_process
+from cachec.base.call_hooks import Oversight, oversee_process
 from cachec.errors import CachecError
 from cachec.model import Mode
 from cachec.warm.model import Result, Status, Task
@@ -96,9 +96,9 @@ class Worker:
         with oversee_process(heard):
             if not task.files:
                 return run_task(task)
-            from cachec.warm.files import traced  # for `cachec watch` only
+            from cachec.warm.files import run_traced  # for `cachec watch` only
 
-            return traced(task)
+            return run_traced(task)
 
     def _read(self) -> None:
         decode = msgspec.json.Decoder(Task).decode

@@ -16,12 +16,12 @@ import msgspec
 
 from cachec import config
 from cachec.errors import CachecError, UsageError
-from cachec.warm import Declared, Listener, Result, Row, Status, Summary, Warmer, load
+from cachec.warm import DeclaredTargets, Listener, Result, Row, Status, Summary, Warmer, load
 from cachec.warm.pool import WorkerPool
 from cachec.warm.rows import select, with_dependents, with_needed
 from cachec.warm.schedule import environment
+from cachec.watch.file_events import Notices
 from cachec.watch.files import Files
-from cachec.watch.notices import Notices
 
 #: Seconds without an event after which a change has settled.
 DEBOUNCE = 0.1
@@ -73,7 +73,7 @@ class Watcher:
         self._stopped = False
         self._files = Files(settings.dir)
         self._rows: list[Row] = []
-        self._declared: Declared | None = None
+        self._declared: DeclaredTargets | None = None
         self._sources: set[str] = set()
         self._of_row: dict[str, frozenset[str]] = {}
         self._known: dict[str, tuple[Status, str]] = {}
@@ -113,7 +113,7 @@ class Watcher:
             return []
         if woken:
             self._settle()
-        return self._look(everything=woken)
+        return self._changed_paths(everything=woken)
 
     def _settle(self, done: Sequence[object] = ()) -> None:
         """Until no event has come for a while; no longer than until something is ``done``."""
@@ -123,7 +123,7 @@ class Watcher:
             if done or not self._woken.wait(self._debounce):
                 return
 
-    def _look(self, *, everything: bool) -> list[str]:
+    def _changed_paths(self, *, everything: bool) -> list[str]:
         self._last_look = time.monotonic()
         self._looks += 1
         # While something is stale, whoever compiles it makes it warm again.
@@ -215,7 +215,7 @@ class Watcher:
                 self._settle(done)
                 if done:
                     break
-                newer += self._look(everything=True)
+                newer += self._changed_paths(everything=True)
             if newer or self._stopped:
                 warmer.cancel()
                 break

@@ -55,7 +55,7 @@ def buffers_of(arrays: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, 
     return tensors, buffers
 
 
-class Described(NamedTuple):
+class ArrayView(NamedTuple):
     """An array as a weight: a name of its dtype, its shape, and its bytes, which it keeps alive."""
 
     dtype: str
@@ -63,7 +63,7 @@ class Described(NamedTuple):
     buffer: Buffer
 
 
-def describe(name: str, value: Any) -> Described:
+def describe(name: str, value: Any) -> ArrayView:
     """The weight ``name`` over the memory of ``value``: row-major and little-endian, on the CPU, never copied.
 
     A digest of it may be remembered only where nobody can change the bytes, which is so for ``bytes`` alone: a jax
@@ -107,7 +107,7 @@ def _of_bytes(name: str, data: Any, spec: WeightSpec) -> tuple[Tensor, Buffer]:
     return tensor, Buffer(flat, type(data) is bytes)
 
 
-def _of_numpy(name: str, array: Any, *, fixed: bool = False) -> Described:
+def _of_numpy(name: str, array: Any, *, fixed: bool = False) -> ArrayView:
     import numpy as np
 
     dtype = array.dtype
@@ -122,10 +122,10 @@ def _of_numpy(name: str, array: Any, *, fixed: bool = False) -> Described:
         raise _no_rows(name, array.shape, array.strides, "numpy.ascontiguousarray")
     # Through a read-only memoryview, so that nobody can make an array over it writable again.
     flat = array.reshape(-1).view(np.uint8).data.toreadonly() if array.nbytes else memoryview(b"")
-    return Described(dtype.name, array.shape, Buffer(flat, fixed))
+    return ArrayView(dtype.name, array.shape, Buffer(flat, fixed))
 
 
-def _of_torch(name: str, tensor: Any, torch: Any) -> Described:
+def _of_torch(name: str, tensor: Any, torch: Any) -> ArrayView:
     """numpy has none of torch's bf16 and fp8, so the bytes are taken, and the type by its name."""
     if tensor.device.type != "cpu":
         raise _elsewhere(name, str(tensor.device), "tensor.cpu()")
@@ -144,15 +144,15 @@ def _of_torch(name: str, tensor: Any, torch: Any) -> Described:
         raise _no_rows(name, tuple(tensor.shape), strides, "tensor.contiguous()")
     shape = tuple(tensor.shape)
     if tensor.numel() == 0:
-        return Described(dtype, shape, Buffer(memoryview(b""), fixed=False))
+        return ArrayView(dtype, shape, Buffer(memoryview(b""), fixed=False))
     try:
         flat = tensor.detach().reshape(-1).view(torch.uint8).numpy()
     except _REFUSALS as error:  # subclasses without memory of their own: fake, distributed, functional tensors
         raise UsageError(f"weight {name!r}: {type(tensor).__name__} does not hand out its memory: {error}") from error
-    return Described(dtype, shape, Buffer(flat.data.toreadonly(), fixed=False))
+    return ArrayView(dtype, shape, Buffer(flat.data.toreadonly(), fixed=False))
 
 
-def _of_jax(name: str, array: Any, jax: Any) -> Described:
+def _of_jax(name: str, array: Any, jax: Any) -> ArrayView:
     import numpy as np
 
     if isinstance(array, jax.core.Tracer):
@@ -170,7 +170,7 @@ def _of_jax(name: str, array: Any, jax: Any) -> Described:
     return _of_numpy(name, values)
 
 
-def _of_dlpack(name: str, value: Any) -> Described:
+def _of_dlpack(name: str, value: Any) -> ArrayView:
     import numpy as np
 
     kind = type(value).__name__
@@ -190,7 +190,7 @@ def _of_dlpack(name: str, value: Any) -> Described:
     return _of_numpy(name, values)
 
 
-def _of_buffer(name: str, view: memoryview) -> Described:
+def _of_buffer(name: str, view: memoryview) -> ArrayView:
     import numpy as np
 
     try:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from cachec.errors import UsageError
 from cachec.model import WeightSpec
 from cachec.weights.dtypes import numpy_dtype
+from cachec.weights.io.copying import pieces, source_of
 from cachec.weights.manifest import differing_fields
-from cachec.weights.moving.copying import pieces, source_of
 from cachec.weights.weight import Weight
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class ValueDifference(NamedTuple):
     unordered: int
 
 
-def compared(
+def compare_weights(
     old: Mapping[str, WeightSpec],
     new: Mapping[str, WeightSpec],
     old_digests: Mapping[str, str],

@@ -14,7 +14,7 @@ from cachec.weights.layout import Layout
 from cachec.weights.manifest import Manifest
 from cachec.weights.sources import Origin, Source
 from cachec.weights.weight import Weight
-from cachec.weights.wrapping import GuardSource
+from cachec.weights.wrappers import GuardSource
 
 D = TypeVar("D")
 

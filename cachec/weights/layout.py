@@ -7,8 +7,8 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from cachec.base.bounded_dict import BoundedDict
 from cachec.base.hashing import Hasher
-from cachec.base.kept import Kept
 from cachec.base.texts import is_text, nearest
 from cachec.errors import UnknownWeight, UsageError, WeightError
 from cachec.model import WeightSpec
@@ -16,7 +16,7 @@ from cachec.weights.manifest import Manifest, renaming_hint
 from cachec.weights.tensor import Tensor
 
 if TYPE_CHECKING:
-    from cachec.weights.nesting import Nesting
+    from cachec.weights.pytree import Nesting
 
 #: Derived layouts that one layout remembers. A program selects, renames and overlays in a handful of ways.
 _REMEMBERED = 16
@@ -46,7 +46,7 @@ class Layout:
         self.ties = tuple(sorted(tuple(sorted(group)) for group in ties))
         self.nesting = nesting
         self._alias = {name: group[0] for group in self.ties for name in group}
-        self._derived: Kept[tuple[Layout, Mapping[str, str] | None]] = Kept(_REMEMBERED)
+        self._derived: BoundedDict[tuple[Layout, Mapping[str, str] | None]] = BoundedDict(_REMEMBERED)
 
     @cached_property
     def tensors(self) -> dict[str, Tensor]:
@@ -194,8 +194,8 @@ class Layout:
             old, new = self.tensors[name], over.tensors[name]
             if not replace and (old.dtype, old.shape, old.shard) != (new.dtype, new.shape, new.shard):
                 raise WeightError(
-                    f"overlay: {name!r} expected {old.dtype} {list(old.shape)}{_sharded(old)}, found "
-                    f"{new.dtype} {list(new.shape)}{_sharded(new)}; pass replace=True where that is meant"
+                    f"overlay: {name!r} expected {old.dtype} {list(old.shape)}{_shard_label(old)}, found "
+                    f"{new.dtype} {list(new.shape)}{_shard_label(new)}; pass replace=True where that is meant"
                 )
         groups = {frozenset(group) for group in over.ties}
         kept = [group for group in self.ties if frozenset(group) not in groups]
@@ -294,7 +294,7 @@ def checked_name(name: object, where: str) -> str:
     raise UsageError(f"{where}: expected a name of a weight, a text that is not empty, found {name!r}")
 
 
-def _sharded(tensor: Tensor) -> str:
+def _shard_label(tensor: Tensor) -> str:
     return "" if tensor.shard is None else f", shard of {tensor.shard[1]} on axis {tensor.shard[0]}"
 
 

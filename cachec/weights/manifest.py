@@ -22,7 +22,7 @@ def content_of(spec: WeightSpec, digest: str) -> str:
     return f"{digest} {spec.dtype}[{','.join(map(str, spec.shape))}]"
 
 
-def agreed(*each: Folded) -> dict[str, tuple[str, ...]]:
+def merge_ties(*each: Folded) -> dict[str, tuple[str, ...]]:
     """What holds where all of these do."""
     both: dict[str, tuple[str, ...]] = {}
     for folded in each:
@@ -91,7 +91,7 @@ class Manifest:
 
     def folding(self, folded: Folded) -> Manifest:
         """The same manifest of an artifact that these weights are in, too."""
-        return Manifest(self.digest, self.encoded, self.callers, agreed(self.folded, folded))
+        return Manifest(self.digest, self.encoded, self.callers, merge_ties(self.folded, folded))
 
     def bare(self) -> Manifest:
         """The same manifest with nothing that is in no key."""
@@ -105,7 +105,7 @@ class Manifest:
         """
         own = {name: callers.get(there, there) for name, there in self.callers.items()}
         kept = [{callers.get(name, name): digests} for name, digests in self.folded.items()]
-        return Manifest(self.digest, self.encoded, own or callers, agreed(*kept, folded))
+        return Manifest(self.digest, self.encoded, own or callers, merge_ties(*kept, folded))
 
     def encoded(self) -> bytes:
         """The stored form."""
@@ -166,7 +166,9 @@ class Manifest:
                     f"two programs mean different weights by {name!r}: {self.callers.get(name, name)!r} and "
                     f"{other.callers.get(name, name)!r}; give only one of them symbols='alpha'"
                 )
-        return Manifest.of(both).called({**self.callers, **other.callers}).folding(agreed(self.folded, other.folded))
+        return (
+            Manifest.of(both).called({**self.callers, **other.callers}).folding(merge_ties(self.folded, other.folded))
+        )
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Manifest) and other.digest == self.digest

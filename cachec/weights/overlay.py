@@ -13,13 +13,13 @@ from cachec.errors import HandleClosed, UsageError, WeightError
 from cachec.weights.arrays import buffers_of
 from cachec.weights.dtypes import SIZES, size_of
 from cachec.weights.handles import Handles
+from cachec.weights.io.strided_copy import slice_spans
 from cachec.weights.layout import Layout, checked_name
-from cachec.weights.moving.spans import slice_spans
 from cachec.weights.shards import AxisPatterns, Slice, SliceSource, matching_axes
 from cachec.weights.sources import Buffer, MemorySource, Source, Ways
 from cachec.weights.tensor import Tensor
 from cachec.weights.weight import Callers, MadeOfWeights, Weight
-from cachec.weights.wrapping import ComposedSource
+from cachec.weights.wrappers import ComposedSource
 
 #: The axis that is the rank, as PEFT (``peft/tuners/lora/layer.py``) lays out its adapters.
 LORA: Final[AxisPatterns] = {"*lora_A*": 0, "*lora_B*": 1}
@@ -78,7 +78,7 @@ def overlay(base: Handles, over: Handles, *, replace: bool = False) -> tuple[Lay
     return layout, OverlaySource(base, over, layout)
 
 
-class Made(NamedTuple):
+class ComputedWeight(NamedTuple):
     """A weight that is computed. dtype: a name as in WeightSpec. make: the WeightSet it is derived from -> an array."""
 
     dtype: str
@@ -89,9 +89,9 @@ class Made(NamedTuple):
 class MadeSource(MadeOfWeights):
     """Weights that are computed when they are looked at, from the weights of another set. Nothing is kept."""
 
-    def __init__(self, base: Handles, made: Mapping[str, Made]) -> None:
+    def __init__(self, base: Handles, made: Mapping[str, ComputedWeight]) -> None:
         self._base = base
-        self._made: Mapping[str, Made] | None = made
+        self._made: Mapping[str, ComputedWeight] | None = made
         self._token = os.urandom(16)
 
     def ways(self, name: str, tensor: Tensor) -> Ways:
@@ -108,7 +108,8 @@ class MadeSource(MadeOfWeights):
         if (fresh.dtype, fresh.shape) != (made.dtype, made.shape):
             raise WeightError(
                 f"derived weight {name!r}: expected {made.dtype} {list(made.shape)}, "
-                f"found {fresh.dtype} {list(fresh.shape)}; state what is returned: Made(dtype, shape, function)"
+                f"found {fresh.dtype} {list(fresh.shape)}; "
+                f"state what is returned: ComputedWeight(dtype, shape, function)"
             )
         return buffers[name].view[tensor.offset : tensor.offset + tensor.nbytes]
 
@@ -140,26 +141,28 @@ class MadeSource(MadeOfWeights):
 
 
 def derive(
-    base: Handles, made: Mapping[str, Made | Callable[[Weight], Any]], tied: Iterable[Iterable[str]]
+    base: Handles, made: Mapping[str, ComputedWeight | Callable[[Weight], Any]], tied: Iterable[Iterable[str]]
 ) -> tuple[Layout, Source]:
     """``base`` with computed weights; see ``WeightSet.derive``."""
-    stated = {checked_name(name, "derive"): _stated(base, name, value) for name, value in made.items()}
+    stated = {checked_name(name, "derive"): _computed_weight(base, name, value) for name, value in made.items()}
     tensors = {name: _tensor_of(base, name, value) for name, value in stated.items()}
     over = Handles(Layout(tensors).tied(tied), MadeSource(base, stated), rank=base.worker)
     # Releasing the result releases the base, which is what it is made of, in either way.
     return overlay(base, over, replace=True)
 
 
-def _stated(base: Handles, name: str, value: Any) -> Made:
-    if isinstance(value, Made):
-        return Made(value.dtype, tuple(value.shape), value.make)
+def _computed_weight(base: Handles, name: str, value: Any) -> ComputedWeight:
+    if isinstance(value, ComputedWeight):
+        return ComputedWeight(value.dtype, tuple(value.shape), value.make)
     if not callable(value):
-        raise UsageError(f"derive: {name!r} expected Made(dtype, shape, function) or a function, found {value!r}")
+        raise UsageError(
+            f"derive: {name!r} expected ComputedWeight(dtype, shape, function) or a function, found {value!r}"
+        )
     weight = base[name]
-    return Made(weight.dtype, weight.shape, lambda weights: value(weights[name]))
+    return ComputedWeight(weight.dtype, weight.shape, lambda weights: value(weights[name]))
 
 
-def _tensor_of(base: Handles, name: str, made: Made) -> Tensor:
+def _tensor_of(base: Handles, name: str, made: ComputedWeight) -> Tensor:
     size = size_of(made.dtype)
     if not all(type(dimension) is int and dimension >= 0 for dimension in made.shape):
         raise UsageError(f"derive: {name!r} expected a shape of integers from 0, found {made.shape!r}")

@@ -16,12 +16,12 @@ from cachec.weights.manifest import Manifest
 from cachec.weights.sources import FileSource, MemorySource, PlaceholderSource
 from cachec.weights.tensor import checked_tensor
 from cachec.weights.weight import Weight
-from cachec.weights.wrapping import ComposedSource, GuardSource
+from cachec.weights.wrappers import ComposedSource, GuardSource
 
 if TYPE_CHECKING:
     from cachec.recording import Recorder
-    from cachec.weights.moving.copying import Progress
-    from cachec.weights.overlay import Made
+    from cachec.weights.io.copying import Progress
+    from cachec.weights.overlay import ComputedWeight
     from cachec.weights.shards import AxisPatterns
 
 
@@ -57,7 +57,7 @@ class WeightSet(Handles):
         One array that hangs in several places is one weight: its names are tied. Raises UsageError as ``from_arrays``
         does, and where the tree is a leaf.
         """
-        from cachec.weights.nesting import taken_apart
+        from cachec.weights.pytree import taken_apart
 
         nesting, leaves = taken_apart(tree)
         places: dict[int, list[str]] = {}
@@ -105,7 +105,7 @@ class WeightSet(Handles):
 
         Raises UnknownWeight for a name that is not here, or a glob of ``include`` that matches none.
         """
-        return self._derived(self._layout.selected(include, exclude), self._old)
+        return self._derive(self._layout.selected(include, exclude), self._old)
 
     def rename(self, rename: Mapping[str, str] | Callable[[str], str]) -> WeightSet:
         """The same weights under other names: a mapping old -> new (others stay), or a function of the name.
@@ -113,7 +113,7 @@ class WeightSet(Handles):
         Raises UnknownWeight for a name that is not here, UsageError where two weights would get one name.
         """
         layout, old = self._layout.renamed(rename)
-        return self if layout is self._layout else self._derived(layout, (old, *self._old))
+        return self if layout is self._layout else self._derive(layout, (old, *self._old))
 
     def part(
         self, names: tuple[str, ...], old: tuple[str, ...], *, tied: Ties = (), rank: int | None = None
@@ -125,7 +125,7 @@ class WeightSet(Handles):
         layout, back = self._layout.part(names, old, tied)
         return WeightSet(layout, self._source, rank=rank, old=(back, *self._old))
 
-    def _derived(self, layout: Layout, old: tuple[Mapping[str, str], ...]) -> WeightSet:
+    def _derive(self, layout: Layout, old: tuple[Mapping[str, str], ...]) -> WeightSet:
         if layout is self._layout:
             return self
         return WeightSet(layout, self._source, rank=self._worker, old=old, guarded=self._guarded)
@@ -139,7 +139,7 @@ class WeightSet(Handles):
 
         Raises UnknownWeight, WeightError for another shape or dtype, UsageError as ``from_tree``.
         """
-        from cachec.weights.nesting import named_like
+        from cachec.weights.pytree import named_like
 
         layout = self._layout.nested(named_like(like, self._layout.specs, names))
         return WeightSet(layout, self._source, rank=self._worker, old=self._old, guarded=self._guarded)
@@ -220,13 +220,14 @@ class WeightSet(Handles):
         return WeightSet(*overlay(self, over, replace=replace), rank=self.worker)
 
     def derive(
-        self, made: Mapping[str, Made | Callable[[Weight], Any]], *, tied: Iterable[Iterable[str]] = ()
+        self, made: Mapping[str, ComputedWeight | Callable[[Weight], Any]], *, tied: Iterable[Iterable[str]] = ()
     ) -> WeightSet:
         """These weights with some that are computed when they are looked at, one at a time, and never kept.
 
-        made: name -> ``Made(dtype, shape, function of this set)`` for any weight, new or changed; or a function of the
-        weight of that name, for another value of the same dtype and shape. A stage that returns the set has each made
-        once, straight into the store, and shares all others with its caller. Each look makes it again.
+        made: name -> ``ComputedWeight(dtype, shape, function of this set)`` for any weight, new or changed; or a
+        function of the weight of that name, for another value of the same dtype and shape. A stage
+        that returns the set has each made once, straight into the store, and shares all others with its caller. Each
+        look makes it again.
 
         Raises UnknownWeight, UsageError; when looked at, WeightError where a result is not what was stated.
         """
@@ -254,7 +255,7 @@ class WeightSet(Handles):
         counts as read, and they come by name: the order of a file is in no key. Raises as ``Weight.read`` does, when
         the weight's turn comes.
         """
-        from cachec.weights.moving.streaming import stream
+        from cachec.weights.io.streaming import stream
 
         return stream(self, read_ahead)
 
@@ -310,7 +311,7 @@ class WeightSet(Handles):
 
         The suffix says in which format. Raises UsageError where none of that suffix can be written.
         """
-        from cachec.weights.moving.writing import save
+        from cachec.weights.io.writing import save
 
         save(self, path, format=format, shard_size=shard_size, metadata=metadata, progress=progress, fsync=fsync)
 
@@ -359,7 +360,7 @@ def open_weights(
 
         place = world(rank, world_size, label_of(source))
     if specs is not None:
-        from cachec.weights.formats.expected import manifest_of
+        from cachec.weights.formats.declared_specs import manifest_of
 
         expected = manifest_of(specs)
     checkpoint = process_checkpoints().open(source, ties=ties, world=place, specs=expected)

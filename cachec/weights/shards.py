@@ -23,20 +23,20 @@ import msgspec
 
 from cachec.base import fsio
 from cachec.base.hashing import FileDigests, Hasher, digest_bytes
-from cachec.base.texts import said
+from cachec.base.texts import argument_hint
 from cachec.errors import UnknownWeight, UsageError
 from cachec.weights.dtypes import SIZES
 from cachec.weights.formats import presharded
 from cachec.weights.handles import Handles
+from cachec.weights.io.strided_copy import Spans, copy_spans, read_spans, slice_spans, within_spans
 from cachec.weights.layout import Layout
-from cachec.weights.moving.spans import Spans, copy_spans, read_spans, slice_spans, within_spans
 from cachec.weights.sources import Origin, Ranges, Source, Ways
 from cachec.weights.tensor import Tensor
 from cachec.weights.weight import Callers, Weight
-from cachec.weights.wrapping import ComposedSource
+from cachec.weights.wrappers import ComposedSource
 
 if TYPE_CHECKING:
-    from cachec.weights.moving.copying import Progress
+    from cachec.weights.io.copying import Progress
 
 #: Name, fnmatch glob, or compiled regular expression (of the full name) -> axis, or None for "every worker has all of
 #: it". The first that matches decides; what none matches is whole on every worker.
@@ -224,7 +224,7 @@ def save_shards(
     fsync: bool = False,
 ) -> None:
     """Write one file a worker; see ``WeightSet.save_shards``."""
-    from cachec.weights.moving.writing import Whole, save_together
+    from cachec.weights.io.writing import Whole, save_together
 
     presharded.check_world_size(world_size)
     for name, tensor in weights.layout.tensors.items():
@@ -270,7 +270,7 @@ def _local_length(name: str, whole: Tensor, axis: int, world_size: int, *, pad: 
         raise UsageError(
             f"shard: {name!r} {whole.dtype} {list(whole.shape)}: axis {axis} expected a multiple of {world_size} "
             f"(world_size), found {length}; choose another axis, or "
-            f"{said('pass pad=True', 'say --pad')} to have every shard "
+            f"{argument_hint('pass pad=True', 'say --pad')} to have every shard "
             f"filled up with zeros to {-(-length // world_size)}"
         )
     return -(-length // world_size)

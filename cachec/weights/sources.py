@@ -181,7 +181,7 @@ class OpenedFile(msgspec.Struct, frozen=True, gc=False):
         return identity[:3] == self.identity[:3] if self.artifact else identity == self.identity
 
 
-class _Bound:
+class _BoundFile:
     """An open file, and one map of all of it that lives as long as somebody uses a view of it.
 
     One map a file, not one a tensor: each map of Python's holds a descriptor, and a set may have thousands of tensors.
@@ -201,7 +201,7 @@ class _Bound:
             with self.whole():
                 header = fsio.pread_exact(self.fd, 0, file.header_nbytes)
             if digest_bytes(header) != file.header_digest:
-                raise self._changed("its header is another one")
+                raise self._change_error("its header is another one")
 
     def check(self) -> None:
         """Raise WeightsChanged unless this is still the file that was opened, in the same state."""
@@ -213,7 +213,7 @@ class _Bound:
                 for field, old, new in zip(expected._fields, expected, identity, strict=True)
                 if old != new
             ]
-            raise self._changed(", ".join(fields))
+            raise self._change_error(", ".join(fields))
 
     def map(self) -> memoryview:
         """All of the file, read-only."""
@@ -234,9 +234,9 @@ class _Bound:
         try:
             yield
         except (EOFError, ValueError) as error:  # ValueError: of a map, which begins with a look at the size
-            raise self._changed(str(error)) from error
+            raise self._change_error(str(error)) from error
 
-    def _changed(self, detail: str) -> WeightsChanged:
+    def _change_error(self, detail: str) -> WeightsChanged:
         return WeightsChanged(f"{self.file.path}: changed after it was opened ({detail}); open the weights again")
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
@@ -258,7 +258,7 @@ class FileSource(Source):
         self._files = files
         self._read_access = read_access
         self._many = len(files) > _MANY
-        self._bound: dict[int, _Bound] | None = {}
+        self._bound: dict[int, _BoundFile] | None = {}
         self._lock = threading.Lock()
 
     @property
@@ -279,7 +279,7 @@ class FileSource(Source):
         return digest
 
     def ways(self, name: str, tensor: Tensor) -> Ways:
-        copies = self._read_access or not _aligned(tensor)
+        copies = self._read_access or not _is_aligned(tensor)
         return Ways(
             lambda: self._view(name, tensor),
             copies,
@@ -298,7 +298,7 @@ class FileSource(Source):
             return memoryview(b"")
         with self._lock:
             view = bound.map()[tensor.offset : tensor.offset + tensor.nbytes]
-        return view if _aligned(tensor) else memoryview(bytes(view))
+        return view if _is_aligned(tensor) else memoryview(bytes(view))
 
     def _private(self, name: str, tensor: Tensor) -> memoryview:
         bound = self._bind(name, tensor)
@@ -333,7 +333,7 @@ class FileSource(Source):
         with self._lock:
             self._bound = None
 
-    def _bind(self, name: str, tensor: Tensor) -> _Bound:
+    def _bind(self, name: str, tensor: Tensor) -> _BoundFile:
         if self._bound is not None and tensor.file not in self._bound:
             self._provide(name, tensor.file)
         with self._lock:
@@ -341,7 +341,7 @@ class FileSource(Source):
                 raise HandleClosed(f"weight {name!r}: its set was released; open the weights again")
             bound = self._bound.get(tensor.file)
             if bound is None:
-                bound = _Bound(self._file(name, tensor.file), among_many=self._many)
+                bound = _BoundFile(self._file(name, tensor.file), among_many=self._many)
                 if bound.file.artifact and len(self._bound) >= _MANY:
                     # One file a tensor: keeping thousands open would use up the descriptors. It is bound again by name.
                     del self._bound[next(iter(self._bound))]
@@ -362,7 +362,7 @@ class FileSource(Source):
         return self._files[number]
 
 
-def _aligned(tensor: Tensor) -> bool:
+def _is_aligned(tensor: Tensor) -> bool:
     return tensor.offset % SIZES[tensor.dtype] == 0
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from cachec.base import fsio
-from cachec.base.installed import Installed
+from cachec.base.installed import InstalledFolders
 from cachec.base.waiting import Waiter
 from cachec.commands.process import Ended as EndedProcess
 from cachec.commands.traced import Traced, untraced
@@ -343,7 +343,7 @@ def _command_line(control: int) -> list[str]:
 def _packages() -> list[str]:
     """The installed packages that this process has imported, in that order; but for what has threads or a main module
     of its own. The modules of cachec that a stage needs are among them."""
-    installed = Installed()
+    installed = InstalledFolders()
     found: dict[str, None] = {}
     for name, module in list(sys.modules.items()):
         first = name.partition(".")[0]

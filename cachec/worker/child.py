@@ -19,9 +19,9 @@ import msgspec
 
 from cachec.base.distributions import Distributions
 from cachec.base.hashing import FileDigests
-from cachec.base.installed import Installed
+from cachec.base.installed import InstalledFolders
 from cachec.base.paths import is_below
-from cachec.base.unseen import unseen
+from cachec.base.untraced import unseen
 from cachec.codecs.encoder import encode
 from cachec.errors import Uncacheable, UnstorableResult
 from cachec.key import ambient, libraries, memos, process_state, state
@@ -76,7 +76,7 @@ class Common:
     """What a starter has ready for all of its workers."""
 
     def __init__(self) -> None:
-        self.installed = Installed()
+        self.installed = InstalledFolders()
         self.plugins = Plugins(Distributions())
         self.forms = FormsWithPlugins(self.plugins)
         self.variables = Variables(self.installed.is_project)

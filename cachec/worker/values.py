@@ -22,13 +22,13 @@ from types import FunctionType
 from typing import Any, NamedTuple
 
 from cachec.base.hashing import FileDigests, digest_bytes
-from cachec.base.installed import Installed
+from cachec.base.installed import InstalledFolders
 from cachec.base.instances import class_attribute
-from cachec.base.unseen import unseen
+from cachec.base.untraced import unseen
 from cachec.key.sharing import memory_of
 from cachec.programs.plugin import Plugin
 from cachec.programs.program import Program
-from cachec.programs.registry import Plugins, installed
+from cachec.programs.registry import Plugins, installed_plugins
 from cachec.programs.supported import Asking
 from cachec.weights import WeightSet
 from cachec.weights.handles import WorkerRank
@@ -165,7 +165,7 @@ class Values(Sending):
 def _is_own(module: str) -> bool:
     """Whether a module is the project's."""
     file = getattr(sys.modules.get(module), "__file__", None)
-    return module == "__main__" or (isinstance(file, str) and Installed().is_project(os.path.abspath(file)))
+    return module == "__main__" or (isinstance(file, str) and InstalledFolders().is_project(os.path.abspath(file)))
 
 
 def _is_custom(kind: type) -> bool:
@@ -199,7 +199,7 @@ def _reduce_by_plugin(plugin: Plugin, value: Any) -> Any:
 
 
 def _of_plugin(name: str, meta: dict[str, Any], parts: list[bytes]) -> Any:
-    plugin = installed().named(name)
+    plugin = installed_plugins().named(name)
     with unseen(), tempfile.TemporaryDirectory(prefix="cachec-") as folder:
         paths = [Path(folder, str(number)) for number in range(len(parts))]
         for path, data in zip(paths, parts, strict=True):

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from cachec.weights.nesting import Container
+from cachec.weights.pytree import Container
 
 
 def container(value: Any) -> Container | None:

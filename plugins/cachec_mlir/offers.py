@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from cachec.base.texts import nearest, said
+from cachec.base.texts import argument_hint, nearest
 from cachec.errors import LinkError, UsageError
 from cachec.model import WeightSpec
 from cachec.weights import Weight
@@ -93,7 +93,7 @@ def offered(
         first = names.get(missing[0], missing[0])
         near = nearest(first, weights)
         one, other = missing[0], near
-        say = said(f"say names={{{one!r}: {other!r}}}", f"say --name {shlex.quote(f'{one}={other}')}")
+        say = argument_hint(f"say names={{{one!r}: {other!r}}}", f"say --name {shlex.quote(f'{one}={other}')}")
         hint = f"; if {near!r} is meant, {say}" if near else ""
         mapped = f", which {_names()} says is {first!r}" if first != missing[0] else ""
         raise LinkError(f"no bytes for {len(missing)} resources of the module, first {missing[0]!r}{mapped}{hint}")
@@ -106,7 +106,7 @@ def offered(
 
 
 def _names() -> str:
-    return said("names=", "--name")
+    return argument_hint("names=", "--name")
 
 
 def bind(

@@ -28,8 +28,8 @@ from cachec.programs.supported import GONE, is_within
 from cachec_torch.versions import SUPPORTED
 
 if TYPE_CHECKING:
+    from cachec.blob_cache import Foreign
     from cachec.cache import Cache
-    from cachec.foreign import Foreign
     from cachec_torch.kernel_recorder import KernelRecorder
     from cachec_torch.operations import OperationsKey
 

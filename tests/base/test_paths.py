@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cachec.base.paths import absolute, allowed, descriptor_path, entries, links_on, relative_to
+from cachec.base.paths import absolute, access_letters, descriptor_path, entries, links_on, relative_to
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_what_is_in_a_folder(tmp_path: Path) -> None:
     finally:
         os.close(fd)
     assert descriptor_path(fd) is None
-    assert allowed(str(tmp_path / "file")) == "rw"
+    assert access_letters(str(tmp_path / "file")) == "rw"
     (tmp_path / "file").chmod(0o700)
-    assert allowed(str(tmp_path / "file")) == "rwx"
-    assert allowed(str(tmp_path / "none")) == ""
+    assert access_letters(str(tmp_path / "file")) == "rwx"
+    assert access_letters(str(tmp_path / "none")) == ""

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import cachec
-from cachec.cli.cmd_config import shipped
+from cachec.cli.cmd_config import find_shipped_file
 from cachec.errors import CachecError
 from tests.needs import need
 
@@ -267,10 +267,10 @@ def test_an_installed_cachec_has_the_files(
     shutil.copytree(ROOT / "plugins" / kind, place)
     package = tmp_path / "lib" / "python3.11" / "site-packages" / "cachec"
     monkeypatch.setattr(cachec, "__file__", str(package / "__init__.py"))
-    assert shipped(kind, name) == str(place / name)
+    assert find_shipped_file(kind, name) == str(place / name)
     (place / name).unlink()
     with pytest.raises(CachecError, match="install cachec again"):
-        shipped(kind, name)
+        find_shipped_file(kind, name)
 
 
 def test_find_package_finds_an_installed_cachec_by_itself(build: Build) -> None:

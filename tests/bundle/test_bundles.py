@@ -29,7 +29,7 @@ from cachec.bundle.format import (
     BundleSignature,
     BundleTable,
     header,
-    planned,
+    plan_bundle,
 )
 from cachec.errors import ConfigError, StoreFault, UsageError
 from cachec.maintain.maintainer import Maintainer
@@ -38,8 +38,8 @@ from cachec.remote import keys
 from cachec.remote.keys import Signer, from_file, keypair, public_key
 from cachec.store.objects import HASHED_BELOW
 from cachec.store.store import Store, references
-from cachec.weights.library.owned import WeightStore
 from cachec.weights.library.revisions import PlacedFile, PlacedTensor, RevisionRecord
+from cachec.weights.library.stored_weights import WeightStore
 from tests import pages
 from tests.bundle.packing import packed
 from tests.effort import sample
@@ -522,7 +522,7 @@ def test_the_bundle_that_the_hostile_ones_are_made_of_is_written_as_they_are(who
         files = {info.name: tar.extractfile(info).read() for info in tar}  # type: ignore[union-attr]
     table = msgspec.json.decode(files.pop(TABLE), type=BundleTable)
     assert packed(table, files) == whole.read_bytes()
-    assert planned(table, len(msgspec.json.encode(table))).size == whole.stat().st_size
+    assert plan_bundle(table, len(msgspec.json.encode(table))).size == whole.stat().st_size
 
 
 def test_a_file_of_holes_is_refused_before_the_disk_is_full(into: Store, tmp_path: Path) -> None:
@@ -538,7 +538,7 @@ def test_a_file_of_holes_is_refused_before_the_disk_is_full(into: Store, tmp_pat
     rows = sorted([(digest, size), (parts.digest, parts.size)])
     table = BundleTable("cachec-bundle", 1, tuple(map(tuple, rows)), (("ab" * 32, digest_bytes(data), len(data)),), ())  # type: ignore[arg-type]
     head = msgspec.json.encode(table)
-    plan = planned(msgspec.json.decode(head, type=BundleTable), len(head))
+    plan = plan_bundle(msgspec.json.decode(head, type=BundleTable), len(head))
     path = tmp_path / "holes"
     with path.open("wb") as file:
         for member, content in zip(plan.members(), (head, b"", b"[]", data), strict=True):

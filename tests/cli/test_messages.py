@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cachec.base.texts import is_url, number_of, to_type, typed
+from cachec.base.texts import is_url, naming_options, number_of, to_type
 from cachec.errors import CachecError, LinkError, UsageError
 from cachec.store.store import Store
 from cachec.weights import WeightSet, open_weights
-from cachec.weights.library.owned import WeightStore
+from cachec.weights.library.stored_weights import WeightStore
 from cachec_mlir.offers import offered
 
 WEIGHTS = WeightSet.from_arrays({"layer.bias": np.ones(3, np.float32)})
@@ -53,7 +53,7 @@ def test_how_it_is_said(name: str, tmp_path: Path) -> None:
     act, argument, option = MESSAGES[name]
     with pytest.raises(CachecError, match=re.escape(argument)):
         act(tmp_path / "called")
-    with typed(), pytest.raises(CachecError, match=re.escape(option)) as raised:
+    with naming_options(), pytest.raises(CachecError, match=re.escape(option)) as raised:
         act(tmp_path / "typed")
     assert argument not in str(raised.value)
 
@@ -86,7 +86,7 @@ def test_a_name_that_is_missing_is_a_link_error() -> None:
 def test_a_command_that_is_named_is_of_the_store_that_was_given(folder: str | None, begin: str) -> None:
     """As it is pasted: without ``--dir`` it would be of another one."""
     assert to_type("why KEY") == "cachec why KEY"
-    with typed(folder), pytest.raises(UsageError, match=f"{begin} weights add "):
+    with naming_options(folder), pytest.raises(UsageError, match=f"{begin} weights add "):
         open_weights("https://host/m.pt")
 
 

@@ -24,11 +24,11 @@ import cachec.doctor.case  # binds time.time as it is imported, which must not b
 import cachec.key.tools.followed  # the same
 from cachec.cli import main
 from cachec.cli.helping import WIDEST
-from cachec.cli.screen import cell_width, cut, print_table, wrapped
+from cachec.cli.screen import cell_width, cut, print_table, wrap_text
 from cachec.events import EventLog
 from cachec.maintain.maintainer import Maintainer
 from cachec.model import Fault, Outcome, Reason
-from cachec.weights.library.owned import WeightStore
+from cachec.weights.library.stored_weights import WeightStore
 from tests.parts import part
 
 from .conftest import Shell
@@ -196,11 +196,11 @@ def test_the_cell_that_tells_rows_apart_is_whole(
 def test_words_are_never_broken() -> None:
     digest = "0123456789abcdef" * 4
     for limit in range(20, 100):
-        lines = [*wrapped(f"the digest {digest} of it, and so on", limit, 3, hanging=2)]
+        lines = [*wrap_text(f"the digest {digest} of it, and so on", limit, 3, hanging=2)]
         assert sum(digest in line for line in lines) == 1
         assert all(len(line) <= limit or line.strip() == digest for line in lines)
-    assert [*wrapped("", 80, 4)] == [""]
-    assert [*wrapped("a  b", None, 2)] == ["  a  b"]
+    assert [*wrap_text("", 80, 4)] == [""]
+    assert [*wrap_text("a  b", None, 2)] == ["  a  b"]
 
 
 def test_what_is_cut_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

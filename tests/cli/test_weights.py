@@ -23,9 +23,9 @@ from safetensors.numpy import load_file, save_file
 import cachec
 from cachec.base.hashing import digest_bytes
 from cachec.store.store import Store
-from cachec.weights.library.owned import WeightStore
-from cachec.weights.moving import staging
-from cachec.weights.moving.copying import Copier
+from cachec.weights.io import staging
+from cachec.weights.io.copying import Copier
+from cachec.weights.library.stored_weights import WeightStore
 from tests.weights.server import Site, serving
 
 from .conftest import Shell
@@ -210,7 +210,7 @@ KILLED = """
 import os, signal, sys
 from cachec.base import fsio
 from cachec.cli import main, meter
-from cachec.weights.moving import staging
+from cachec.weights.io import staging
 staging._UNIT, fsio.SETTLE_SECONDS = 1 << 20, -1.0
 limit, real = int(sys.argv[1]), meter.Meter.__call__
 def told(self, done, total):
@@ -382,7 +382,7 @@ def test_a_name_wins_over_a_file_of_that_name(shell: Shell, base: Any) -> None:
 
 
 def test_the_beginning_of_two_revisions(shell: Shell, base: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cachec.weights.library.owned._DIGITS", re.compile("[0-9a-f]{0,64}"))
+    monkeypatch.setattr("cachec.weights.library.stored_weights._DIGITS", re.compile("[0-9a-f]{0,64}"))
     for name in ("base", "tuned"):
         shell.json("weights", "add", f"{name}.safetensors")
     fails(shell, 2, "is the beginning of 2 revisions: ", "show", "")
@@ -803,7 +803,7 @@ ADDING = """
 import sys
 from cachec.weights import from_arrays
 from cachec.store.store import Store
-from cachec.weights.library.owned import WeightStore
+from cachec.weights.library.stored_weights import WeightStore
 def told(done, total):
     print("adding", flush=True)
     sys.stdin.readline()

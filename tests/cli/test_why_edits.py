@@ -307,8 +307,8 @@ def test_each_edit_of_a_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ot
 
 def forget(store: Store, key: str) -> None:
     """Take a key out of the rows that others are compared with, so that each edit is one of the first call."""
-    from cachec.store.packing import pack, unpack
-    from cachec.store.recent import Recent
+    from cachec.store.nearest_keys import Recent
+    from cachec.store.row_codec import pack, unpack
 
     for prefix in ("near:", "recent:"):
         for name, row in list(store.index.rows(prefix)):

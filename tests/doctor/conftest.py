@@ -18,7 +18,7 @@ from cachec.doctor import examine
 from cachec.doctor.case import Case
 from cachec.store.locks import KeyLock
 from cachec.weights import WeightSet
-from cachec.weights.library.owned import WeightStore
+from cachec.weights.library.stored_weights import WeightStore
 from tests.maintain.conftest import Yard, key_of
 
 KEY = key_of(1)

@@ -23,7 +23,7 @@ from cachec.errors import CachecError
 from cachec.launcher import direct, full
 from cachec.model import Entry
 from cachec.store.store import Store, references
-from cachec.weights.library.owned import WeightStore
+from cachec.weights.library.stored_weights import WeightStore
 from tests.faults import stages
 from tests.faults.scene import COMMAND, OPTIONS, Scene, remove
 

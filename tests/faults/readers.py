@@ -40,16 +40,16 @@ from cachec.launcher import adapters, direct
 from cachec.launcher.adapters import find
 from cachec.launcher.arguments import describe
 from cachec.launcher.command import Options, PassThrough
-from cachec.maintain import pins, surroundings
+from cachec.maintain import pins, snapshot
 from cachec.model import MALFORMED_JSON, Entry
-from cachec.reproduce import archive, loaded, pack
-from cachec.store import conclusions, packing, recent, summaries, usage
-from cachec.store.store import Quarantined, Store
+from cachec.reproduce import archive, pack, reader
+from cachec.store import derived_cache, nearest_keys, row_codec, search_index, usage
+from cachec.store.store import QuarantinedRow, Store
 from cachec.warm.history import History
 from cachec.weights import from_arrays, open_weights
 from cachec.weights.library.http_ranges import HttpResolver
 from cachec.weights.library.identifier import Identifier
-from cachec.weights.library.owned import WeightStore
+from cachec.weights.library.stored_weights import WeightStore
 from cachec.weights.manifest import Manifest
 from cachec_mlir import programs, strip, topology
 from cachec_mlir.linking.renames import Renames
@@ -391,18 +391,18 @@ def _rows(folder: Path) -> tuple[list[Seed], Read]:
     _, store = _opened(folder)
     kinds = {
         "entry": Entry,
-        "recent": recent.Recent,
-        "near": recent.Recent,
-        "summary": summaries.CallSummary,
-        "facts": summaries.Facts,
+        "recent": nearest_keys.Recent,
+        "near": nearest_keys.Recent,
+        "summary": search_index.CallSummary,
+        "facts": search_index.Facts,
         "usage": usage.Usage,
         "pin": pins.Pin,
-        "quarantine": Quarantined,
+        "quarantine": QuarantinedRow,
     }
     seeds = []
     for name, row in store.index.rows(""):
         if row is not None and name.partition(":")[0] in kinds:
-            text = bytes(packing.body(row, name))
+            text = bytes(row_codec.body(row, name))
             seeds += [seed_of_json(text, lambda text: _checked(text)), Seed(row)]
     store.close()
     weights = from_arrays(_arrays())
@@ -410,7 +410,7 @@ def _rows(folder: Path) -> tuple[list[Seed], Read]:
     def read(data: bytes) -> None:
         for kind in kinds.values():
             try:
-                record: Any = packing.unpack(data, kind, "name")
+                record: Any = row_codec.unpack(data, kind, "name")
             except CachecError:
                 continue
             for trace in record.traces if kind is Entry else ():
@@ -426,7 +426,7 @@ def _no_plugin(name: str) -> Any:
 
 def _checked(text: bytes) -> bytes:
     """A row with this text, whose checksum fits."""
-    return packing.pack(msgspec.Raw(text))  # type: ignore[arg-type]
+    return row_codec.pack(msgspec.Raw(text))  # type: ignore[arg-type]
 
 
 class _Remembered:
@@ -484,7 +484,7 @@ def _conclusions(_folder: Path) -> tuple[list[Seed], Read]:
         programs.program(text, digests=digests)
     seeds = []
     for name, row in rows.table.items():
-        seeds += [seed_of_json(bytes(packing.body(row, name)), lambda text: _checked(text)), Seed(row)]
+        seeds += [seed_of_json(bytes(row_codec.body(row, name)), lambda text: _checked(text)), Seed(row)]
 
     def read(data: bytes) -> None:
         rows.data = data
@@ -493,7 +493,7 @@ def _conclusions(_folder: Path) -> tuple[list[Seed], Read]:
             assert len(found.topology) == 64
             assert found.ir == text
             assert len(found.manifest.weights) <= 1 + len(data)
-        list(conclusions.forgotten(rows, 0.0))  # type: ignore[arg-type]  # only its rows are asked for
+        list(derived_cache.forgotten(rows, 0.0))  # type: ignore[arg-type]  # only its rows are asked for
 
     return seeds, read
 
@@ -545,7 +545,7 @@ def _artifacts(folder: Path) -> tuple[list[Seed], Read]:
                 finally:
                     store.objects.path(ref, lease=False).unlink()
         with suppress(*MALFORMED_JSON):  # as it says; ``maintain`` tells, and goes on
-            surroundings.names_in(data)
+            snapshot.names_in(data)
 
     return seeds, read
 
@@ -758,12 +758,12 @@ def _reproducer(folder: Path) -> tuple[list[Seed], Read]:
         pack.RECIPE: json.dumps(_RECIPE).encode(),
         "files/a": b"x" * 300,
     }
-    data = archive.packed(members)
+    data = archive.write_archive(members)
     stored = io.BytesIO()
     with zipfile.ZipFile(stored, "w") as out:
         for name, content in members.items():
             out.writestr(name, content)
-    return [*plain(data), *of_zip(stored.getvalue())], in_file(folder / "r.zip", loaded.load)
+    return [*plain(data), *of_zip(stored.getvalue())], in_file(folder / "r.zip", reader.load)
 
 
 _FILE = {"folder": 0, "path": "a", "digest": "0" * 64, "nbytes": 3}
@@ -799,9 +799,9 @@ def _recipe(folder: Path) -> tuple[list[Seed], Read]:
 
     def read(data: bytes) -> None:
         with suppress(CachecError):
-            pack.decoded(data, "recipe")
-        archive.write(folder / "r.zip", archive.packed({pack.ABOUT: _about(data), pack.RECIPE: data}))
-        loaded.load(folder / "r.zip")
+            pack.decode_recipe(data, "recipe")
+        archive.write(folder / "r.zip", archive.write_archive({pack.ABOUT: _about(data), pack.RECIPE: data}))
+        reader.load(folder / "r.zip")
 
     return [seed_of_json(json.dumps(_RECIPE))], read
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 import cachec
-from cachec.weights.library.owned import WeightStore
+from cachec.weights.library.stored_weights import WeightStore
 from tests.faults import stages
 
 #: Copies its input and talks; started without a shell, so that all the calls but a few are the launcher's.

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from cachec.errors import CachecError
 from cachec.store.store import Store, references
-from cachec.weights.library.owned import WeightStore
+from cachec.weights.library.stored_weights import WeightStore
 from tests.faults import stages
 from tests.faults.campaign import Verdicts, in_process, install_little
 from tests.faults.damages import DAMAGES, Place, damage

@@ -13,7 +13,7 @@ from pathlib import Path
 import cachec
 from cachec.base.hashing import digest_bytes
 from cachec.store.store import Store, references
-from cachec.weights.library.owned import WeightStore
+from cachec.weights.library.stored_weights import WeightStore
 from tests.faults import stages
 from tests.faults.campaign import Verdicts, in_process
 from tests.faults.operations import OPERATIONS, REFUSED, RIGHT, Bench

@@ -26,7 +26,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachec.base.fills import meeting
+from cachec.base.cached_properties import meeting
 from cachec.errors import UnkeyableArgument
 from cachec.key.canonical import MAX_DEPTH, describe, encode, plain
 

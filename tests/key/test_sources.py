@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from cachec.base.bounded_dict import BoundedDict
 from cachec.base.hashing import FileDigests, digest_bytes
-from cachec.base.kept import Kept
 from cachec.key import sources
 from cachec.key.code import syntax
 from cachec.model import Read
@@ -292,18 +292,18 @@ def test_equal_bytes_are_not_parsed(module: Path, digests: FileDigests, monkeypa
     read = sources.read(str(module), None, digests)
     parsed: list[object] = []
     monkeypatch.setattr(syntax, "parsed", parsed.append)
-    monkeypatch.setattr(sources, "_TABLES", Kept(1))
+    monkeypatch.setattr(sources, "_TABLES", BoundedDict(1))
     assert sources.present(read, digests) == read.digest
     assert not parsed
 
 
 def test_a_table_is_remembered_between_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     rows, text = Rows(), TEXT.encode()
-    monkeypatch.setattr(sources, "_TABLES", Kept(1))
+    monkeypatch.setattr(sources, "_TABLES", BoundedDict(1))
     table = sources.table(text, rows)
-    monkeypatch.setattr(sources, "_TABLES", Kept(1))
+    monkeypatch.setattr(sources, "_TABLES", BoundedDict(1))
     assert sources.recall(digest_bytes(text), rows) == table
-    monkeypatch.setattr(sources, "_TABLES", Kept(1))
+    monkeypatch.setattr(sources, "_TABLES", BoundedDict(1))
     assert sources.recall(digest_bytes(text), Rows()) is None
 
 
@@ -311,7 +311,7 @@ def test_a_damaged_memory_costs_only_time(monkeypatch: pytest.MonkeyPatch) -> No
     damaged, text = Rows(), TEXT.encode()
     expected = sources.table(text)
     damaged[sources._row(digest_bytes(text))] = b"[["
-    monkeypatch.setattr(sources, "_TABLES", Kept(1))
+    monkeypatch.setattr(sources, "_TABLES", BoundedDict(1))
     assert sources.table(text, damaged) == expected
 
 

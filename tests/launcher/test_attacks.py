@@ -97,7 +97,7 @@ def test_the_clock_is_set_back_and_forth(known: Launcher, monkeypatch: pytest.Mo
 
 def test_a_change_from_the_future_is_not_trusted() -> None:
     found = fsio.Identity(1, 2, 3, 4, int((time.time() + 3600) * 1e9))
-    assert not fsio.settled(found)
+    assert not fsio.is_settled(found)
 
 
 @pytest.mark.parametrize("place", ["/dev/stdin", "/proc/self/fd/0"])

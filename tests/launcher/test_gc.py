@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from cachec.maintain.collect import Collected
+from cachec.maintain.collect import CollectResult
 from cachec.maintain.maintainer import Maintainer
-from cachec.maintain.orphans import GRACE_SECONDS, MEMO_SECONDS
+from cachec.maintain.sweep import GRACE_SECONDS, MEMO_SECONDS
 from cachec.model import Fault
 from cachec.store.store import Store
 
 from .conftest import Launcher, wait_for_clock, write
 
 
-def collect(launcher: Launcher, *, after: float, limit: int = 0, dry_run: bool = False) -> Collected:
+def collect(launcher: Launcher, *, after: float, limit: int = 0, dry_run: bool = False) -> CollectResult:
     gc.collect()  # what this process was handed, as a command that has ended
     store = Store(launcher.store)
     done = Maintainer(store, clock=lambda: time.time() + after).collect(limit=limit, dry_run=dry_run)
@@ -83,4 +83,4 @@ def test_a_result_larger_than_the_store_is_left_to_the_command(
             assert Path(f"{name}.o").stat().st_size > Path(name).stat().st_size
     assert [each.fault for each in launcher.outcomes()] == [None, Fault.STORE_FULL] * 2
     assert [each.hit for each in launcher.outcomes()] == [False, False, True, False]
-    assert Maintainer(Store(launcher.store)).measured().nbytes < 100_000
+    assert Maintainer(Store(launcher.store)).measure_usage().nbytes < 100_000

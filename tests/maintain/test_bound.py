@@ -16,7 +16,7 @@ from cachec.errors import StoreFault
 from cachec.events import read_log
 from cachec.maintain.maintainer import Maintainer
 from cachec.model import RECORD_VERSION, Fault, Reason
-from cachec.store import bound
+from cachec.store import size_limit
 from cachec.store.usage import ROW, Usage
 
 from .conftest import Yard, key_of
@@ -33,24 +33,26 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 
 def test_the_limit_is_max_size_and_no_more_than_a_share_of_the_disk(tmp_path: Path, disk: SimpleNamespace) -> None:
-    assert bound.limit(20 * MIB, tmp_path, 0) == 20 * MIB
-    assert bound.limit(0, tmp_path, 0) is None
+    assert size_limit.limit(20 * MIB, tmp_path, 0) == 20 * MIB
+    assert size_limit.limit(0, tmp_path, 0) is None
     disk.free = 16 * MIB
-    assert bound.limit(20 * MIB, tmp_path, 0) == 8 * MIB
-    assert bound.limit(20 * MIB, tmp_path, 8 * MIB) == 12 * MIB  # what the store has is not free, and still its share
-    assert bound.limit(20 * MIB, tmp_path / "not" / "made" / "yet", 0) == 8 * MIB
+    assert size_limit.limit(20 * MIB, tmp_path, 0) == 8 * MIB
+    assert (
+        size_limit.limit(20 * MIB, tmp_path, 8 * MIB) == 12 * MIB
+    )  # what the store has is not free, and still its share
+    assert size_limit.limit(20 * MIB, tmp_path / "not" / "made" / "yet", 0) == 8 * MIB
 
 
 def test_when_a_gc_may_help() -> None:
     def usage(nbytes: int, rest: int = 0) -> Usage:
         return Usage(version=RECORD_VERSION, nbytes=nbytes, rest=rest)
 
-    assert not bound.is_due(usage(1000), 1000)
-    assert bound.is_due(usage(1001), 1000)
+    assert not size_limit.is_due(usage(1000), 1000)
+    assert size_limit.is_due(usage(1001), 1000)
     # The last gc could not go below 1,200: the next one waits until a tenth of the limit is new.
-    assert not bound.is_due(usage(1299, 1200), 1000)
-    assert bound.is_due(usage(1301, 1200), 1000)
-    assert not bound.is_due(usage(500, 1200), 1000)
+    assert not size_limit.is_due(usage(1299, 1200), 1000)
+    assert size_limit.is_due(usage(1301, 1200), 1000)
+    assert not size_limit.is_due(usage(500, 1200), 1000)
 
 
 def test_the_counter_is_what_a_measurement_finds(yard: Yard) -> None:
@@ -95,7 +97,7 @@ def test_a_publication_that_fails_is_counted_by_the_next(yard: Yard, monkeypatch
             yard.publish(key_of(1))
     assert yard.store.usage() == Usage(version=RECORD_VERSION, nbytes=0)
     yard.publish(key_of(2))
-    assert yard.store.usage() == yard.maintainer.measured()
+    assert yard.store.usage() == yard.maintainer.measure_usage()
 
 
 def _fail(*_args: object, **_more: object) -> None:
@@ -148,7 +150,7 @@ def test_a_publication_within_the_limit_looks_at_nothing(cache: cachec.Cache, mo
     monkeypatch.setattr("cachec.maintain.collect.Collector.run", refuse)
     build(2)
     assert cache.store.usage() is not None
-    monkeypatch.setattr("cachec.store.bound.limit", refuse)
+    monkeypatch.setattr("cachec.store.size_limit.limit", refuse)
     build(2)  # a hit does not even ask
 
 
@@ -217,7 +219,7 @@ def test_a_result_larger_than_the_store_is_handed_out_and_evicts_nothing(tmp_pat
 
     for value in range(3):
         small(value)
-    before = Maintainer(cache.store).measured().nbytes
+    before = Maintainer(cache.store).measure_usage().nbytes
     for turn in range(2):
         (tmp_path / str(turn)).mkdir()
         result = large(kind, content, tmp_path / str(turn))
@@ -225,7 +227,7 @@ def test_a_result_larger_than_the_store_is_handed_out_and_evicts_nothing(tmp_pat
         *_, last = read_log(cache.store.folder)
         assert (last.reason, last.fault, last.stored) == (Reason.FIRST_RUN, Fault.STORE_FULL, False)
         assert cache.events.faults == {Fault.STORE_FULL: turn + 1}
-    assert Maintainer(cache.store).measured().nbytes == before
+    assert Maintainer(cache.store).measure_usage().nbytes == before
     small(3)
     assert [small.check(value).hit for value in range(4)] == [True] * 4
 

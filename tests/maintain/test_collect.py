@@ -12,15 +12,15 @@ import pytest
 import cachec
 from cachec.base.hashing import digest_bytes
 from cachec.maintain.maintainer import Maintainer
-from cachec.maintain.orphans import GRACE_SECONDS, LONG_SECONDS
-from cachec.maintain.survey import QUARANTINE_SECONDS
+from cachec.maintain.mark import QUARANTINE_SECONDS
+from cachec.maintain.sweep import GRACE_SECONDS, LONG_SECONDS
 from cachec.model import RECORD_VERSION, ArtifactRef, Part
-from cachec.store import recent
+from cachec.store import nearest_keys
 from cachec.store.index import DiskcacheIndex, used_file
 from cachec.store.leases import collecting
 from cachec.store.objects import REFRESH_SECONDS
-from cachec.store.packing import pack
-from cachec.store.store import Quarantined, references
+from cachec.store.row_codec import pack
+from cachec.store.store import QuarantinedRow, references
 from tests.parts import part, quarantined, tool
 
 from .conftest import DAY, Yard, key_of
@@ -302,7 +302,7 @@ def test_quarantined_entries_stay_a_week(yard: Yard) -> None:
     fill(yard, 2)
     for number, age in enumerate((QUARANTINE_SECONDS - 5, QUARANTINE_SECONDS + 5)):
         row = yard.store.index.read(f"entry:default:{KEYS[number]}") or b""
-        put_away = Quarantined(
+        put_away = QuarantinedRow(
             version=RECORD_VERSION, key=KEYS[number], stage="s", reason="differs", time=yard.now - age, row=row
         )
         yard.store.index.write(f"quarantine:default:{KEYS[number]}", pack(put_away), "s")
@@ -357,7 +357,7 @@ def test_what_killed_processes_left_goes(yard: Yard) -> None:
 
 def test_weights_without_a_name_go(yard: Yard, weights_file: Path) -> None:
     from cachec.store.store import Store
-    from cachec.weights.library.owned import WeightStore
+    from cachec.weights.library.stored_weights import WeightStore
 
     weights = WeightStore(Store(yard.folder))
     weights.add(cachec.open_weights(weights_file), "base")
@@ -523,7 +523,7 @@ def test_many_artifacts_are_removed_but_for_those_that_somebody_holds(yard: Yard
     assert (done.entries, done.kept_in_use, done.artifacts) == (294, 6, 588)
     assert yard.objects() == held
     assert yard.faults == []
-    assert done.after == yard.maintainer.measured().nbytes
+    assert done.after == yard.maintainer.measure_usage().nbytes
 
 
 def test_what_a_miss_is_compared_with_does_not_outgrow_the_entries(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -544,7 +544,7 @@ def test_what_a_miss_is_compared_with_does_not_outgrow_the_entries(yard: Yard, m
     assert rows() == 16
     assert known(0) == (KEYS[0],)  # it is known that it was there
     for bound in ("_ROWS", "_SPARE_ROWS"):
-        monkeypatch.setattr(recent, bound, 0)
+        monkeypatch.setattr(nearest_keys, bound, 0)
     yard.maintainer.collect(limit=3 * EACH)
     left = [number for number in range(8) if known(number)]
     assert left == [number for number in range(8) if yard.store.lookup(KEYS[number]) is not None]

@@ -20,11 +20,11 @@ import pytest
 import cachec
 from cachec.errors import StoreFault
 from cachec.events import read_log
-from cachec.maintain import orphans
+from cachec.maintain import sweep
 from cachec.maintain.selector import Selector
 from cachec.model import Fault
 from cachec.store.store import references
-from cachec.weights.library.owned import WeightStore
+from cachec.weights.library.stored_weights import WeightStore
 from tests.effort import WHOLE, rounds, sample
 
 from .conftest import Yard, key_of, start
@@ -255,14 +255,14 @@ def test_what_the_system_refuses_is_a_fault(tmp_path: Path, monkeypatch: pytest.
     """A call that brings its store back into its bounds catches faults, and nothing else."""
     yard = Yard(tmp_path / "store")
     yard.publish(key_of(1))
-    names_in = orphans.fsio.names_in
+    names_in = sweep.fsio.names_in
 
     def refuse(folder: Path, *args: Any, **how: Any) -> list[str]:
         if os.path.basename(folder) == "tmp":
             raise OSError(errno.EMFILE, "no descriptor is free")
         return names_in(folder, *args, **how)
 
-    monkeypatch.setattr(orphans.fsio, "names_in", refuse)
+    monkeypatch.setattr(sweep.fsio, "names_in", refuse)
     with pytest.raises(StoreFault):
         yard.maintainer.collect(limit=1)
 

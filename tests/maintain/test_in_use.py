@@ -16,18 +16,18 @@ import numpy as np
 import pytest
 
 import cachec
-from cachec.maintain.collect import Collected
+from cachec.maintain.collect import CollectResult
 from cachec.maintain.maintainer import Maintainer
-from cachec.maintain.orphans import GRACE_SECONDS, LONG_SECONDS
 from cachec.maintain.selector import Selector
+from cachec.maintain.sweep import GRACE_SECONDS, LONG_SECONDS
 from cachec.model import Fault
 from cachec.store.store import Store
-from cachec.weights.library.owned import WeightStore
+from cachec.weights.library.stored_weights import WeightStore
 
 from .conftest import start
 
 
-def collect(folder: Path) -> Collected:
+def collect(folder: Path) -> CollectResult:
     """A gc that may keep nothing, a long time later, and meets no fault."""
     faults: list[tuple[Fault, str]] = []
     store = Store(folder)

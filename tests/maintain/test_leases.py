@@ -15,7 +15,7 @@ from cachec.base import fsio
 from cachec.base.hashing import digest_bytes
 from cachec.errors import StoreFault
 from cachec.model import Fault
-from cachec.store.leases import Held, Leases, collecting
+from cachec.store.leases import LeasedArtifacts, Leases, collecting
 from cachec.store.store import Store
 
 from .conftest import start
@@ -250,7 +250,7 @@ def test_garbage_in_the_folder_of_leases_holds_nothing(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "1-0123456789abcdef").write_bytes(b"short")
     (folder / "1-x").write_bytes(bytes(32))  # no name of a lease: somebody else's
-    held = Held(folder)
+    held = LeasedArtifacts(folder)
     held.look()
     assert held.digests == set()
     assert held.drop_dead() == 1

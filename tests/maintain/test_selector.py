@@ -17,7 +17,7 @@ from cachec.maintain.maintainer import Maintainer
 from cachec.maintain.selector import Selector, module_names
 from cachec.model import Fault, Read
 from cachec.store.store import Store
-from cachec.weights.library.owned import WeightStore
+from cachec.weights.library.stored_weights import WeightStore
 from tests.parts import option, part, tool
 
 from .conftest import DAY, Yard, key_of

@@ -31,7 +31,7 @@ from tests.mutants.tree import tree
 MODULES = (
     *("cachec/key/**/*.py", "cachec/stage/**/*.py", "cachec/store/**/*.py", "cachec/launcher/**/*.py"),
     *("cachec/recording/**/*.py", "cachec/commands/**/*.py", "cachec/weights/formats/*.py"),
-    *("cachec/weights/moving/*.py", "cachec/weights/library/*.py", "cachec/base/elf.py"),
+    *("cachec/weights/io/*.py", "cachec/weights/library/*.py", "cachec/base/elf.py"),
     *("plugins/cachec_mlir/hashes.py", "plugins/cachec_mlir/text/*.py", "plugins/cachec_mlir/bytecode/*.py"),
 )
 #: Files of tests that run one of them, without those that are about something else.

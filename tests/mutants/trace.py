@@ -31,14 +31,14 @@ class LineLog:
         self._root = len(root) + 1
         self._codes: dict[int, Any] = {}  # they live on, as another could get the number of one that is gone
         self._left: dict[int, int] = {}
-        self._found: set[tuple[str, int]] = set()
+        self._find: set[tuple[str, int]] = set()
         self.test = ""
 
     def begin(self, test: str) -> None:
         """What runs in this thread from now on, and in threads begun from now on, is of this test."""
         self.test = test
         self._left.clear()
-        self._found.clear()
+        self._find.clear()
         if _MONITORING is not None:
             if _MONITORING.get_tool(_TOOL) is None:
                 _MONITORING.use_tool_id(_TOOL, "mutants")
@@ -82,8 +82,8 @@ class LineLog:
     def line(self, code: Any, number: int) -> Any:
         """A line begins. Gives what says that it need not be told of again."""
         place = (code.co_filename, number)
-        if place not in self._found and code.co_filename.startswith(self._folders):
-            self._found.add(place)
+        if place not in self._find and code.co_filename.startswith(self._folders):
+            self._find.add(place)
             os.write(self._fd, f"{self.test}\t{place[0][self._root :]}\t{number}\n".encode())
         return None if _MONITORING is None else _MONITORING.DISABLE
 

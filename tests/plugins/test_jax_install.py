@@ -180,7 +180,7 @@ def test_a_poisoned_entry_is_never_loaded(cache, poison):
         path.write_bytes(data)
         expected = Reason.ARTIFACT_CORRUPT
     elif poison == "another's":
-        from cachec.store.packing import pack
+        from cachec.store.row_codec import pack
 
         cache.store.index.write(cache.store.entry_row(mine.key), pack(other), NAME)
         expected = Reason.ROW_FOREIGN

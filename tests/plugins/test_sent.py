@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cachec.errors import PluginError
-from cachec.programs.registry import installed
+from cachec.programs.registry import installed_plugins
 from cachec.worker.protocol import Channel
 from cachec.worker.values import Values
 
@@ -26,7 +26,7 @@ def channels() -> Iterator[tuple[Channel, Channel]]:
 
 
 def _through(channels: tuple[Channel, Channel], value: Any) -> Any:
-    channels[0].send(value, Values(installed()))
+    channels[0].send(value, Values(installed_plugins()))
     return channels[1].receive()[0]
 
 
@@ -37,7 +37,7 @@ def _pickled(value: Any) -> int:
     from cachec.worker.protocol import _Pickler
 
     file = io.BytesIO()
-    _Pickler(file, Values(installed()), []).dump(value)
+    _Pickler(file, Values(installed_plugins()), []).dump(value)
     return len(file.getvalue())
 
 

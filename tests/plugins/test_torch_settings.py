@@ -111,9 +111,9 @@ def test_compiled_functions_are_described_by_function_and_options() -> None:
 
     from cachec.key.forms import Forms
     from cachec.key.state import described_by
-    from cachec.programs.registry import installed
+    from cachec.programs.registry import installed_plugins
 
-    forms = Forms(lambda path: path == __file__, described_by(installed()))
+    forms = Forms(lambda path: path == __file__, described_by(installed_plugins()))
 
     def double(x: object) -> object:
         return x

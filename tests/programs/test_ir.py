@@ -86,4 +86,4 @@ def test_plugins_that_can_t_be_loaded_are_said(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_installed_plugins_are_found_once() -> None:
-    assert registry.installed() is registry.installed()
+    assert registry.installed_plugins() is registry.installed_plugins()

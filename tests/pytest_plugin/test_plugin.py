@@ -139,7 +139,7 @@ def test_a_run_without_stages_imports_nothing_and_says_nothing(tmp_path: Path) -
     import sys
     def test_it():
         loaded = {name for name in sys.modules if name.partition(".")[0] in ("cachec", "msgspec", "numpy", "diskcache")}
-        assert loaded == {"cachec", "cachec.pytest_plugin", "cachec.base", "cachec.base.oversight"}
+        assert loaded == {"cachec", "cachec.pytest_plugin", "cachec.base", "cachec.base.call_hooks"}
     """
     assert "cachec ---" not in run(tmp_path, text)
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from cachec.recording import Recorder, current, recording
 from cachec.recording.net import Net
-from cachec.recording.observed import Observed
+from cachec.recording.observations import Observed
 
 
 @contextmanager

@@ -21,8 +21,8 @@ import pytest
 from cachec.recording import current
 from cachec.recording.frames import asker
 from cachec.recording.hook import audit_hook
-from cachec.recording.observed import Observed
-from cachec.recording.whose import thread_mark
+from cachec.recording.observations import Observed
+from cachec.recording.thread_owner import thread_mark
 from tests.recording.runs import observed_run
 
 HERE = __file__

@@ -13,7 +13,7 @@ import pytest
 
 import cachec
 from cachec.model import Outcome
-from cachec.remote.chain import Remotes, Sent
+from cachec.remote.chain import OfferResult, Remotes
 from tests.remote.server import Site, serving
 
 #: A stage that runs anew shows it: what it returns is another one each time.
@@ -82,7 +82,7 @@ class Machine:
         result: tuple[bytes, Outcome] = self.stage(name, **options).call(size)
         return result
 
-    def push(self) -> list[Sent]:
+    def push(self) -> list[OfferResult]:
         return list(self.remotes.drain())
 
     def rows(self) -> list[str]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from cachec.remote.engines.action import unpacked
+from cachec.remote.engines.action import decode_row
 
 
 @dataclass
@@ -86,7 +86,7 @@ class Handler(BaseHTTPRequestHandler):
             if sha256(body).hexdigest() != path.rpartition("/")[2]:
                 return self._answer(400, {}, b"")
         elif site.is_bazel:
-            unpacked(body)
+            decode_row(body)
         elif site.is_webdav and path.rpartition("/")[0] not in site.folders:
             return self._answer(409, {}, b"")
         if site.is_conditional and self.headers.get("If-None-Match") == "*" and path in site.files:

@@ -17,7 +17,7 @@ from cachec.errors import ConfigError, StoreFault
 from cachec.model import Fault
 from cachec.remote.chain import engine_of
 from cachec.remote.engines import action
-from cachec.remote.engines.base import MAX_ROW, RemoteEngine, bounded
+from cachec.remote.engines.base import MAX_ROW, RemoteEngine, run_with_deadline
 from cachec.remote.urls import parse
 from cachec.testing.remotes import RemoteEngineConformance, blob_of
 from tests.remote.server import Site, listening, refusing, serving
@@ -93,11 +93,11 @@ def test_a_row_of_bazel_is_an_action_result() -> None:
     message = action.packed(b"row", (blob,))
     inner = b"\x0a\x40" + blob.sha256.encode() + b"\x10\x03"
     assert message == b"\x12\x88\x01\x0a\x40" + blob.digest.encode() + b"\x12\x44" + inner + b"\x2a\x03row"
-    assert action.unpacked(message) == b"row"
-    assert action.unpacked(b"\x20\x05" + message + b"\x4d1234\x5112345678") == b"row"
+    assert action.decode_row(message) == b"row"
+    assert action.decode_row(b"\x20\x05" + message + b"\x4d1234\x5112345678") == b"row"
     for cut in range(len(message) - 1):
         with pytest.raises(StoreFault):
-            action.unpacked(message[:cut])
+            action.decode_row(message[:cut])
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_a_server_that_hangs_is_given_up_in_time() -> None:
 def test_what_no_timeout_ends_is_left_to_itself() -> None:
     ended = threading.Event()
     with pytest.raises(StoreFault) as raised:
-        bounded(ended.wait, monotonic() + 0.05, "a folder")
+        run_with_deadline(ended.wait, monotonic() + 0.05, "a folder")
     ended.set()
     assert raised.value.fault is Fault.REMOTE_TIMEOUT
 

@@ -66,7 +66,7 @@ def test_a_machine_of_another_kind_gets_nothing(made: Make, monkeypatch: pytest.
     one = made("one")
     one.foreign("jax", shared="all").put("k", DATA)
     assert push(one) == 1
-    monkeypatch.setattr("cachec.foreign._machine", lambda: "another processor")
+    monkeypatch.setattr("cachec.blob_cache._machine", lambda: "another processor")
     assert made("other").foreign("jax", shared="all").get("k") is None
 
 

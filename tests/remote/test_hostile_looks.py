@@ -10,7 +10,7 @@ import pytest
 from cachec import Reason
 from cachec.key.code.modules import Sources
 from cachec.model import READ_KINDS
-from cachec.remote.nodes import VERSION, TrieNode, root_name, sealed
+from cachec.remote.nodes import VERSION, TrieNode, encode_node, root_name
 from cachec.remote.trust import Trust
 from tests.effort import WHOLE
 from tests.remote.test_sharing import Make
@@ -45,7 +45,7 @@ def test_a_look_at_a_trap_is_a_miss(machine: Make, tmp_path: Path, place: str) -
     kinds = sorted(READ_KINDS)
     for kind in kinds if WHOLE else kinds[PLACES.index(place) :: len(PLACES)]:
         node = TrieNode(version=VERSION, name=name, look=((kind, trap, "model:build"),))
-        row.write_bytes(sealed(node, Trust(None, {}, is_written=True)))
+        row.write_bytes(encode_node(node, Trust(None, {}, is_written=True)))
         assert machine(f"{url}?mode=read").call()[1].reason is Reason.FIRST_RUN, kind
 
 

@@ -18,7 +18,7 @@ from cachec.model import ArtifactRef, Entry, Fault, Leaf, Read, Trace
 from cachec.remote.engines.base import MAX_ROW
 from cachec.remote.engines.folder import SharedFolder
 from cachec.remote.nodes import child_name, root_name
-from cachec.remote.trie import Trie, Waited
+from cachec.remote.trie import LookupCost, Trie
 from cachec.remote.trust import Trust
 from cachec.store.store import Store
 
@@ -61,7 +61,7 @@ class Scene:
 
     def get(self) -> Entry | None:
         present = {NAME: READ.digest}
-        return Trie(self.engine, self.reader, "main", 60.0, EVERYBODY).get(KEY, present.get, Waited())
+        return Trie(self.engine, self.reader, "main", 60.0, EVERYBODY).get(KEY, present.get, LookupCost())
 
     def rows(self) -> list[str]:
         return list(self.reader.index.keys())

@@ -91,20 +91,22 @@ def test_answers_are_understood(
         output_files=[kind("OutputFile")(path="a", digest=digest(each)) for each in sums],
     )
     if data:
-        assert action.unpacked(result.SerializeToString()) == data
-        assert action.outsourced(result.SerializeToString()) is None
+        assert action.decode_row(result.SerializeToString()) == data
+        assert action.find_external_row(result.SerializeToString()) is None
     for each in sums:
         moved = kind("ActionResult")(stdout_digest=digest(each), stderr_raw=data)
-        assert action.outsourced(moved.SerializeToString()) == each
+        assert action.find_external_row(moved.SerializeToString()) == each
     missing = kind("FindMissingBlobsResponse")(missing_blob_digests=map(digest, sums))
     assert reapi_messages.missing(missing.SerializeToString()) == sums
     status = kind("Status")(code=code, message="x")
     updated = kind("BatchUpdateBlobsResponse")(
         responses=[kind("BatchUpdated")(digest=digest(each), status=status) for each in sums]
     )
-    assert reapi_messages.updated(updated.SerializeToString()) == dict.fromkeys(sums, code)
+    assert reapi_messages.decode_update_codes(updated.SerializeToString()) == dict.fromkeys(sums, code)
     assert b"".join(reapi_messages.read_pieces(kind("ReadResponse")(data=data).SerializeToString())) == data
-    assert reapi_messages.committed(kind("WriteResponse")(committed_size=number).SerializeToString()) == number
+    assert (
+        reapi_messages.decode_committed_size(kind("WriteResponse")(committed_size=number).SerializeToString()) == number
+    )
     stated = kind("ServerCapabilities")()
     stated.cache_capabilities.digest_functions.extend(functions)
     stated.cache_capabilities.action_cache_update_capabilities.update_enabled = is_updated
@@ -118,13 +120,13 @@ def test_answers_are_understood(
 
 
 READERS: dict[str, Callable[[bytes], object]] = {
-    "unpacked": action.unpacked,
-    "outsourced": action.outsourced,
+    "unpacked": action.decode_row,
+    "outsourced": action.find_external_row,
     "capabilities": reapi_messages.capabilities,
     "missing": reapi_messages.missing,
-    "updated": reapi_messages.updated,
+    "updated": reapi_messages.decode_update_codes,
     "read_pieces": lambda data: list(reapi_messages.read_pieces(data)),
-    "committed": reapi_messages.committed,
+    "committed": reapi_messages.decode_committed_size,
     "sum": Sum.read,
 }
 
@@ -194,7 +196,7 @@ def test_what_is_no_sum_is_refused(one: bytes) -> None:
     with pytest.raises(StoreFault):
         reapi_messages.missing(protobuf.message(2, one))
     with pytest.raises(StoreFault):
-        action.outsourced(protobuf.message(6, one + b"\x10" + b"\xff" * 9 + b"\x01"))
+        action.find_external_row(protobuf.message(6, one + b"\x10" + b"\xff" * 9 + b"\x01"))
 
 
 def test_names_of_resources() -> None:

@@ -20,7 +20,7 @@ from cachec.remote.keys import keypair
 from cachec.remote.revisions import RemoteWeights
 from cachec.remote.urls import parse
 from cachec.store.store import Store
-from cachec.weights.library.owned import WeightStore
+from cachec.weights.library.stored_weights import WeightStore
 from tests.remote.reapi_server import serving_reapi
 from tests.remote.server import serving
 

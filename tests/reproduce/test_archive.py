@@ -15,8 +15,8 @@ import pytest
 
 from cachec.errors import ReproducerError
 from cachec.reproduce import archive
-from cachec.reproduce.archive import packed, unpacked
-from cachec.reproduce.loaded import load
+from cachec.reproduce.archive import read_archive, write_archive
+from cachec.reproduce.reader import load
 
 from .conftest import Project
 
@@ -45,17 +45,17 @@ def refuse(tmp_path: Path, data: bytes, says: str) -> None:
     path = tmp_path / "hostile.zip"
     path.write_bytes(data)
     with pytest.raises(ReproducerError, match=says) as caught:
-        unpacked(path)
+        read_archive(path)
     assert str(path) in str(caught.value)
     path.unlink()
     assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_round_trip_and_the_same_bytes(tmp_path: Path) -> None:
-    data = packed(MEMBERS)
-    assert unpacked(written(tmp_path / "a.zip", data)) == MEMBERS
-    assert packed(dict(reversed(MEMBERS.items()))) == data
-    assert packed(MEMBERS | {"README.md": b"read mE"}) != data
+    data = write_archive(MEMBERS)
+    assert read_archive(written(tmp_path / "a.zip", data)) == MEMBERS
+    assert write_archive(dict(reversed(MEMBERS.items()))) == data
+    assert write_archive(MEMBERS | {"README.md": b"read mE"}) != data
     with zipfile.ZipFile(tmp_path / "a.zip") as made:
         assert {info.date_time for info in made.infolist()} == {(1980, 1, 1, 0, 0, 0)}
         assert {info.external_attr >> 16 for info in made.infolist()} == {stat.S_IFREG | 0o600}
@@ -105,24 +105,24 @@ def test_names_that_come_twice(tmp_path: Path) -> None:
 def test_a_bomb_by_ratio(tmp_path: Path) -> None:
     refuse(tmp_path, zipped(("bomb", bytes(8 << 20))), "a ratio of at most 200")
     # what is small may be as dense as it likes
-    assert unpacked(written(tmp_path / "ok.zip", zipped(("zeros", bytes(1 << 20)))))["zeros"] == bytes(1 << 20)
+    assert read_archive(written(tmp_path / "ok.zip", zipped(("zeros", bytes(1 << 20)))))["zeros"] == bytes(1 << 20)
 
 
 def test_a_bomb_by_total(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archive, "FREE_TOTAL", 1000)
     refuse(tmp_path, zipped(*((name, bytes(4000)) for name in "abc")), "members of at most")
-    assert unpacked(written(tmp_path / "ok.zip", zipped(("a", os.urandom(6000)))))
+    assert read_archive(written(tmp_path / "ok.zip", zipped(("a", os.urandom(6000)))))
 
 
 def test_what_is_written_is_never_taken_for_a_bomb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     members = {"zeros": bytes(4 << 20), "small": b"x"}
-    data = packed(members)
-    assert unpacked(written(tmp_path / "a.zip", data)) == members
-    assert packed(members) == data
+    data = write_archive(members)
+    assert read_archive(written(tmp_path / "a.zip", data)) == members
+    assert write_archive(members) == data
     monkeypatch.setattr(archive, "FREE_TOTAL", 1 << 20)
     many = {name: (b"%s %d\n" % (name.encode(), n) * 9000) for n, name in enumerate("abcdefghijklmno")}
     many |= {"large": bytes(range(256)) * 5000}
-    assert unpacked(written(tmp_path / "b.zip", packed(many))) == many
+    assert read_archive(written(tmp_path / "b.zip", write_archive(many))) == many
 
 
 def test_a_bomb_by_count(tmp_path: Path) -> None:
@@ -179,11 +179,11 @@ def test_what_is_no_archive(tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     with pytest.raises(OSError, match="not a regular file"):
-        unpacked(fifo)
+        read_archive(fifo)
 
 
 def test_cut_at_every_byte(tmp_path: Path) -> None:
-    data = packed(MEMBERS)
+    data = write_archive(MEMBERS)
     for end in range(len(data)):
         refuse(tmp_path, data[:end], "hostile")
 
@@ -191,14 +191,14 @@ def test_cut_at_every_byte(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_mutated_bytes_are_refused_or_read_whole(tmp_path: Path) -> None:
     """Whatever a flipped byte does: a clear error, or members that their checksums vouch for."""
-    data, r, path = packed(MEMBERS), random.Random(1), tmp_path / "m.zip"
+    data, r, path = write_archive(MEMBERS), random.Random(1), tmp_path / "m.zip"
     for _ in range(1500):
         changed = bytearray(data)
         for _ in range(r.choice((1, 1, 2, 8))):
             changed[r.randrange(len(data))] = r.randrange(256)
         path.write_bytes(changed)
         try:
-            found = unpacked(path)
+            found = read_archive(path)
         except ReproducerError:
             continue
         assert set(found.values()) <= {*MEMBERS.values()} | {b""}, "zip checks the CRC of each"
@@ -224,7 +224,7 @@ def tampered(bug: Path, change, name: str = "recipe.json") -> Path:
         about = json.loads(members["reproducer.json"])
         about["recipe"] = blake3(members[name]).hexdigest()
         members["reproducer.json"] = json.dumps(about).encode()
-    return written(bug.with_name("tampered.zip"), packed(members))
+    return written(bug.with_name("tampered.zip"), write_archive(members))
 
 
 def command(change):
@@ -269,7 +269,7 @@ def test_about_and_manifests_that_lie(bug: Path) -> None:
         with pytest.raises(ReproducerError, match=says):
             load(tampered(bug, change, "reproducer.json"))
     with pytest.raises(ReproducerError, match=r"'reproducer.json' expected"):
-        load(written(bug.with_name("x.zip"), packed({"README.md": b""})))
+        load(written(bug.with_name("x.zip"), write_archive({"README.md": b""})))
 
 
 def test_more_weights_than_there_can_be(project: Project) -> None:
@@ -287,4 +287,4 @@ def test_deep_json_is_an_error_and_no_crash(bug: Path) -> None:
         members = {each: made.read(each) for each in made.namelist()}
     members["reproducer.json"] = b"[" * 200_000
     with pytest.raises(ReproducerError, match="malformed"):
-        load(written(bug.with_name("deep.zip"), packed(members)))
+        load(written(bug.with_name("deep.zip"), write_archive(members)))

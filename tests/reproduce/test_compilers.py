@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 import cachec
 from cachec.cli import main
-from cachec.reproduce.loaded import load
+from cachec.reproduce.reader import load
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "minilm"
 BAR = 1_000_000

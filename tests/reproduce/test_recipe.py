@@ -13,8 +13,8 @@ import pytest
 import cachec
 from cachec.errors import ReproducerError
 from cachec.recording import CommandRun, FileSeen
-from cachec.reproduce.arguments import Maker, Value, Words, described
-from cachec.reproduce.pack import decoded
+from cachec.reproduce.arguments import Maker, Value, Words, describe_value
+from cachec.reproduce.pack import decode_recipe
 from cachec.reproduce.readme import command_line
 from cachec.reproduce.recipe import RecordedCommand, Tool, _NumberedFolders
 from cachec.reproduce.synthetic import synthetic, synthetic_weights
@@ -69,7 +69,7 @@ def test_a_folder_in_another_is_a_path_below_it() -> None:
 )  # fmt: skip
 def test_plain_arguments_come_back(value: Any, tmp_path: Path) -> None:
     contents: dict[str, bytes] = {}
-    data = msgspec.json.decode(msgspec.json.encode(described(value, contents)), type=Value)
+    data = msgspec.json.decode(msgspec.json.encode(describe_value(value, contents)), type=Value)
     again = Maker(contents, tmp_path, lambda _m, _p: cachec.WeightSet.from_arrays({}), lambda _m, _n: None).make(
         data, "x"
     )
@@ -78,10 +78,10 @@ def test_plain_arguments_come_back(value: Any, tmp_path: Path) -> None:
 
 
 def test_a_huge_argument_is_words(tmp_path: Path) -> None:
-    assert isinstance(described(list(range(20_000)), {}), Words)
-    found = described([list(range(4_000))] * 10, {})
+    assert isinstance(describe_value(list(range(20_000)), {}), Words)
+    found = describe_value([list(range(4_000))] * 10, {})
     assert len(msgspec.json.encode(found)) < 1_500_000
-    assert isinstance(described("x" * (5 << 20), {}), Words)
+    assert isinstance(describe_value("x" * (5 << 20), {}), Words)
 
 
 def test_files_and_code_come_back(tmp_path: Path) -> None:
@@ -91,10 +91,10 @@ def test_files_and_code_come_back(tmp_path: Path) -> None:
     file = cachec.File(tmp_path / "a.txt", kind="k:x", manifest=manifest)
     (tmp_path / "made").mkdir()
     maker = maker_of(contents, tmp_path / "made")
-    again = maker.make(described(file, contents), "x")
+    again = maker.make(describe_value(file, contents), "x")
     assert (again.kind, again.manifest, again.read_bytes()) == ("k:x", manifest, b"text")
-    assert maker.make(described(tmp_path / "a.txt", contents), "x").read_bytes() == b"text"
-    assert maker.make(described(test_files_and_code_come_back, contents), "x") == (
+    assert maker.make(describe_value(tmp_path / "a.txt", contents), "x").read_bytes() == b"text"
+    assert maker.make(describe_value(test_files_and_code_come_back, contents), "x") == (
         __name__,
         "test_files_and_code_come_back",
     )
@@ -103,7 +103,7 @@ def test_files_and_code_come_back(tmp_path: Path) -> None:
 def test_weights_come_back_in_their_tree(tmp_path: Path) -> None:
     contents: dict[str, bytes] = {}
     arrays = {"layers": [{"it's": np.ones(2, "f4")}, (np.ones(3, "f4"), None)]}
-    data = described(cachec.WeightSet.from_tree(arrays), contents)
+    data = describe_value(cachec.WeightSet.from_tree(arrays), contents)
     flat = cachec.WeightSet.from_tree(arrays).rename(str)
     again = Maker(contents, tmp_path, lambda manifest, _path: synthetic_weights(manifest.weights, 0), lambda *_: None)
     names = again.make(msgspec.json.decode(msgspec.json.encode(data), type=Value), "x").unflatten(lambda w: w.name)
@@ -112,17 +112,17 @@ def test_weights_come_back_in_their_tree(tmp_path: Path) -> None:
     with pytest.raises(ReproducerError, match="malformed"):
         again.make(msgspec.structs.replace(data, tree="open('x')"), "x")
     pair = collections.namedtuple("pair", "a")
-    assert isinstance(described(cachec.WeightSet.from_tree(pair(np.ones(2))), {}), Words)
+    assert isinstance(describe_value(cachec.WeightSet.from_tree(pair(np.ones(2))), {}), Words)
 
 
 def test_what_can_t_be_kept_is_words(tmp_path: Path) -> None:
     contents: dict[str, bytes] = {}
     (tmp_path / "w.safetensors").write_bytes(b"weights!")
     for value in (np.zeros(3), object(), {1: 2}, lambda: 1, tmp_path, tmp_path / "none", tmp_path / "w.safetensors"):
-        assert isinstance(described(value, contents), Words), value
+        assert isinstance(describe_value(value, contents), Words), value
     assert not contents
     with pytest.raises(ReproducerError, match="argument x was array float64"):
-        maker_of({}, tmp_path).make(described(np.zeros(3), {}), "x")
+        maker_of({}, tmp_path).make(describe_value(np.zeros(3), {}), "x")
 
 
 def test_names_that_are_no_utf8_are_kept_readable(cache: cachec.Cache, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,7 +138,7 @@ def test_names_that_are_no_utf8_are_kept_readable(cache: cachec.Cache, monkeypat
     assert entry is not None
     recipe = cache.store.recipe(entry)
     assert recipe is not None
-    assert decoded(recipe, "it").environ == {"ODD": "a\\udcffb"}
+    assert decode_recipe(recipe, "it").environ == {"ODD": "a\\udcffb"}
 
 
 def test_a_hit_does_not_read_the_recipe(cache: cachec.Cache, monkeypatch: pytest.MonkeyPatch) -> None:

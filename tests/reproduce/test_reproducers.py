@@ -15,8 +15,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import cachec
-from cachec.reproduce.about import About
-from cachec.reproduce.loaded import load
+from cachec.reproduce.metadata import About
+from cachec.reproduce.reader import load
 from cachec.store.store import Store
 from tests.parts import part
 
@@ -215,10 +215,10 @@ def test_a_foreign_reproducer_is_shown_and_not_run(project: Project, program: ca
     about = json.loads(changed["reproducer.json"])
     about["recipe"] = cachec_digest(changed["recipe.json"])
     changed["reproducer.json"] = json.dumps(about).encode()
-    from cachec.reproduce.archive import packed
+    from cachec.reproduce.archive import write_archive
 
     evil = project.folder / "evil.zip"
-    evil.write_bytes(packed(changed))
+    evil.write_bytes(write_archive(changed))
     assert "nothing was run" in project.run("run", str(evil), code=2).stderr
     assert not Path("/tmp/h6-was-here").exists()
     project.upper.invalidate(program)
@@ -309,9 +309,9 @@ def test_a_name_that_is_no_stage_is_never_called(project: Project) -> None:
     about = json.loads(changed["reproducer.json"])
     about["recipe"] = cachec_digest(changed["recipe.json"])
     changed["reproducer.json"] = json.dumps(about).encode()
-    from cachec.reproduce.archive import packed
+    from cachec.reproduce.archive import write_archive
 
-    bug.write_bytes(packed(changed))
+    bug.write_bytes(write_archive(changed))
     assert "os:system is no stage here" in project.run("run", str(bug), "--run-code", code=2).stderr
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cachec import config
-from cachec.base import foreign
+from cachec.base import file_ownership
 from cachec.errors import ConfigError
 from cachec.events import EventLog
 from cachec.model import Outcome, Reason
@@ -98,9 +98,9 @@ def test_the_group_of_one_user_is_no_other(tmp_path: Path) -> None:
     (tmp_path / "file").chmod(0o664)
     if os.geteuid() == 0:
         os.chown(tmp_path / "file", 0, 0)
-        assert foreign.why_foreign((tmp_path / "file").stat()) == ""
+        assert file_ownership.why_foreign((tmp_path / "file").stat()) == ""
         os.chown(tmp_path / "file", 0, 12345)
-        assert "writable for the group 12345" in foreign.why_foreign((tmp_path / "file").stat())
+        assert "writable for the group 12345" in file_ownership.why_foreign((tmp_path / "file").stat())
 
 
 @pytest.mark.parametrize("key", sorted(config.CONFINED))

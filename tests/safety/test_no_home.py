@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 import cachec
 from cachec import config
-from cachec.base import fsio, oversight, xdg
+from cachec.base import call_hooks, fsio, xdg
 from cachec.cli import main
 from cachec.errors import CacheMissError, ConfigError, NoStoreFolder
 from cachec.launcher import client, direct, full, starting
@@ -195,7 +195,7 @@ def test_stages_run_uncached(monkeypatch: pytest.MonkeyPatch, caplog: pytest.Log
     assert not cache.replaces("a library's own cache")
     with pytest.raises(NoStoreFolder):
         cache.weights("w")
-    with oversight.overseen(oversight.Oversight(mode=Mode.REQUIRE)), pytest.raises(CacheMissError):
+    with call_hooks.overseen(call_hooks.Oversight(mode=Mode.REQUIRE)), pytest.raises(CacheMissError):
         stage(1)  # as ``pytest --cachec=require`` has it
     required = cachec.Cache(mode="require")
     with pytest.raises(CacheMissError, match="no-store-folder"):

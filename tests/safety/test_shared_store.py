@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from cachec.base import foreign, fsio
+from cachec.base import file_ownership, fsio
 from cachec.base.appending import Appender
 from cachec.config import load
 from cachec.doctor.case import Case
@@ -382,7 +382,7 @@ def test_a_private_store_with_records_is_left_alone(tmp_path: Path, monkeypatch:
     command = PRIVATE[how].format(store=store, copy=copy, other=OTHER_GROUP)
     subprocess.run(["sh", "-c", f"umask 022; {command}"], check=True)
     before = Team(copy).modes()
-    monkeypatch.setattr(foreign, "_is_private", lambda _gid: False)
+    monkeypatch.setattr(file_ownership, "_is_private", lambda _gid: False)
     case = Case(load({"dir": copy}, environ={}, cwd=tmp_path))
     assert not case.is_shared
     assert [finding.words for finding in rights(case)] == []

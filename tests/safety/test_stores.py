@@ -18,11 +18,11 @@ from cachec.errors import ConfigError, StoreFault, WeightError
 from cachec.events import EventLog, read_log
 from cachec.launcher import full
 from cachec.maintain.maintainer import Maintainer
-from cachec.maintain.orphans import Sweep
+from cachec.maintain.sweep import Sweep
 from cachec.model import Outcome, Reason
 from cachec.store.leases import collecting
 from cachec.store.store import FOLDERS, Store
-from cachec.weights.library.owned import WeightStore
+from cachec.weights.library.stored_weights import WeightStore
 
 from .conftest import ATTACKER, Run
 
@@ -228,7 +228,7 @@ def test_a_store_in_a_folder_that_others_can_write(run: Run, place: Path) -> Non
 
 
 def test_a_memo_of_another_user_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from cachec.base.foreign import read_regular
+    from cachec.base.file_ownership import read_regular
 
     memo = tmp_path / "memo"
     memo.write_bytes(b"x")

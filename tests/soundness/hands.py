@@ -67,20 +67,20 @@ class _Served:
     """A queue of jobs, served until it is closed."""
 
     def __init__(self, begin: Callable[[Job], object]) -> None:
-        self._asked: queue.SimpleQueue[tuple[Future[Any], Job] | None] = queue.SimpleQueue()
+        self._plugins: queue.SimpleQueue[tuple[Future[Any], Job] | None] = queue.SimpleQueue()
         self._thread = begin(self._serve)
 
     def _serve(self) -> None:
-        while (asked := self._asked.get()) is not None:
+        while (asked := self._plugins.get()) is not None:
             _answer(*asked)
 
     def __call__(self, job: Job) -> Any:
         answer: Future[Any] = Future()
-        self._asked.put((answer, job))
+        self._plugins.put((answer, job))
         return answer.result()
 
     def close(self) -> None:
-        self._asked.put(None)
+        self._plugins.put(None)
         if isinstance(self._thread, threading.Thread):
             self._thread.join()
 

@@ -27,7 +27,7 @@ from safetensors.numpy import load_file, save
 
 import cachec
 from cachec.errors import UnresolvedCode
-from cachec.recording.active import active
+from cachec.recording.active_runs import active
 from tests.soundness import looks
 from tests.soundness.runner import Report, judge
 

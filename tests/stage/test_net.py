@@ -316,7 +316,7 @@ def test_a_hit_imports_no_observer(tmp_path: Path) -> None:
         for _ in range(2)
     ]
     assert "cachec.recording.audit" in told[0]
-    assert told[1].splitlines() == ["hit", "['cachec.recording.whose']"]
+    assert told[1].splitlines() == ["hit", "['cachec.recording.thread_owner']"]
 
 
 def test_what_was_stored_without_a_record_is_no_hit_for_whoever_records(tmp_path: Path) -> None:

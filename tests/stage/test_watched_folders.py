@@ -15,7 +15,7 @@ import pytest
 from safetensors.numpy import save
 
 import cachec
-from cachec.base import standing
+from cachec.base import folder_names
 from cachec.base.inotify import Inotify
 from cachec.base.mounts import Mounts
 from cachec.stage import watching
@@ -320,8 +320,8 @@ def test_without_a_watch_folders_are_looked_at_each_time(
     def refuse(*_: object) -> None:
         raise OSError(errno.ENOSPC, "no more")
 
-    monkeypatch.setattr(standing, "standing", lambda own=standing.Standing(): own)
-    monkeypatch.setattr(watching, "standing", standing.standing)
+    monkeypatch.setattr(folder_names, "standing", lambda own=folder_names.FolderWatcher(): own)
+    monkeypatch.setattr(watching, "standing", folder_names.folder_watcher)
     monkeypatch.setattr(Inotify, "__init__" if refused == "queue" else "watch", refuse)
     _data(tmp_path / "a")
     below = Below()

@@ -23,7 +23,7 @@ from diskcache.core import METADATA
 from cachec.base.mounts import Mounts
 from cachec.errors import StoreFault
 from cachec.model import Fault
-from cachec.store import table
+from cachec.store import sqlite_writer
 from cachec.store.index import DiskcacheIndex
 from cachec.store.locks import forking_to_exec
 from tests.effort import sample
@@ -87,20 +87,20 @@ def test_rows_come_in_order_of_their_keys_with_their_values(tmp_path: Path, inde
     assert list(index.rows("entry:")) == rows
     assert list(index.rows("")) == [*rows, ("other:1", b"x")]
     assert list(index.rows("entry:22")) == rows[2200:]
-    with sqlite3.connect(tmp_path / "index" / "cache.db") as table:
-        table.execute("UPDATE Cache SET mode = 4 WHERE key = ?", (index.row_name("entry:0001"),))
-        table.execute("UPDATE Cache SET filename = 'x' WHERE key = ?", (index.row_name("entry:0003"),))
-    table.close()
+    with sqlite3.connect(tmp_path / "index" / "cache.db") as database:
+        database.execute("UPDATE Cache SET mode = 4 WHERE key = ?", (index.row_name("entry:0001"),))
+        database.execute("UPDATE Cache SET filename = 'x' WHERE key = ?", (index.row_name("entry:0003"),))
+    database.close()
     assert [name for name, value in index.rows("entry:") if value is None] == ["entry:0001", "entry:0003"]
 
 
 def test_a_key_that_is_no_text_ends_no_search(tmp_path: Path, index: DiskcacheIndex) -> None:
     index.write("a:1", b"x", "t")
     index.write("b:1", b"x", "t")
-    with sqlite3.connect(tmp_path / "index" / "cache.db") as table:
+    with sqlite3.connect(tmp_path / "index" / "cache.db") as database:
         damaged = index.row_name("a:").encode() + b"\xff"
-        table.execute("UPDATE Cache SET key = CAST(? AS TEXT) WHERE key = ?", (damaged, index.row_name("a:1")))
-    table.close()
+        database.execute("UPDATE Cache SET key = CAST(? AS TEXT) WHERE key = ?", (damaged, index.row_name("a:1")))
+    database.close()
     assert list(index.keys()) == ["a:\ufffd", "b:1"]
     assert [name for name, _ in index.rows("")] == ["a:\ufffd", "b:1"]
 
@@ -652,12 +652,12 @@ def test_no_page_of_the_database_is_mapped_and_none_evicted(tmp_path: Path) -> N
     assert not re.search(rf"{re.escape(str(tmp_path))}/index/cache\.db$", maps, re.MULTILINE)
 
 
-def _opened_as(table: Any) -> dict[str, object]:
+def _opened_as(database: Any) -> dict[str, object]:
     """How a table of diskcache was opened: its settings, and those of its connection."""
     names = [name for name in (*DEFAULT_SETTINGS, *METADATA) if name not in METADATA]
     pragmas = ("cache_size", "journal_mode", "mmap_size", "synchronous", "auto_vacuum")
-    asked = {name: table._con.execute(f"PRAGMA {name}").fetchone() for name in pragmas}
-    return {**{name: getattr(table, name) for name in names}, **asked}
+    asked = {name: database._con.execute(f"PRAGMA {name}").fetchone() for name in pragmas}
+    return {**{name: getattr(database, name) for name in names}, **asked}
 
 
 def test_what_is_as_we_leave_it_is_opened_by_one_connection_and_as_diskcache_would(
@@ -667,7 +667,7 @@ def test_what_is_as_we_leave_it_is_opened_by_one_connection_and_as_diskcache_wou
     opened: list[Any] = []
     connect = sqlite3.connect
     monkeypatch.setattr(
-        table.sqlite3, "connect", lambda *given, **more: opened.append(given) or connect(*given, **more)
+        sqlite_writer.sqlite3, "connect", lambda *given, **more: opened.append(given) or connect(*given, **more)
     )
     after = DiskcacheIndex(index.folder)
     after.write("a", b"2", "s")
@@ -682,7 +682,7 @@ def test_the_connection_that_writes_stays_until_it_fails_or_the_file_is_another(
     opened: list[Any] = []
     connect = sqlite3.connect
     monkeypatch.setattr(
-        table.sqlite3, "connect", lambda *given, **more: opened.append(given) or connect(*given, **more)
+        sqlite_writer.sqlite3, "connect", lambda *given, **more: opened.append(given) or connect(*given, **more)
     )
 
     def count() -> int:

@@ -33,7 +33,7 @@ from cachec.model import (
     WeightSpec,
 )
 from cachec.store.index import DiskcacheIndex
-from cachec.store.recent import MAX_KEYS
+from cachec.store.nearest_keys import MAX_KEYS
 from cachec.store.store import FOLDERS, Store, references
 from tests.parts import quarantined
 

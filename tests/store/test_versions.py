@@ -19,7 +19,7 @@ from cachec.launcher import direct
 from cachec.maintain.maintainer import Maintainer
 from cachec.model import RECORD_VERSION, Fault
 from cachec.store.index import USED_SECONDS, DiskcacheIndex, used_file
-from cachec.store.packing import pack
+from cachec.store.row_codec import pack
 from cachec.store.store import Store
 from cachec.store.usage import ROW, Usage
 from cachec.store.versions import OLD_SECONDS, old_versions
@@ -224,12 +224,14 @@ def test_gc_evicts_and_bounds_its_own_version_alone(tmp_path: Path, seed: int) -
     needed = {made[key].digest for key in theirs}
     while True:
         before = yard.keys()
-        limit = max(1, yard.maintainer.measured().nbytes // 2)
+        limit = max(1, yard.maintainer.measure_usage().nbytes // 2)
         planned = yard.maintainer.collect(limit=limit, dry_run=True)
         done = yard.maintainer.collect(limit=limit)
         assert (planned.entries, planned.after) == (done.entries, done.after)
         assert (
-            done.after == yard.maintainer.measured().nbytes == (yard.store.usage() or Usage(version=1, nbytes=0)).nbytes
+            done.after
+            == yard.maintainer.measure_usage().nbytes
+            == (yard.store.usage() or Usage(version=1, nbytes=0)).nbytes
         )
         assert yard.objects() >= needed
         assert {f"{version}:{name}" for name, _ in yard.store.index.rows("", version=version)} >= rows

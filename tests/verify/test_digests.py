@@ -20,7 +20,7 @@ from cachec.store.objects import Objects
 from cachec.store.store import Store
 from cachec.verify.artifacts import ROW, VerifyState, finish, hash_artifacts
 from cachec.weights import WeightSet
-from cachec.weights.library.owned import WeightStore
+from cachec.weights.library.stored_weights import WeightStore
 from tests.maintain.conftest import Yard, key_of
 from tests.parts import part
 

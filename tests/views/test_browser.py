@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from cachec.model import Reason
-from cachec.views.gathered import gather
 from cachec.views.page import page
+from cachec.views.report_data import gather
 from tests.maintain.conftest import Yard, key_of
 
 from .browser import Browser, found

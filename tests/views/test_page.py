@@ -14,11 +14,11 @@ import msgspec
 import pytest
 
 from cachec.events import read_log
+from cachec.maintain.eviction_score import uses
 from cachec.maintain.ranking import ranking
-from cachec.maintain.worth import uses
 from cachec.model import Reason
-from cachec.views.gathered import MAX_SPANS, gather
 from cachec.views.page import page
+from cachec.views.report_data import MAX_SPANS, gather
 from tests.maintain.conftest import Yard, key_of
 
 from .conftest import HOSTILE, call
@@ -217,7 +217,7 @@ def test_the_order_is_that_in_which_gc_evicts(yard: Yard) -> None:
     gone: list[str] = []
     while len(gone) < len(told):
         before = {entry.key for entry in yard.store.entries()}
-        yard.maintainer.collect(limit=max(1, yard.maintainer.measured().nbytes - 4096))
+        yard.maintainer.collect(limit=max(1, yard.maintainer.measure_usage().nbytes - 4096))
         left = {entry.key for entry in yard.store.entries()}
         assert before - left == set(told[len(gone) : len(gone) + len(before - left)])
         gone += told[len(gone) : len(gone) + len(before - left)]

@@ -10,7 +10,7 @@ import pytest
 
 from cachec.errors import UsageError
 from cachec.warm import Row, Target, expand
-from cachec.warm.changes import changed_files, touched
+from cachec.warm.changes import changed_files, rows_touched
 
 
 @pytest.fixture
@@ -79,11 +79,11 @@ def test_touched_by_globs_and_by_the_configuration(tmp_path: Path) -> None:
     given = rows(tmp_path)
 
     def names(*changed: str) -> list[str]:
-        return [row.id for row in touched(given, [str(tmp_path / each) for each in changed], "/c.toml")]
+        return [row.id for row in rows_touched(given, [str(tmp_path / each) for each in changed], "/c.toml")]
 
     assert names() == []
     assert names("src/a.py") == ["lower", "build", "plain"], "build comes after; plain says nothing, so it is touched"
     assert names("models/x/y") == ["lower", "build", "plain"], "lower comes before"
     assert names("src/deep/a.py") == ["plain"]
-    changed = touched(given, ["/c.toml"], "/c.toml")
+    changed = rows_touched(given, ["/c.toml"], "/c.toml")
     assert [row.id for row in changed] == ["lower", "build", "plain"]

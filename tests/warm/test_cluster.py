@@ -208,24 +208,24 @@ def test_a_cluster_that_can_not_be_used_is_refused(
 
 
 def test_rows_are_where_the_machine_has_the_project() -> None:
-    from cachec.warm.machine import moved
+    from cachec.warm.machine import relocate_row
 
     row = Row(id="a", target="a", axes={}, folder="/one/p", path=("/one/p/src", "/one/p", "/opt/lib"))
-    there = moved(row, "/one/p", "/two/q")
+    there = relocate_row(row, "/one/p", "/two/q")
     assert (there.folder, there.path) == ("/two/q", ("/two/q/src", "/two/q", "/opt/lib"))
-    assert moved(row, "/one/p", "/one/p") == row
+    assert relocate_row(row, "/one/p", "/one/p") == row
 
 
 def test_no_secret_and_no_place_goes_to_other_machines(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     from cachec import config
-    from cachec.warm.cluster import _carried
+    from cachec.warm.cluster import _portable_settings
 
     monkeypatch.setenv("CACHEC_REMOTE", "file:///shared")
     monkeypatch.setenv("CACHEC_REMOTE_KEY", "k:abc")
     monkeypatch.setenv("CACHEC_REMOTE_SECRET", "abc")
     monkeypatch.setenv("CACHEC_REMOTE_TOKEN", "abc")
     monkeypatch.setenv("CACHEC_MODE", "refresh")
-    carried = _carried(config.load())
+    carried = _portable_settings(config.load())
     assert carried["CACHEC_REMOTE"] == "file:///shared"
     assert carried["CACHEC_MODE"] == "refresh"
     assert not carried.keys() & {"CACHEC_DIR", "CACHEC_REMOTE_KEY", "CACHEC_REMOTE_SECRET", "CACHEC_REMOTE_TOKEN"}

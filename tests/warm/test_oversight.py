@@ -12,7 +12,7 @@ from collections.abc import Callable
 import pytest
 
 import cachec
-from cachec.base.oversight import Oversight, current, oversee_process, overseen
+from cachec.base.call_hooks import Oversight, current, oversee_process, overseen
 from cachec.model import Mode, Outcome, Reason
 
 
@@ -27,7 +27,7 @@ def double(cache: cachec.Cache) -> cachec.Stage:
 
 def test_nothing_is_in_force_by_default(double: cachec.Stage) -> None:
     program = (
-        "from cachec.base.oversight import current as c; assert (c().mode, c().on_outcome, c().defer) == (None,) * 3"
+        "from cachec.base.call_hooks import current as c; assert (c().mode, c().on_outcome, c().defer) == (None,) * 3"
     )
     subprocess.run([sys.executable, "-c", program], check=True)  # this process has the plugin's
     with oversee_process(Oversight()):

@@ -244,7 +244,7 @@ def test_five_thousand_files_at_once(warmed: Any, watch: Watch) -> None:
 @pytest.mark.long
 def test_no_event_at_all(warmed: Any, watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
     """An overflow, a network file system, a kernel without watches: the files are looked at by time."""
-    monkeypatch.setattr("cachec.watch.notices.Notices.follow", lambda *_: None)
+    monkeypatch.setattr("cachec.watch.file_events.Notices.follow", lambda *_: None)
     watching = watch()
     edit(warmed.folder / "stages.py", "return 2 * n", "return n + n")
     watching.next("stale", "doubled[n=1]")

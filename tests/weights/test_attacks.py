@@ -13,8 +13,8 @@ from cachec.errors import CheckpointError, HandleClosed, LinkError, UnknownWeigh
 from cachec.maintain.maintainer import Maintainer
 from cachec.store.store import Store
 from cachec.weights import WeightSet, from_arrays, open_weights
-from cachec.weights.library.owned import WeightStore
-from cachec.weights.overlay import Made
+from cachec.weights.library.stored_weights import WeightStore
+from cachec.weights.overlay import ComputedWeight
 
 # --- names
 
@@ -37,7 +37,7 @@ def test_what_is_no_name(tmp_path: Path, make: Any, name: Any) -> None:
     with refused:
         ok.overlay({name: make.ramp(2)})
     with refused:
-        ok.derive({name: Made("float32", (2,), lambda weights: make.ramp(2))})
+        ok.derive({name: ComputedWeight("float32", (2,), lambda weights: make.ramp(2))})
 
 
 @pytest.mark.parametrize("name", ["größe", "a b", "a\0b", "a/b", "..", "\n", "名", "😀", "w" * 5000])

@@ -21,7 +21,7 @@ from cachec import Reason, events
 from cachec.base.hashing import digest_bytes
 from cachec.errors import HandleClosed, UnknownWeight, UsageError, WeightError
 from cachec.weights import WeightSet, from_arrays, open_weights
-from cachec.weights.overlay import Made
+from cachec.weights.overlay import ComputedWeight
 
 
 def quantized(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -47,8 +47,8 @@ def test_made_weights_are_computed_when_looked_at(model: Path, make: Any) -> Non
     made = base.derive(
         {
             "w": twice,
-            "w.q": Made("int8", (4, 8), lambda weights: quantized(weights["w"].read())),
-            "s": Made("float32", (), _sum),
+            "w.q": ComputedWeight("int8", (4, 8), lambda weights: quantized(weights["w"].read())),
+            "s": ComputedWeight("float32", (), _sum),
         }
     )
     assert list(made) == ["b", "s", "scale", "w", "w.q"]
@@ -78,7 +78,7 @@ def test_results_in_any_memory_order_and_of_any_library(model: Path, make: Any) 
     base = open_weights(model)
     made = base.derive(
         {
-            "t": Made("float32", (8, 4), lambda weights: weights["w"].read().T),
+            "t": ComputedWeight("float32", (8, 4), lambda weights: weights["w"].read().T),
             "b": lambda weight: jnp.exp(weight.jax() * 0),
         }
     )
@@ -100,9 +100,9 @@ def test_what_is_refused(model: Path) -> None:
     with pytest.raises(UsageError, match=r"'w' expected Made\(dtype, shape, function\) or a function, found 3"):
         base.derive({"w": 3})  # type: ignore[dict-item]
     with pytest.raises(UsageError, match="expected a shape of integers from 0"):
-        base.derive({"w": Made("int8", (-1,), _sum)})
+        base.derive({"w": ComputedWeight("int8", (-1,), _sum)})
     with pytest.raises(UsageError, match="object"):
-        base.derive({"w": Made("object", (1,), _sum)})
+        base.derive({"w": ComputedWeight("object", (1,), _sum)})
     tied = open_weights(model).rename({"w": "x"}).overlay({"y": open_weights(model)["w"]})
     both = WeightSet.from_weights(dict(tied), tied=[("x", "y")])
     with pytest.raises(WeightError, match="'x' is tied"):
@@ -136,7 +136,9 @@ def test_one_of_two_hundred_writes_that_one_and_shares_the_rest(
     @cache.stage
     def quantize(weights: cachec.WeightSet, how: str) -> cachec.WeightSet:
         if how == "derive":
-            return weights.derive({"t007": Made("int8", (64, 16), lambda all_: quantized(all_["t007"].read()))})
+            return weights.derive(
+                {"t007": ComputedWeight("int8", (64, 16), lambda all_: quantized(all_["t007"].read()))}
+            )
         new = {"t007": quantized(weights["t007"].read())}
         if how == "overlay":
             return weights.overlay(new, replace=True)
@@ -245,7 +247,7 @@ def test_stages_after_one_another(cache: cachec.Cache, model: Path, make: Any) -
 
     @cache.stage
     def quantize(weights: cachec.WeightSet) -> cachec.WeightSet:
-        return weights.derive({"w": Made("int8", (4, 8), lambda all_: quantized(all_["w"].read()))})
+        return weights.derive({"w": ComputedWeight("int8", (4, 8), lambda all_: quantized(all_["w"].read()))})
 
     @cache.stage(ignore=["seen"])
     def total(weights: cachec.WeightSet, name: str, seen: list[str]) -> int:

@@ -18,8 +18,8 @@ from cachec.base.hashing import FileDigests, digest_bytes
 from cachec.errors import CheckpointError, UnknownWeight, UsageError
 from cachec.recording import Recorder
 from cachec.weights import WeightSet, from_arrays, open_weights
-from cachec.weights.moving import writing
-from cachec.weights.moving.spans import Spans, copy_spans, read_spans, slice_spans
+from cachec.weights.io import writing
+from cachec.weights.io.strided_copy import Spans, copy_spans, read_spans, slice_spans
 from cachec.weights.shards import shard_name
 
 AXES = {"*.col": 1, re.compile(r"l\d+\.row"): 0}

@@ -15,7 +15,7 @@ import pytest
 
 from cachec.errors import HandleClosed
 from cachec.weights import WeightSet, from_arrays, open_weights
-from cachec.weights.overlay import Made
+from cachec.weights.overlay import ComputedWeight
 
 MEBI = 1 << 20
 
@@ -147,7 +147,7 @@ def test_memory_and_derived_weights_are_released_too(make: Any) -> None:
         weights["w"].read()
     assert np.shares_memory(view, array)
     base = from_arrays({"w": array})
-    made = base.derive({"x": Made("float32", (4,), lambda all_: all_["w"].read())})
+    made = base.derive({"x": ComputedWeight("float32", (4,), lambda all_: all_["w"].read())})
     made.release()
     for weight in (made["x"], made["w"], base["w"]):
         with pytest.raises(HandleClosed):
@@ -247,7 +247,7 @@ IMPORTERS = {"torch.from_dlpack": ROADS, "torch.asarray": ROADS, "tvm": ("owned"
 def test_no_importer_writes_through(tmp_path: Path, model: Path, make: Any, kind: str, road: str) -> None:
     """Whatever ignores read-only gets pages of its own: no file, no memory of the user, no other array changes."""
     from cachec.store.store import Store
-    from cachec.weights.library.owned import WeightStore
+    from cachec.weights.library.stored_weights import WeightStore
 
     array = make.ramp(8, 3, start=1)
     path = make.write(tmp_path / "a.safetensors", {"a": array})

@@ -15,13 +15,13 @@ import pytest
 import cachec
 from cachec.errors import HandleClosed
 from cachec.maintain.maintainer import Maintainer
-from cachec.maintain.orphans import GRACE_SECONDS, LONG_SECONDS
+from cachec.maintain.sweep import GRACE_SECONDS, LONG_SECONDS
 from cachec.model import Reason
 from cachec.store.store import Store
 from cachec.weights import Weight, WeightSet, from_arrays, open_weights
 from cachec.weights.library.http_ranges import HttpResolver
-from cachec.weights.library.owned import WeightStore
 from cachec.weights.library.resolver import Resolvers, resolve
+from cachec.weights.library.stored_weights import WeightStore
 from tests.weights.server import serving
 
 

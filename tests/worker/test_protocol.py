@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import cachec
-from cachec.programs.registry import installed
+from cachec.programs.registry import installed_plugins
 from cachec.worker.protocol import CannotSend, Channel, Ended
 from cachec.worker.values import Values, WeightRequest, answer_request, received_weights
 
@@ -27,7 +27,7 @@ def channels() -> Iterator[tuple[Channel, Channel]]:
 
 
 def _through(channels: tuple[Channel, Channel], value: Any) -> Any:
-    channels[0].send(value, Values(installed()))
+    channels[0].send(value, Values(installed_plugins()))
     return channels[1].receive()[0]
 
 
@@ -59,7 +59,7 @@ def test_arrays_that_share_memory_are_not_sent(channels: tuple[Channel, Channel]
     assert np.array_equal(apart[1], array[1:])
     for others in ([array, array[:1]], [array[:, :2], array[:, 1:]], [array.T, array]):
         with pytest.raises(CannotSend, match="share memory"):
-            channels[0].send(others, Values(installed()))
+            channels[0].send(others, Values(installed_plugins()))
 
 
 def _counter() -> tuple[Callable[[], int], Callable[[], int], Callable[[int], int]]:
@@ -100,12 +100,12 @@ def test_what_no_other_process_can_have_is_not_sent(channels: tuple[Channel, Cha
     with open(__file__, encoding="utf-8") as file:
         value = {"an open file": file, "a generator": (each for each in ()), "a lock": threading.Lock()}[what]
         with pytest.raises(CannotSend):
-            channels[0].send(value, Values(installed()))
+            channels[0].send(value, Values(installed_plugins()))
 
 
 def test_weights_are_read_when_they_are_asked_for(channels: tuple[Channel, Channel]) -> None:
     weights = cachec.WeightSet.from_arrays({"a": np.arange(6, dtype="f4").reshape(2, 3), "b": np.ones(2, "i8")})
-    values, asked = Values(installed()), list[WeightRequest]()
+    values, asked = Values(installed_plugins()), list[WeightRequest]()
 
     def ask(request: WeightRequest) -> Any:
         asked.append(request)
@@ -124,7 +124,7 @@ def test_weights_are_read_when_they_are_asked_for(channels: tuple[Channel, Chann
 
 def test_what_the_callers_weights_raise_is_raised_in_the_worker(channels: tuple[Channel, Channel]) -> None:
     weights = cachec.WeightSet.from_arrays({"a": np.ones(2, "f4")}).placeholders()
-    values = Values(installed())
+    values = Values(installed_plugins())
     channels[0].send(weights, values)
     got = channels[1].receive(
         lambda reference: received_weights(reference, lambda request: answer_request(request, values.weights))
@@ -147,6 +147,6 @@ def test_a_wait_ends_in_time(channels: tuple[Channel, Channel]) -> None:
 
 
 def test_a_reference_that_nobody_expects_is_refused(channels: tuple[Channel, Channel]) -> None:
-    channels[0].send(cachec.WeightSet.from_arrays({"a": np.ones(2, "f4")}), Values(installed()))
+    channels[0].send(cachec.WeightSet.from_arrays({"a": np.ones(2, "f4")}), Values(installed_plugins()))
     with pytest.raises(pickle.UnpicklingError):
         channels[1].receive()

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from cachec.base.anchors import project_of
-from cachec.base.fills import Unfilled, left_out, meeting
+from cachec.base.cached_properties import UnfilledProperties, excluded_properties, meeting
 from cachec.base.hashing import Hasher, Memory
 from cachec.base.instances import attribute, function_of
 from cachec.errors import CachecError, CapturedWeights, UnkeyableArgument, UnresolvedCode
@@ -85,7 +85,7 @@ class CodeKey:
         has_project_paths: bool = False,
         derived: Set[tuple[str, str]] = frozenset(),
         is_as_written: bool = True,
-        unfilled: tuple[Unfilled, ...] = (),
+        unfilled: tuple[UnfilledProperties, ...] = (),
         unimported: Set[str] = frozenset(),
     ) -> None:
         self.parts = parts
@@ -176,7 +176,7 @@ class CodeKeys:
             held = (fn, None, *depends)
         project = _project(fn, file)
         name = (*map(id, held), has_version, project)
-        if left_out() or text_alone():  # of one look, by which nothing else goes
+        if excluded_properties() or text_alone():  # of one look, by which nothing else goes
             with self._lock:
                 return self._compute(held, has_version=has_version, project=project).key
         known = self._known.get(name)
@@ -232,7 +232,7 @@ class CodeKeys:
             memo = Memo(function, self.of(function.__wrapped__, has_version=True).digest)
         finally:
             self._asking.discard(id(function))
-        if not left_out():
+        if not excluded_properties():
             self._memos.met(memo)
         return memo
 
@@ -340,7 +340,7 @@ class _Altered:
         """A weight set here is no argument of anything, and its handles record for themselves."""
 
 
-def _key(graph: Graph, memos: tuple[Memo, ...] = (), unfilled: Iterable[Unfilled] = ()) -> CodeKey:
+def _key(graph: Graph, memos: tuple[Memo, ...] = (), unfilled: Iterable[UnfilledProperties] = ()) -> CodeKey:
     stages, distributions = tuple(graph.stages), frozenset(graph.distributions - {""})
     codes = frozenset(graph.codes)
     return CodeKey(

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from cachec.base.fills import left_out, note
-from cachec.base.kept import Kept
+from cachec.base.bounded_dict import BoundedDict
+from cachec.base.cached_properties import excluded_properties, note
 from cachec.key.code.memos import Memo
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class KeptResults:
         self._of_value = of_value
         self._made: Held = {}
         self._first: dict[int, dict[tuple[int, int], Entry]] = {}
-        self._known: Kept[tuple[object, object, CodeKey, Callable[[], bool]]] = Kept(_KEPT)
+        self._known: BoundedDict[tuple[object, object, CodeKey, Callable[[], bool]]] = BoundedDict(_KEPT)
 
     def held(self, memos: Iterable[Memo]) -> Held:
         """What these memos hold that can be changed, and has a stable form."""
@@ -104,7 +104,7 @@ class KeptResults:
 
     def _digest(self, given: object, result: object) -> str | None:
         place = (id(given), id(result))
-        known = None if left_out() else self._known.get(place)
+        known = None if excluded_properties() else self._known.get(place)
         if known is not None and known[0] is given and known[1] is result and known[3]():
             note(known[2].unfilled)
             return known[2].digest
@@ -113,7 +113,7 @@ class KeptResults:
             return None
         key, holds = found
         note(key.unfilled)
-        if not left_out():
+        if not excluded_properties():
             self._known.put(place, (given, result, key, holds))
         return key.digest
 

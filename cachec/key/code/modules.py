@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from cachec.base import foreign, fsio
+from cachec.base import file_ownership, fsio
 from cachec.base.distributions import OWN_FOLDER
 from cachec.base.fsio import Identity
 from cachec.base.hashing import Memory
@@ -357,7 +357,7 @@ class Sources:
             return known[1]
         source: SourceText | None
         try:
-            text = foreign.read_regular(path, _MAX_SOURCE)  # a row of a remote may have named any file
+            text = file_ownership.read_regular(path, _MAX_SOURCE)  # a row of a remote may have named any file
             compiled = None if self._memory is None else Compiled(path, text, self._memory)
             source = SourceText(path, text, compiled)
         except (OSError, SyntaxError, ValueError):

@@ -33,7 +33,7 @@ from cachec.key.code.graph import module_name
 from cachec.key.code.modules import absolute, is_cell
 from cachec.key.dependencies import IMPORTED, LIVE
 from cachec.model import Read, Reason
-from cachec.recording.observed import Observed, Ran, is_unrepeatable
+from cachec.recording.observations import Observed, Ran, is_unrepeatable
 
 #: In place of the name of a module: which of the project's are imported.
 EVERY_MODULE = "*"

@@ -422,9 +422,11 @@ class Values:
         if origin == "project":
             label = self._live.cls(kind, lenient=lenient)
             if self._is_project_instance(value):
-                from cachec.base.instances import counted  # it imports dataclasses, 5 ms, and only such values need it
+                from cachec.base.instances import (
+                    counted_attributes,  # it imports dataclasses, 5 ms, and only such values need it
+                )
 
-                attributes = counted(value).items()
+                attributes = counted_attributes(value).items()
                 return (_MARK + "instance", label, [(each, _attribute(each, held, again)) for each, held in attributes])
             base = next((each for each in _CONTAINERS if issubclass(kind, each)), None)
             if base is not None and is_plain_class(kind, base):
@@ -591,9 +593,9 @@ def _beside_its_class(value: object) -> tuple[str, str] | None:
     module = sys.modules.get(module_of(type(value)))
     if not isinstance(module, ModuleType) or not is_plain_class(type(value)):
         return None
-    from cachec.base.instances import counted  # as in ``is_plain_class``
+    from cachec.base.instances import counted_attributes  # as in ``is_plain_class``
 
-    if counted(value):
+    if counted_attributes(value):
         return None
     return next(((module.__name__, name) for name, each in list(vars(module).items()) if each is value), None)
 

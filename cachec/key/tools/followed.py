@@ -131,7 +131,7 @@ class Followed:
             self._ask(tree)
         # What changed just now may change again without another time stamp.
         seconds = self._clock()
-        is_settled = all(state is None or fsio.settled(state, seconds) for state in now.values())
+        is_settled = all(state is None or fsio.is_settled(state, seconds) for state in now.values())
         return tree.token if is_settled and not tree.opened and name in self._trees else None
 
     def _begin(self, name: str, distribution: Distribution, listing: Listing) -> None:

@@ -116,7 +116,7 @@ class Loader:
     def read(self, path: str) -> Dynamic:
         """What the loader is told in a file; remembered where a write would show. Raises OSError, ElfError."""
         state = fsio.identity(path)
-        if fsio.settled(state) and self._mounts.kind_of_device(state.dev, path) in TRACKED_FILESYSTEMS:
+        if fsio.is_settled(state) and self._mounts.kind_of_device(state.dev, path) in TRACKED_FILESYSTEMS:
             return read_settled(path, state)
         return read_dynamic(path)
 

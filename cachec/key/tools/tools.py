@@ -389,7 +389,7 @@ class ToolKeys:
             watched[program.cache[0]] = program.cache[1]
         detail = ", ".join((*notes, *program.notes))
         part = Part(PartKind.EXECUTABLE, program.name, hasher.digest(), detail, version=version)
-        settled = all(fsio.settled(identity, started) for identity in watched.values())
+        settled = all(fsio.is_settled(identity, started) for identity in watched.values())
         return _KnownExecutable(program, tuple(watched.items()), settled, tuple(distributions), self._clock(), part)
 
     def _changed_script(self, script: str, name: str) -> str:

@@ -58,7 +58,7 @@ def packed(row: bytes, blobs: Sequence[Blob]) -> bytes:
     return files + protobuf.message(5, row)
 
 
-def unpacked(message: bytes) -> bytes:
+def decode_row(message: bytes) -> bytes:
     """The row in a message. Raises StoreFault REMOTE_CORRUPT where there is none."""
     rows = protobuf.parts(message, 5, _WHAT)
     if len(rows) != 1:
@@ -66,7 +66,7 @@ def unpacked(message: bytes) -> bytes:
     return rows[0]
 
 
-def outsourced(message: bytes) -> Sum | None:
+def find_external_row(message: bytes) -> Sum | None:
     """Where a row is that the server took out of the message, as it may; None where it did not. Raises StoreFault."""
     if protobuf.parts(message, 5, _WHAT):
         return None

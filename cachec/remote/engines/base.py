@@ -80,7 +80,7 @@ class PlacedEngine(Protocol):
         """Raise StoreFault where this user can't write."""
 
 
-def bounded(call: Callable[[], T], until: float, what: str) -> T:
+def run_with_deadline(call: Callable[[], T], until: float, what: str) -> T:
     """What ``call`` gives, in a thread of its own, which is left to itself where it takes longer.
 
     For what no time-out ends: a shared folder whose server is gone, the resolver. Raises StoreFault REMOTE_TIMEOUT, and

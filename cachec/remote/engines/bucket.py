@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from cachec.errors import ConfigError, StoreFault
 from cachec.model import Digest, Fault
-from cachec.remote.engines.base import MAX_ROW, STALL_SECONDS, Blob, bounded
+from cachec.remote.engines.base import MAX_ROW, STALL_SECONDS, Blob, run_with_deadline
 
 if TYPE_CHECKING:
     from cachec.remote.engines.bucket_client import Client
@@ -47,24 +47,24 @@ class Bucket:
                 raise self._fault(Fault.REMOTE_CORRUPT, f"has a row of {found.size} bytes")
             return found.whole()
 
-        return self._asked(row, until)
+        return self._query(row, until)
 
     def put_row(self, name: Digest, row: bytes, blobs: Sequence[Blob], until: float, *, replace: bool) -> bool:
         """See RemoteEngine."""
         del blobs
-        return self._asked(lambda client: client.put(_row(name), row, replace=replace), until)
+        return self._query(lambda client: client.put(_row(name), row, replace=replace), until)
 
     def delete_row(self, name: Digest, until: float) -> bool:
         """See RemoteEngine. S3 does not tell whether there was one."""
-        return self._asked(lambda client: client.delete(_row(name)), until)
+        return self._query(lambda client: client.delete(_row(name)), until)
 
     def has_blob(self, blob: Blob, until: float) -> bool:
         """See RemoteEngine."""
-        return self._asked(lambda client: client.size(_blob(blob)), until) == blob.size
+        return self._query(lambda client: client.size(_blob(blob)), until) == blob.size
 
     def get_blob(self, blob: Blob, until: float) -> Iterator[bytes] | None:
         """See RemoteEngine."""
-        found = self._asked(lambda client: client.get(_blob(blob)), until)
+        found = self._query(lambda client: client.get(_blob(blob)), until)
         if found is None:
             return None
         if found.size != blob.size:
@@ -72,27 +72,29 @@ class Bucket:
         return self._pieces(found.pieces(), until)
 
     def _pieces(self, pieces: Iterator[bytes], until: float) -> Iterator[bytes]:
-        while (piece := self._bounded(lambda: next(pieces, None), until)) is not None:
+        while (piece := self._run_bounded(lambda: next(pieces, None), until)) is not None:
             yield piece
 
     def put_blob(self, blob: Blob, path: str, until: float) -> None:
         """See RemoteEngine."""
         with open(path, "rb") as file:
-            self._asked(lambda client: client.put(_blob(blob), file, replace=True), until, stalls=False)
+            self._query(lambda client: client.put(_blob(blob), file, replace=True), until, stalls=False)
 
     def close(self) -> None:
         """See RemoteEngine."""
         self._client = None
 
-    def _asked(self, question: Callable[[Client], T], until: float, *, stalls: bool = True) -> T:
+    def _query(self, question: Callable[[Client], T], until: float, *, stalls: bool = True) -> T:
         """The answer of the client, in time. stalls: whether none for seconds is as good as never."""
-        return self._bounded(lambda: question(self._opened()), until, stalls=stalls)
+        return self._run_bounded(lambda: question(self._open_client()), until, stalls=stalls)
 
-    def _bounded(self, call: Callable[[], T], until: float, *, stalls: bool = True) -> T:
+    def _run_bounded(self, call: Callable[[], T], until: float, *, stalls: bool = True) -> T:
         # In a thread: the client heeds no interrupt, and its own time-outs are those of a connection.
-        return bounded(call, min(until, monotonic() + STALL_SECONDS) if stalls else until, self._address.shown)
+        return run_with_deadline(
+            call, min(until, monotonic() + STALL_SECONDS) if stalls else until, self._address.shown
+        )
 
-    def _opened(self) -> Client:
+    def _open_client(self) -> Client:
         from cachec.remote.engines.bucket_client import Client, asked_by
 
         if os.getpid() != asked_by():

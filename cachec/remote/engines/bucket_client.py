@@ -50,7 +50,7 @@ def asked_by() -> int:
     return os.getpid()
 
 
-class Found:
+class StoredObject:
     """An object that is there. size: in bytes, as the server says."""
 
     def __init__(self, result: Any, shown: str) -> None:
@@ -93,11 +93,11 @@ class Client:
         with _faults(self._shown):
             self._store = kind(address.host, **options)
 
-    def get(self, path: str) -> Found | None:
+    def get(self, path: str) -> StoredObject | None:
         """The object; None where there is none."""
         with _faults(self._shown):
             try:
-                return Found(self._store.get(path), self._shown)
+                return StoredObject(self._store.get(path), self._shown)
             except FileNotFoundError as error:
                 _refuse_no_bucket(error)
                 return None

@@ -19,10 +19,10 @@ from time import monotonic
 from typing import TypeVar
 from urllib.parse import quote
 
-from cachec.base import foreign
+from cachec.base import file_ownership
 from cachec.errors import StoreFault
 from cachec.model import Digest, Fault
-from cachec.remote.engines.base import CHUNK, MAX_ROW, STALL_SECONDS, Blob, bounded
+from cachec.remote.engines.base import CHUNK, MAX_ROW, STALL_SECONDS, Blob, run_with_deadline
 
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ class SharedFolder:
 
     def get_row(self, name: Digest, until: float) -> bytes | None:
         """See RemoteEngine."""
-        return self._found(lambda: foreign.read_regular(self._place("r", name), MAX_ROW), until)
+        return self._find(lambda: file_ownership.read_regular(self._place("r", name), MAX_ROW), until)
 
     def put_row(self, name: Digest, row: bytes, blobs: Sequence[Blob], until: float, *, replace: bool) -> bool:
         """See RemoteEngine."""
@@ -53,21 +53,21 @@ class SharedFolder:
 
     def delete_row(self, name: Digest, until: float) -> bool:
         """See RemoteEngine."""
-        return self._found(lambda: _removed(self._place("r", name)), until) is not None
+        return self._find(lambda: _remove(self._place("r", name)), until) is not None
 
     def has_blob(self, blob: Blob, until: float) -> bool:
         """See RemoteEngine."""
-        status = self._found(lambda: os.stat(self._place("b", blob.digest)), until)
+        status = self._find(lambda: os.stat(self._place("b", blob.digest)), until)
         return status is not None and status.st_size == blob.size
 
     def get_blob(self, blob: Blob, until: float) -> Iterator[bytes] | None:
         """See RemoteEngine."""
-        fd = self._found(lambda: foreign.open_read(self._place("b", blob.digest)), until)
+        fd = self._find(lambda: file_ownership.open_read(self._place("b", blob.digest)), until)
         return None if fd is None else self._chunks(fd, until)
 
     def _chunks(self, fd: int, until: float) -> Iterator[bytes]:
         try:
-            while chunk := self._bounded(lambda: os.read(fd, _PIECE), min(until, monotonic() + STALL_SECONDS)):
+            while chunk := self._run_bounded(lambda: os.read(fd, _PIECE), min(until, monotonic() + STALL_SECONDS)):
                 yield chunk
         finally:
             os.close(fd)
@@ -83,12 +83,12 @@ class SharedFolder:
 
     def is_there(self, until: float) -> bool:
         """Whether there is such a folder. Raises StoreFault."""
-        return self._bounded(lambda: os.path.isdir(self._root), until)
+        return self._run_bounded(lambda: os.path.isdir(self._root), until)
 
     def make(self, until: float) -> bool:
         """Make the folder, in one that is there; True. Raises StoreFault."""
         try:
-            self._bounded(lambda: os.mkdir(self._root), until)
+            self._run_bounded(lambda: os.mkdir(self._root), until)
         except FileNotFoundError as error:
             words = f"{self._root}: neither it nor the folder above it is there: not mounted?"
             raise StoreFault(Fault.REMOTE_UNREACHABLE, words) from error
@@ -97,15 +97,15 @@ class SharedFolder:
     def expect_writable(self, until: float) -> None:
         """Raise StoreFault where this user can't write."""
         if not self.is_there(until):
-            raise self._gone()
+            raise self._missing_folder_fault()
         for place in (self._root, *(f"{self._root}/{kind}" for kind in ("r", "b", "tmp"))):
-            if not self._bounded(lambda place=place: _is_writable(place), until):  # type: ignore[misc]
+            if not self._run_bounded(lambda place=place: _is_writable(place), until):  # type: ignore[misc]
                 raise StoreFault(Fault.REMOTE_REFUSED, f"{place}: this user can't write there")
 
     def _place(self, kind: str, name: str) -> str:
         return f"{self._root}/{kind}/{name[:2]}/{name}"
 
-    def _found(self, look: Callable[[], T], until: float) -> T | None:
+    def _find(self, look: Callable[[], T], until: float) -> T | None:
         """What ``look`` gives; None where the file is not there. Raises StoreFault, also where the folder is not."""
 
         def found() -> T | None:
@@ -117,21 +117,21 @@ class SharedFolder:
                 raise
 
         try:
-            return self._bounded(found, until)
+            return self._run_bounded(found, until)
         except FileNotFoundError as error:
-            raise self._gone() from error
+            raise self._missing_folder_fault() from error
 
-    def _gone(self) -> StoreFault:
+    def _missing_folder_fault(self) -> StoreFault:
         check = f"cachec remote check {shlex.quote('file://' + quote(self._root))}"
         words = f"{self._root}: the folder is not there: moved, or not mounted? A new one is made by: {check}"
         return StoreFault(Fault.REMOTE_UNREACHABLE, words)
 
     def _written(self, place: str, pieces: Iterator[bytes], until: float, *, replace: bool) -> bool:
         try:
-            return self._bounded(lambda: self._write(place, pieces, replace), until)
+            return self._run_bounded(lambda: self._write(place, pieces, replace), until)
         except FileNotFoundError as error:  # somebody cleans up there, or it can have no folder
             if not self.is_there(until):
-                raise self._gone() from error
+                raise self._missing_folder_fault() from error
             raise StoreFault(Fault.REMOTE_UNREACHABLE, f"{self._root}: {error.strerror}") from error
 
     def _write(self, place: str, pieces: Iterator[bytes], replace: bool) -> bool:
@@ -159,10 +159,10 @@ class SharedFolder:
                 os.unlink(staged)
         return True
 
-    def _bounded(self, call: Callable[[], T], until: float) -> T:
+    def _run_bounded(self, call: Callable[[], T], until: float) -> T:
         """What ``call`` gives. Raises FileNotFoundError where the file is not there, StoreFault for all else."""
         try:
-            return bounded(call, until, self._root)
+            return run_with_deadline(call, until, self._root)
         except FileNotFoundError:
             raise
         except OSError as error:
@@ -170,7 +170,7 @@ class SharedFolder:
             raise StoreFault(fault, f"{self._root}: {error.strerror}") from error
 
 
-def _removed(place: str) -> bool:
+def _remove(place: str) -> bool:
     os.unlink(place)
     return True
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from cachec.errors import StoreFault
 from cachec.model import Digest, Fault
 from cachec.remote.engines import action
-from cachec.remote.engines.base import CHUNK, MAX_ROW, STALL_SECONDS, Blob, bounded
+from cachec.remote.engines.base import CHUNK, MAX_ROW, STALL_SECONDS, Blob, run_with_deadline
 
 if TYPE_CHECKING:
     from cachec.remote.urls import Address
@@ -60,12 +60,12 @@ class HttpServer:
 
     def get_row(self, name: Digest, until: float) -> bytes | None:
         """See RemoteEngine."""
-        answer = self._asked("GET", self._row(name), until, _GONE)
+        answer = self._request("GET", self._row(name), until, _GONE)
         if answer.status in _GONE:
             answer.forget()
             return None
         row = answer.whole(MAX_ROW)
-        return action.unpacked(row) if self._is_bazel else row
+        return action.decode_row(row) if self._is_bazel else row
 
     def put_row(self, name: Digest, row: bytes, blobs: Sequence[Blob], until: float, *, replace: bool) -> bool:
         """See RemoteEngine."""
@@ -75,20 +75,20 @@ class HttpServer:
 
     def delete_row(self, name: Digest, until: float) -> bool:
         """See RemoteEngine."""
-        answer = self._asked("DELETE", self._row(name), until, _GONE)
+        answer = self._request("DELETE", self._row(name), until, _GONE)
         answer.forget()
         return answer.status not in _GONE
 
     def has_blob(self, blob: Blob, until: float) -> bool:
         """See RemoteEngine."""
-        answer = self._asked("HEAD", self._blob(blob), until, _GONE)
+        answer = self._request("HEAD", self._blob(blob), until, _GONE)
         answer.forget()
         is_cut = answer.stated.isdecimal() and 0 < int(answer.stated) < blob.size  # an upload that broke off
         return answer.status not in _GONE and not is_cut
 
     def get_blob(self, blob: Blob, until: float) -> Iterator[bytes] | None:
         """See RemoteEngine."""
-        answer = self._asked("GET", self._blob(blob), until, _GONE)
+        answer = self._request("GET", self._blob(blob), until, _GONE)
         if answer.status in _GONE:
             answer.forget()
             return None
@@ -127,7 +127,7 @@ class HttpServer:
 
     def _put(self, path: str, size: int, body: Callable[[], Iterator[bytes]], until: float, condition: str) -> bool:
         for is_first in (True, False):
-            answer = self._asked("PUT", path, until, {409, 412}, f"Content-Length: {size}\r\n{condition}", body)
+            answer = self._request("PUT", path, until, {409, 412}, f"Content-Length: {size}\r\n{condition}", body)
             answer.forget()
             if answer.status != 409 or not is_first:
                 break
@@ -139,9 +139,9 @@ class HttpServer:
     def _make_folders(self, path: str, until: float) -> None:
         at = 0
         while (at := path.find("/", at + 1)) > 0:
-            self._asked("MKCOL", path[: at + 1], until, {405, 409, 301}).forget()
+            self._request("MKCOL", path[: at + 1], until, {405, 409, 301}).forget()
 
-    def _asked(
+    def _request(
         self,
         method: str,
         path: str,
@@ -153,7 +153,7 @@ class HttpServer:
         """The answer, of a status of success or of ``also``. Raises StoreFault."""
         head = f"{method} {path} HTTP/1.1\r\n{self._headers}{headers}\r\n".encode("latin-1")
         try:
-            answer = self._answered(method, head, body, until)
+            answer = self._send_request(method, head, body, until)
         except TimeoutError as error:
             raise self._fault(Fault.REMOTE_TIMEOUT, f"did not answer {method} in time") from error
         except OSError as error:
@@ -166,7 +166,9 @@ class HttpServer:
             )
         return answer
 
-    def _answered(self, method: str, head: bytes, body: Callable[[], Iterator[bytes]] | None, until: float) -> _Answer:
+    def _send_request(
+        self, method: str, head: bytes, body: Callable[[], Iterator[bytes]] | None, until: float
+    ) -> _Answer:
         if self._pid != os.getpid():  # the connections are the parent's
             self.close()
             self._pid = os.getpid()
@@ -203,7 +205,7 @@ class _Connection:
     def __init__(self, address: Address, until: float) -> None:
         self._shown = address.shown
         until = min(until, monotonic() + CONNECT_SECONDS)
-        found = _resolved(address, until)
+        found = _resolve_address(address, until)
         error: OSError | None = None
         for family, kind, protocol, _, place in found[:4]:
             self._socket = socket.socket(family, kind, protocol)
@@ -292,14 +294,14 @@ class _Connection:
         self._socket.close()
 
 
-def _resolved(address: Address, until: float) -> list[Any]:
+def _resolve_address(address: Address, until: float) -> list[Any]:
     """What ``getaddrinfo`` says. It waits for name servers as long as it likes, so it is asked in another thread."""
     try:
         flags = socket.AI_NUMERICHOST
         return socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=flags)
     except socket.gaierror:
         where = address.host, address.port
-        return bounded(lambda: socket.getaddrinfo(*where, type=socket.SOCK_STREAM), until, address.shown)
+        return run_with_deadline(lambda: socket.getaddrinfo(*where, type=socket.SOCK_STREAM), until, address.shown)
 
 
 class _Answer:

@@ -69,7 +69,7 @@ def spans(data: bytes, what: str) -> Iterator[tuple[int, slice | int]]:
             value |= (byte & 0x7F) << shift
             if byte < 0x80:
                 return value & _MASK
-        raise _malformed(what)
+        raise _malformed_message(what)
 
     for _ in range(MAX_FIELDS):
         if at >= len(data):
@@ -83,9 +83,9 @@ def spans(data: bytes, what: str) -> Iterator[tuple[int, slice | int]]:
         elif kind == _BYTES:
             length = number()
         elif not length:
-            raise _malformed(what)
+            raise _malformed_message(what)
         if not field:
-            raise _malformed(what)
+            raise _malformed_message(what)
         if length > len(data) - at:
             raise StoreFault(Fault.REMOTE_CORRUPT, f"a cut {what}")
         if kind == _BYTES:
@@ -111,7 +111,7 @@ def numbers(data: bytes, number: int, what: str) -> list[int]:
     found: list[int] = []
     for field, value in fields(data, what):
         if field == number:
-            found += [value] if isinstance(value, int) else _unpacked(value, what)
+            found += [value] if isinstance(value, int) else _unpack_varints(value, what)
     return found
 
 
@@ -121,7 +121,7 @@ def last(data: bytes, number: int, what: str) -> int:
     return found[-1] if found else 0
 
 
-def _unpacked(data: bytes, what: str) -> list[int]:
+def _unpack_varints(data: bytes, what: str) -> list[int]:
     found, value, shift = [], 0, 0
     for byte in data:
         value |= (byte & 0x7F) << shift
@@ -130,11 +130,11 @@ def _unpacked(data: bytes, what: str) -> list[int]:
             found.append(value & _MASK)
             value = shift = 0
         elif shift > 63:
-            raise _malformed(what)
+            raise _malformed_message(what)
     if shift:
-        raise _malformed(what)
+        raise _malformed_message(what)
     return found
 
 
-def _malformed(what: str) -> StoreFault:
+def _malformed_message(what: str) -> StoreFault:
     return StoreFault(Fault.REMOTE_CORRUPT, f"a malformed {what}")

@@ -56,12 +56,12 @@ class ReapiServer:
 
     def _row(self, name: Digest, until: float) -> bytes | None:
         request = reapi_messages.asked_result(self._name, Sum.of(reapi_messages.action(name)))
-        result = self._asked(reapi_messages.GET_ACTION_RESULT, request, until)
+        result = self._call(reapi_messages.GET_ACTION_RESULT, request, until)
         if result is None:
             return None
-        elsewhere = action.outsourced(result)
+        elsewhere = action.find_external_row(result)
         if elsewhere is None:
-            row = action.unpacked(result)
+            row = action.decode_row(result)
         elif elsewhere.size > MAX_ROW:
             raise self._fault(Fault.REMOTE_CORRUPT, f"has a row of {elsewhere.size} bytes")
         else:
@@ -78,7 +78,7 @@ class ReapiServer:
         self._batch_update((what, reapi_messages.COMMAND), until)  # the API wants both before the result
         result = action.packed(row, blobs)
         request = reapi_messages.updated_result(self._name, Sum.of(what), result)
-        self._needed(reapi_messages.UPDATE_ACTION_RESULT, request, until)
+        self._call_for_answer(reapi_messages.UPDATE_ACTION_RESULT, request, until)
         return True
 
     def delete_row(self, name: Digest, until: float) -> bool:
@@ -95,7 +95,7 @@ class ReapiServer:
         if not wanted.size:
             return True  # so the API says
         request = reapi_messages.asked_missing(self._name, wanted)
-        missing = reapi_messages.missing(self._needed(reapi_messages.FIND_MISSING_BLOBS, request, until))
+        missing = reapi_messages.missing(self._call_for_answer(reapi_messages.FIND_MISSING_BLOBS, request, until))
         if set(missing) - {wanted}:
             raise self._fault(Fault.REMOTE_CORRUPT, "misses a blob that it was not asked for")
         return not missing
@@ -108,7 +108,7 @@ class ReapiServer:
         if not wanted.size:
             return iter(())
         request = reapi_messages.asked_bytes(reapi_messages.read_name(self._instance, wanted))
-        with self._opened() as channel:
+        with self._open_channel() as channel:
             answers = channel.read(reapi_messages.READ, request, until)
         if answers is None:
             return None
@@ -147,9 +147,9 @@ class ReapiServer:
                     yield reapi_messages.written_bytes(name, offset, data, is_last=is_last)
                     offset += len(data)
 
-            with self._opened() as channel:
+            with self._open_channel() as channel:
                 answer = channel.write(reapi_messages.WRITE, requests(), until)
-        if (taken := reapi_messages.committed(answer)) != wanted.size:
+        if (taken := reapi_messages.decode_committed_size(answer)) != wanted.size:
             raise self._fault(Fault.REMOTE_CORRUPT, f"took {taken} bytes of a blob of {wanted.size}")
 
     def _batch_update(self, contents: Sequence[bytes], until: float, sums: Sequence[Sum] = ()) -> None:
@@ -157,7 +157,9 @@ class ReapiServer:
 
         sums = sums or [Sum.of(content) for content in contents]
         request = reapi_messages.batch_update(self._name, contents, sums)
-        codes = reapi_messages.updated(self._needed(reapi_messages.BATCH_UPDATE_BLOBS, request, until))
+        codes = reapi_messages.decode_update_codes(
+            self._call_for_answer(reapi_messages.BATCH_UPDATE_BLOBS, request, until)
+        )
         if codes.keys() != set(sums):
             raise self._fault(Fault.REMOTE_CORRUPT, "does not say whether it took a blob")
         for code in codes.values():
@@ -181,7 +183,7 @@ class ReapiServer:
         """What the server says of itself, asked once a connection. Raises StoreFault REMOTE_REFUSED."""
         if self._stated is None:
             request = reapi_messages.asked_capabilities(self._name)
-            answer = self._asked(reapi_messages.GET_CAPABILITIES, request, until, none="UNIMPLEMENTED")
+            answer = self._call(reapi_messages.GET_CAPABILITIES, request, until, none="UNIMPLEMENTED")
             stated = reapi_messages.Capabilities() if answer is None else reapi_messages.capabilities(answer)
             self._stated = stated
         if not self._stated.knows_sha256:
@@ -190,18 +192,18 @@ class ReapiServer:
             raise self._fault(Fault.REMOTE_REFUSED, "is only read: it says that results are not to be updated")
         return self._stated
 
-    def _asked(self, method: str, request: bytes, until: float, *, none: str = "NOT_FOUND") -> bytes | None:
-        with self._opened() as channel:
+    def _call(self, method: str, request: bytes, until: float, *, none: str = "NOT_FOUND") -> bytes | None:
+        with self._open_channel() as channel:
             return channel.asked(method, request, min(until, monotonic() + STALL_SECONDS), none=none)
 
-    def _needed(self, method: str, request: bytes, until: float) -> bytes:
-        answer = self._asked(method, request, until)
+    def _call_for_answer(self, method: str, request: bytes, until: float) -> bytes:
+        answer = self._call(method, request, until)
         if answer is None:
             raise self._fault(Fault.REMOTE_REFUSED, f"answers {method.rpartition('/')[2]} with NOT_FOUND")
         return answer
 
     @contextmanager
-    def _opened(self) -> Iterator[Channel]:
+    def _open_channel(self) -> Iterator[Channel]:
         from cachec.remote.engines.reapi_link import Channel, asked_by
 
         if os.getpid() != asked_by():

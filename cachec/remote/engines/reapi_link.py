@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from cachec.errors import StoreFault
 from cachec.model import Fault
-from cachec.remote.engines.base import STALL_SECONDS, bounded
+from cachec.remote.engines.base import STALL_SECONDS, run_with_deadline
 
 if TYPE_CHECKING:
     from cachec.remote.urls import Address
@@ -122,13 +122,13 @@ class Channel:
         call = self._channel.unary_unary(method)
 
         def answer() -> bytes:
-            reply: bytes = call(request, timeout=self._left(until), metadata=self._metadata)
+            reply: bytes = call(request, timeout=self._seconds_left(until), metadata=self._metadata)
             return reply
 
         try:
             with self._faults(method):
-                return bounded(answer, until + _GRACE, self._shown)
-        except _Told as told:
+                return run_with_deadline(answer, until + _GRACE, self._shown)
+        except _Status as told:
             if told.code == none:
                 return None
             raise told.fault from told.__cause__
@@ -138,7 +138,7 @@ class Channel:
         answers = self._answers(method, request, until)
         try:
             first = [next(answers, None)]
-        except _Told as told:
+        except _Status as told:
             if told.code == "NOT_FOUND":
                 return None
             raise told.fault from told.__cause__
@@ -150,13 +150,15 @@ class Channel:
             del answer  # some MiB
             try:
                 yield from others
-            except _Told as told:
+            except _Status as told:
                 raise told.fault from told.__cause__
 
     def _answers(self, method: str, request: bytes, until: float) -> Iterator[bytes]:
         stalls = _Stalls()
         with self._faults(method, stalls):
-            call = self._channel.unary_stream(method)(request, timeout=self._left(until), metadata=self._metadata)
+            call = self._channel.unary_stream(method)(
+                request, timeout=self._seconds_left(until), metadata=self._metadata
+            )
             with stalls.ending(call):
                 while answers := list(islice(call, 1)):
                     stalls.rest()
@@ -180,11 +182,11 @@ class Channel:
 
         try:
             with self._faults(method, stalls):
-                left = self._left(until)
+                left = self._seconds_left(until)
                 call = self._channel.stream_unary(method).future(sent(), timeout=left, metadata=self._metadata)
                 with stalls.ending(call):
                     answer: bytes = call.result()
-        except _Told as told:
+        except _Status as told:
             if errors and isinstance(errors[0], OSError):
                 raise errors[0] from None
             raise told.fault from told.__cause__
@@ -195,7 +197,7 @@ class Channel:
         if self._pid == os.getpid():
             self._channel.close()
 
-    def _left(self, until: float) -> float:
+    def _seconds_left(self, until: float) -> float:
         left = until - monotonic()
         if left <= 0:
             raise StoreFault(Fault.REMOTE_TIMEOUT, f"{self._shown} was not asked in time")
@@ -205,29 +207,29 @@ class Channel:
     def _faults(self, method: str, stalls: _Stalls | None = None) -> Iterator[None]:
         try:
             yield
-        except (StoreFault, _Told):
+        except (StoreFault, _Status):
             raise
         except grpc.FutureCancelledError as error:
-            raise self._told("CANCELLED", "it was given up", method, stalls) from error
+            raise self._status_of("CANCELLED", "it was given up", method, stalls) from error
         except grpc.RpcError as error:
-            raise self._told(error.code().name, error.details() or "", method, stalls) from error
+            raise self._status_of(error.code().name, error.details() or "", method, stalls) from error
         except (
             ValueError
         ) as error:  # it was closed by another thread; or what it says of metadata: secrets are in there
             words = f"{self._shown} can't be asked: {type(error).__name__}"
-            raise _Told("CANCELLED", StoreFault(Fault.REMOTE_UNREACHABLE, words)) from None
+            raise _Status("CANCELLED", StoreFault(Fault.REMOTE_UNREACHABLE, words)) from None
 
-    def _told(self, code: str, details: str, method: str, stalls: _Stalls | None) -> _Told:
+    def _status_of(self, code: str, details: str, method: str, stalls: _Stalls | None) -> _Status:
         known = _FAULTS.get(code, Fault.REMOTE_CORRUPT)
         fault = next((fault for words, fault in _DETAILS if words in details), known)
         if stalls is not None and stalls.has_ended_it:
             fault, details = Fault.REMOTE_TIMEOUT, "nothing came for seconds"
         words = "".join(each if each.isprintable() else " " for each in details[:200])
         name = method.rpartition("/")[2]
-        return _Told(code, StoreFault(fault, f"{self._shown} answers {name} with {code}: {words}"))
+        return _Status(code, StoreFault(fault, f"{self._shown} answers {name} with {code}: {words}"))
 
 
-class _Told(Exception):
+class _Status(Exception):
     """What a server answered. code: of gRPC. fault: what that is raised as."""
 
     def __init__(self, code: str, fault: StoreFault) -> None:

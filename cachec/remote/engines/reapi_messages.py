@@ -97,7 +97,7 @@ def batch_update(instance: bytes, contents: Sequence[bytes], sums: Sequence[Sum]
     return text(1, instance) + b"".join(message(2, request) for request in requests)
 
 
-def updated(answer: bytes) -> dict[Sum, int]:
+def decode_update_codes(answer: bytes) -> dict[Sum, int]:
     """The codes of BatchUpdateBlobsResponse { responses = 1 { digest = 1, status = 2 { code = 1 } } }"""
     what = "BatchUpdateBlobsResponse"
     return {Sum.read(part(each, 1, what)): last(part(each, 2, what), 1, what) for each in parts(answer, 1, what)}
@@ -131,6 +131,6 @@ def written_bytes(name: str, offset: int, data: bytes, *, is_last: bool) -> byte
     return text(1, b"" if offset else name.encode()) + count(2, offset) + count(3, is_last) + text(10, data)
 
 
-def committed(answer: bytes) -> int:
+def decode_committed_size(answer: bytes) -> int:
     """WriteResponse { committed_size = 1 }"""
     return last(answer, 1, "WriteResponse")

@@ -56,17 +56,17 @@ class RedisServer:
         """See RemoteEngine."""
         del blobs
         words = ("SET", f"cachec:r:{name}", row)
-        (reply,) = self._asked(until, words if replace else (*words, "NX"))
+        (reply,) = self._send_commands(until, words if replace else (*words, "NX"))
         return reply is not None
 
     def delete_row(self, name: Digest, until: float) -> bool:
         """See RemoteEngine."""
-        return self._asked(until, ("DEL", f"cachec:r:{name}")) == [1]
+        return self._send_commands(until, ("DEL", f"cachec:r:{name}")) == [1]
 
     def has_blob(self, blob: Blob, until: float) -> bool:
         """See RemoteEngine."""
         first, *others = _keys(blob)
-        there = self._asked(until, ("EXISTS", first), *(("STRLEN", key) for key in (first, *others)))
+        there = self._send_commands(until, ("EXISTS", first), *(("STRLEN", key) for key in (first, *others)))
         return there[0] == 1 and there[1:] == _sizes(blob)
 
     def get_blob(self, blob: Blob, until: float) -> Iterator[bytes] | None:
@@ -102,15 +102,15 @@ class RedisServer:
     def put_blob(self, blob: Blob, path: str, until: float) -> None:
         """See RemoteEngine."""
         keys = _keys(blob)
-        if len(keys) > 1 and blob.size > (most := self._room(until)):
+        if len(keys) > 1 and blob.size > (most := self._blob_limit(until)):
             raise self._fault(Fault.REMOTE_SKIPPED, f"is not for a blob of {blob.size} bytes; at most {most:.0f}")
         with open(path, "rb") as file:
             try:
                 for key in keys:
-                    self._asked(until, ("SET", key, file.read(PIECE)))
+                    self._send_commands(until, ("SET", key, file.read(PIECE)))
             except StoreFault:
                 with contextlib.suppress(StoreFault):
-                    self._asked(until, ("UNLINK", *keys))  # a part is of use to nobody
+                    self._send_commands(until, ("UNLINK", *keys))  # a part is of use to nobody
                 raise
 
     def close(self) -> None:
@@ -119,10 +119,10 @@ class RedisServer:
         for link in idle:
             link.close()
 
-    def _room(self, until: float) -> float:
+    def _blob_limit(self, until: float) -> float:
         """Bytes of the largest blob that is sent."""
         try:
-            (text,) = self._asked(until, ("INFO", "memory"))
+            (text,) = self._send_commands(until, ("INFO", "memory"))
         except StoreFault as fault:
             if fault.fault is not Fault.REMOTE_REFUSED:
                 raise
@@ -132,7 +132,7 @@ class RedisServer:
         return min(MAX_BLOB, memory * _SHARE) if memory else MAX_BLOB
 
     def _bytes(self, key: str, most: int, until: float) -> bytes | None:
-        (reply,) = self._asked(until, ("GET", key), most=most)
+        (reply,) = self._send_commands(until, ("GET", key), most=most)
         return self._value(reply)
 
     def _value(self, reply: Any) -> bytes | None:
@@ -142,7 +142,7 @@ class RedisServer:
             return reply
         raise self._fault(Fault.REMOTE_CORRUPT, f"answers GET with {type(reply).__name__}")
 
-    def _asked(self, until: float, *commands: Sequence[str | bytes], most: int = 0) -> list[Any]:
+    def _send_commands(self, until: float, *commands: Sequence[str | bytes], most: int = 0) -> list[Any]:
         """The replies to commands that are sent together; ``most`` bytes, beside short ones. Raises StoreFault."""
         if monotonic() >= until:
             raise self._fault(Fault.REMOTE_TIMEOUT, "was not asked in time")

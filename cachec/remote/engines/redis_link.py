@@ -17,7 +17,7 @@ from redis.connection import Connection, SSLConnection, UnixDomainSocketConnecti
 
 from cachec.errors import StoreFault
 from cachec.model import Fault
-from cachec.remote.engines.base import CHUNK, STALL_SECONDS, LostLink, bounded
+from cachec.remote.engines.base import CHUNK, STALL_SECONDS, LostLink, run_with_deadline
 
 if TYPE_CHECKING:
     from cachec.remote.urls import Address
@@ -142,7 +142,7 @@ class Link:
         self._limits.until, self._limits.left = until, _GREETING
         try:
             # In a thread: the resolver and the handshake of TLS wait as long as they like.
-            bounded(self._link.connect, until, self._shown)
+            run_with_deadline(self._link.connect, until, self._shown)
         except StoreFault:
             raise
         except Exception as error:

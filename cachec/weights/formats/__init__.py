@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from cachec.base.texts import said
+from cachec.base.texts import argument_hint
 from cachec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 GROUP = "cachec.formats"
 
 
-class Known(msgspec.Struct, frozen=True):
+class KnownFormat(msgspec.Struct, frozen=True):
     """A format by what it is told by. target: ``module`` or ``module:object``. writes: whether ``save`` can write it.
 
     says_weights: whether a file with such a suffix can be nothing but weights (an ``.onnx`` is a program too).
@@ -53,20 +53,20 @@ _HERE = "cachec.weights.formats"
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 
 #: What has no magic, and so is every file that nothing else claims.
-SAFETENSORS = Known("safetensors", f"{_HERE}.safetensors", (".safetensors",), writes=True)
+SAFETENSORS = KnownFormat("safetensors", f"{_HERE}.safetensors", (".safetensors",), writes=True)
 #: A zip archive whose name does not say what it is.
-_ARCHIVE = Known("zip", f"{_HERE}.archive", (), _ZIP)
+_ARCHIVE = KnownFormat("zip", f"{_HERE}.archive", (), _ZIP)
 
 FORMATS = (
     SAFETENSORS,
-    Known("gguf", f"{_HERE}.gguf", (".gguf",), (b"GGUF", b"FUGG")),
-    Known("irpa", f"{_HERE}.irpa", (".irpa",), (b"IRPA",), writes=True),
-    Known("npy", f"{_HERE}.npy", (".npy",), (b"\x93NUMPY",)),
-    Known("npz", f"{_HERE}.npz", (".npz",)),
-    Known("onnx", f"{_HERE}.onnx", (".onnx",), says_weights=False),
-    Known("ptd", f"{_HERE}.ptd", (".ptd",), writes=True),
-    Known("torch", f"{_HERE}.torch_pt", (".pt", ".pth", ".ckpt")),
-    Known("tvm", f"{_HERE}.tvm", (".json",), says_weights=False),
+    KnownFormat("gguf", f"{_HERE}.gguf", (".gguf",), (b"GGUF", b"FUGG")),
+    KnownFormat("irpa", f"{_HERE}.irpa", (".irpa",), (b"IRPA",), writes=True),
+    KnownFormat("npy", f"{_HERE}.npy", (".npy",), (b"\x93NUMPY",)),
+    KnownFormat("npz", f"{_HERE}.npz", (".npz",)),
+    KnownFormat("onnx", f"{_HERE}.onnx", (".onnx",), says_weights=False),
+    KnownFormat("ptd", f"{_HERE}.ptd", (".ptd",), writes=True),
+    KnownFormat("torch", f"{_HERE}.torch_pt", (".pt", ".pth", ".ckpt")),
+    KnownFormat("tvm", f"{_HERE}.tvm", (".json",), says_weights=False),
 )
 _BY_SUFFIX = {suffix: known for known in FORMATS for suffix in known.suffixes}
 _MAGICS = {magic: known for known in FORMATS for magic in known.magics}
@@ -80,7 +80,7 @@ CHECKPOINT_SUFFIXES = (".safetensors.index.json", *sorted(_BY_SUFFIX, key=len, r
 WRITTEN_SUFFIXES = tuple(suffix for suffix, known in _BY_SUFFIX.items() if known.writes)
 
 
-def format_of(path: str, start: bytes) -> Known:
+def format_of(path: str, start: bytes) -> KnownFormat:
     """The format of a file by its first bytes (``MAGIC``, where it has so many), then by its suffix.
 
     safetensors, which has no magic, where nothing tells. As a header of 64 MiB begins like a zip archive does, the
@@ -100,7 +100,7 @@ def format_of(path: str, start: bytes) -> Known:
     return _ARCHIVE if zipped else SAFETENSORS
 
 
-def format_to_write(path: str, name: str | None = None) -> Known:
+def format_to_write(path: str, name: str | None = None) -> KnownFormat:
     """The format in which a file of this name is written: what its suffix says, safetensors where it has none.
 
     name: of the format, where the caller says so, whatever the suffix. Raises UsageError for what can't be written.
@@ -118,25 +118,26 @@ def format_to_write(path: str, name: str | None = None) -> Known:
     by_name = _BY_SUFFIX.get(suffix) or _offered_for(suffix, b"")
     if by_name is None:
         raise UsageError(
-            f"save: {path}: no format is known by {suffix}; {expected}, or say which: {said('format=', '--format')}"
+            f"save: {path}: no format is known by {suffix}; {expected}, or say which: "
+            f"{argument_hint('format=', '--format')}"
         )
     if not by_name.writes:
         raise UsageError(f"save: {path}: {by_name.name} can be read and not written; {expected}")
     return by_name
 
 
-def loaded(known: Known) -> Format:
+def load_format(known: KnownFormat) -> Format:
     """What reads files of a format. Raises PluginError where another package's can't be imported."""
-    from cachec.base.extensions import imported
+    from cachec.base.entry_points import imported
     from cachec.weights.formats.base import Format
 
     reader: Format = imported(f"the format {known.name!r}", known.target, "format", Format)
     return reader
 
 
-def writer(known: Known) -> WritableFormat:
-    """What writes files of a format. Raises UsageError where it can't, PluginError as ``loaded``."""
-    from cachec.base.extensions import imported
+def writer(known: KnownFormat) -> WritableFormat:
+    """What writes files of a format. Raises UsageError where it can't, PluginError as ``load_format``."""
+    from cachec.base.entry_points import imported
     from cachec.weights.formats.base import WritableFormat
 
     plugin = imported(f"the format {known.name!r}", known.target, "format", object)
@@ -161,11 +162,11 @@ def _distributions() -> Distributions:
     return Distributions()
 
 
-def _offered_for(suffix: str, start: bytes) -> Known | None:
+def _offered_for(suffix: str, start: bytes) -> KnownFormat | None:
     """The format of another package for such a file: by its first bytes, the longest magic first, then by suffix."""
     offered: Mapping[str, str] = _distributions().plugin_entry_points(GROUP)
     for name in sorted(offered, key=len, reverse=True):
         if name.startswith("0x") and start[: len(name) // 2 - 1].hex() == name[2:].lower():
-            return Known(name, offered[name], ())
+            return KnownFormat(name, offered[name], ())
     target = offered.get(suffix) if suffix else None
-    return None if target is None else Known(suffix, target, (suffix,), writes=True)
+    return None if target is None else KnownFormat(suffix, target, (suffix,), writes=True)

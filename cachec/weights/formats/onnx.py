@@ -186,7 +186,7 @@ def _initializer(initialisers: _Initialisers, field: _Field) -> None:
             )
         initialisers.tensors[name] = Tensor(dtype, shape, nbytes, message.raw.value)
     else:
-        initialisers.tensors[name] = _typed(initialisers, message, dtype, shape, nbytes)
+        initialisers.tensors[name] = _typed_tensor(initialisers, message, dtype, shape, nbytes)
 
 
 def _external(
@@ -226,7 +226,9 @@ def _natural(file: CheckpointFile, name: str, entries: dict[str, str], key: str,
     return int(text)
 
 
-def _typed(initialisers: _Initialisers, message: _Message, dtype: str, shape: tuple[int, ...], nbytes: int) -> Tensor:
+def _typed_tensor(
+    initialisers: _Initialisers, message: _Message, dtype: str, shape: tuple[int, ...], nbytes: int
+) -> Tensor:
     """Values in a typed field: fixed-size ones in one run are used in place, others become values in memory."""
     file, name = initialisers.file, message.name
     if not message.typed:
@@ -248,7 +250,9 @@ def _typed(initialisers: _Initialisers, message: _Message, dtype: str, shape: tu
         )
     data = bytearray()
     for run in runs:
-        data += _fixed(file, name, run, code) if code else _varints(file, name, run, dtype, nbytes - len(data))
+        data += (
+            _fixed_size_values(file, name, run, code) if code else _varints(file, name, run, dtype, nbytes - len(data))
+        )
         if len(data) > nbytes:
             break
     if len(data) != nbytes:
@@ -257,7 +261,7 @@ def _typed(initialisers: _Initialisers, message: _Message, dtype: str, shape: tu
     return Tensor(dtype, shape, nbytes, 0, -len(initialisers.values))
 
 
-def _fixed(file: CheckpointFile, name: str, run: _Field, code: str) -> bytes:
+def _fixed_size_values(file: CheckpointFile, name: str, run: _Field, code: str) -> bytes:
     size = struct.calcsize(f"<{code}")
     if run.wire == _LEN:
         if run.nbytes % size:

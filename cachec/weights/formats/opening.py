@@ -14,14 +14,14 @@ import msgspec
 
 from cachec.base import fsio
 from cachec.base.audited import tell_read
+from cachec.base.bounded_dict import BoundedDict
 from cachec.base.hashing import digest_bytes
-from cachec.base.kept import Kept
 from cachec.base.lazy import later
 from cachec.base.mounts import TRACKED_FILESYSTEMS, Mounts
-from cachec.base.texts import is_url, said, to_type
+from cachec.base.texts import argument_hint, is_url, to_type
 from cachec.errors import CheckpointError, UsageError, WeightsChanged
 from cachec.model import MALFORMED_JSON
-from cachec.weights.formats import MAGIC, SAFETENSORS, Known, format_of, loaded, safetensors
+from cachec.weights.formats import MAGIC, SAFETENSORS, KnownFormat, format_of, load_format, safetensors
 from cachec.weights.formats.base import Contents, Opener, Value
 from cachec.weights.layout import Layout, Ties, stated_ties
 from cachec.weights.manifest import Manifest
@@ -29,10 +29,13 @@ from cachec.weights.sources import FileSource, OpenedFile
 from cachec.weights.tensor import Tensor
 
 if TYPE_CHECKING:
-    from cachec.weights.formats import expected, presharded, values
+    from cachec.weights.formats import declared_specs, presharded, values
     from cachec.weights.formats.presharded import World
 else:  # for weights that are cut up, those that are expected to be some, and those of a file that says them itself
-    expected, presharded = later("cachec.weights.formats.expected"), later("cachec.weights.formats.presharded")
+    declared_specs, presharded = (
+        later("cachec.weights.formats.declared_specs"),
+        later("cachec.weights.formats.presharded"),
+    )
     values = later("cachec.weights.formats.values")
 
 AnyPath = str | os.PathLike[str]
@@ -100,9 +103,9 @@ class Checkpoints:
 
     def __init__(self, mounts: Mounts | None = None) -> None:
         self._mounts = mounts or Mounts()
-        self._headers: Kept[Contents] = Kept(_HEADERS)
-        self._merged: Kept[Layout] = Kept(_CHECKPOINTS)
-        self._opened: Kept[Checkpoint] = Kept(_CHECKPOINTS)
+        self._headers: BoundedDict[Contents] = BoundedDict(_HEADERS)
+        self._merged: BoundedDict[Layout] = BoundedDict(_CHECKPOINTS)
+        self._opened: BoundedDict[Checkpoint] = BoundedDict(_CHECKPOINTS)
 
     def open(
         self, source: Source, *, ties: Ties = (), world: World | None = None, specs: Manifest | None = None
@@ -119,12 +122,12 @@ class Checkpoints:
             if known.current():
                 return known
         look = partial(_tell, source)
-        checkpoint, trusted = self._read(key[0], _Wanted(ties, world, specs), look)
+        checkpoint, trusted = self._read(key[0], _OpenRequest(ties, world, specs), look)
         if trusted:
             self._opened.put(key, checkpoint)
         return checkpoint
 
-    def _read(self, source: str | tuple[str, ...], wanted: _Wanted, look: _Look) -> tuple[Checkpoint, bool]:
+    def _read(self, source: str | tuple[str, ...], wanted: _OpenRequest, look: _Look) -> tuple[Checkpoint, bool]:
         absent: tuple[str, ...] = ()
         if isinstance(source, str) and os.path.isdir(source):
             single, index = os.path.join(source, SINGLE), os.path.join(source, INDEX)
@@ -155,7 +158,9 @@ class Checkpoints:
             return self._read_index(source, absent, wanted, look)
         return self._read_files((source,), wanted, look, absent=absent)
 
-    def _read_index(self, path: str, absent: tuple[str, ...], wanted: _Wanted, look: _Look) -> tuple[Checkpoint, bool]:
+    def _read_index(
+        self, path: str, absent: tuple[str, ...], wanted: _OpenRequest, look: _Look
+    ) -> tuple[Checkpoint, bool]:
         look(path)
         with fsio.closing(fsio.open_read(path)) as fd:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -176,7 +181,7 @@ class Checkpoints:
     def _read_files(
         self,
         paths: tuple[str, ...],
-        wanted: _Wanted,
+        wanted: _OpenRequest,
         look: _Look,
         *,
         index: _IndexFile | None = None,
@@ -233,9 +238,11 @@ class Checkpoints:
             self._headers.put(key, contents)
         return (OpenedFile(path, identity, len(data), digest),), contents, trusted
 
-    def _read_format(self, path: str, format: Known, look: _Look) -> tuple[tuple[OpenedFile, ...], Contents, bool]:
+    def _read_format(
+        self, path: str, format: KnownFormat, look: _Look
+    ) -> tuple[tuple[OpenedFile, ...], Contents, bool]:
         with Opener(path, self._trusts, look) as opener:
-            contents = loaded(format).read(path, opener)
+            contents = load_format(format).read(path, opener)
             finished = opener.finish(contents)
         # Read anew, as what was looked at is known only then; but equal contents are one, and so is their layout.
         key = (format.target, finished.key)
@@ -249,10 +256,10 @@ class Checkpoints:
         return self._may_trust(path, identity) and fsio.no_writer(fd)
 
     def _may_trust(self, path: str, identity: fsio.Identity) -> bool:
-        return fsio.settled(identity) and self._mounts.kind_of_device(identity.dev, path) in TRACKED_FILESYSTEMS
+        return fsio.is_settled(identity) and self._mounts.kind_of_device(identity.dev, path) in TRACKED_FILESYSTEMS
 
 
-class _Wanted(msgspec.Struct, frozen=True):
+class _OpenRequest(msgspec.Struct, frozen=True):
     """How a checkpoint is to be opened, beyond its source."""
 
     ties: Ties
@@ -311,7 +318,7 @@ def _merge(
     contents: Sequence[Contents],
     starts: Sequence[int],
     index: _IndexFile | None,
-    wanted: _Wanted,
+    wanted: _OpenRequest,
 ) -> Layout:
     """starts: for each path the number of its first file among all."""
     world, specs = wanted.world, wanted.specs
@@ -347,9 +354,9 @@ def _merge(
 
     if world is not None:
         if specs is not None:
-            axes = expected.given_axes(specs, merged, is_untyped, world) | axes
+            axes = declared_specs.given_axes(specs, merged, is_untyped, world) | axes
         merged = presharded.own_tensors(label, merged, axes, world, file_of)
-    return Layout(merged if specs is None else expected.with_specs(label, merged, is_untyped, specs))
+    return Layout(merged if specs is None else declared_specs.with_specs(label, merged, is_untyped, specs))
 
 
 def _together(contents: Sequence[Contents], starts: Sequence[int]) -> dict[str, Tensor]:
@@ -364,11 +371,11 @@ def _each_moved(contents: Sequence[Contents], starts: Sequence[int]) -> Iterator
     """What each reader found, with its tensors as they count among those of all."""
     values = 0
     for header, start in zip(contents, starts, strict=True):
-        yield header, _moved(header.tensors, start, values)
+        yield header, _shift_indices(header.tensors, start, values)
         values += len(header.values)
 
 
-def _moved(tensors: Mapping[str, Tensor], files: int, values: int) -> dict[str, Tensor]:
+def _shift_indices(tensors: Mapping[str, Tensor], files: int, values: int) -> dict[str, Tensor]:
     """The same where ``files`` files and ``values`` values of other paths come first."""
     if isinstance(tensors, safetensors.HeaderTensors):
         return tensors.in_file(files)
@@ -485,7 +492,7 @@ def _absolute_path(path: AnyPath) -> str:
         import shlex  # for the message alone
 
         expect = "" if re.search(r"[#&](sha256|blake3)=", text) else " --expect sha256:<64 hex digits>"
-        opened = said('`cachec.Cache().weights("NAME")` opens it', "it goes by NAME")
+        opened = argument_hint('`cachec.Cache().weights("NAME")` opens it', "it goes by NAME")
         raise UsageError(
             f"{text} is no path. A URL says nothing about content, so it is fetched once, with a digest: "
             f"`{to_type(f'weights add {shlex.quote(text)} NAME{expect}')}`; then {opened}"

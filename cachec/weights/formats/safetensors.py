@@ -30,7 +30,7 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 
 from cachec.base import fsio
-from cachec.base.texts import said
+from cachec.base.texts import argument_hint
 from cachec.errors import CheckpointError, UsageError, WeightsChanged
 from cachec.model import MALFORMED_JSON, from_json
 from cachec.weights.dtypes import PACKED, SAFETENSORS, SIZES
@@ -387,4 +387,4 @@ def plan(path: str, weights: Sequence[Weight], metadata: Mapping[str, str]) -> P
 
 
 def _irpa() -> str:
-    return said("use format='irpa'", "use --format irpa")
+    return argument_hint("use format='irpa'", "use --format irpa")

@@ -39,7 +39,7 @@ class ValueSource(FileSource):
         key = (tensor.file, tensor.offset, tensor.nbytes)
         known = self._digests.get(key)  # values never change
         if known is None:
-            known = self._digests[key] = _repeated(pattern, tensor.nbytes).digest()
+            known = self._digests[key] = _repeat_pattern(pattern, tensor.nbytes).digest()
         return known
 
     def ways(self, name: str, tensor: Tensor) -> Ways:
@@ -52,7 +52,7 @@ class ValueSource(FileSource):
         return Ways(
             lambda: _zeros(name, nbytes, mmap.PROT_READ) if is_zero else _whole(name, nbytes, pattern),
             copies=not is_zero,
-            ranges=lambda: _repeated(pattern, nbytes),
+            ranges=lambda: _repeat_pattern(pattern, nbytes),
             own=(lambda: _zeros(name, nbytes, mmap.PROT_READ | mmap.PROT_WRITE)) if is_zero else None,
         )
 
@@ -87,7 +87,7 @@ def _too_large(name: str, nbytes: int) -> WeightError:
     return WeightError(f"weight {name!r}: a repeated pattern of {nbytes} bytes, which does not fit into memory")
 
 
-def _repeated(pattern: bytes, nbytes: int) -> Ranges:
+def _repeat_pattern(pattern: bytes, nbytes: int) -> Ranges:
     """``pattern`` over and over, up to ``nbytes``."""
     block = pattern * max(_BLOCK // len(pattern), 1) if nbytes else b""
 

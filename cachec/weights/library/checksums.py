@@ -18,7 +18,7 @@ from cachec.errors import CheckpointError, WeightsChanged
 from cachec.weights.formats.base import CheckpointFile
 from cachec.weights.formats.zipped import MEMBERS, members
 from cachec.weights.handles import Handles
-from cachec.weights.moving.copying import Progress
+from cachec.weights.io.copying import Progress
 from cachec.weights.sources import FileSource, OpenedFile
 
 
@@ -30,7 +30,7 @@ class Damage(NamedTuple):
     detail: str
 
 
-class Verified(NamedTuple):
+class ChecksumReport(NamedTuple):
     """checksums: how many files stated one, and were read. damages: what among them does not have it: a file, or a
     member of an archive.
     """
@@ -39,7 +39,7 @@ class Verified(NamedTuple):
     damages: tuple[Damage, ...]
 
 
-class Placed(NamedTuple):
+class WeightPlace(NamedTuple):
     """Where a weight lies: the number of its file, and its bytes there."""
 
     name: str
@@ -56,18 +56,20 @@ class _Difference(NamedTuple):
     end: int
 
 
-def verify(weights: Handles, progress: Progress | None = None) -> Verified:
+def verify(weights: Handles, progress: Progress | None = None) -> ChecksumReport:
     """Compute the checksums that the files of an opened checkpoint state; a file without one is not read.
 
     progress: called with bytes done and bytes in all.
     """
     source = weights.source
     files = source.files if isinstance(source, FileSource) else ()
-    placed = [Placed(name, each.file, each.offset, each.nbytes) for name, each in weights.layout.tensors.items()]
+    placed = [WeightPlace(name, each.file, each.offset, each.nbytes) for name, each in weights.layout.tensors.items()]
     return verify_files(files, placed, progress)
 
 
-def verify_files(files: Sequence[OpenedFile], placed: Sequence[Placed], progress: Progress | None = None) -> Verified:
+def verify_files(
+    files: Sequence[OpenedFile], placed: Sequence[WeightPlace], progress: Progress | None = None
+) -> ChecksumReport:
     """Compute the checksums that these files state. placed: the weights, to name those whose bytes are wrong."""
     stated = [(number, file) for number, file in enumerate(files) if file.checksum]
     total, done = sum(file.identity.size for _, file in stated), 0
@@ -81,7 +83,7 @@ def verify_files(files: Sequence[OpenedFile], placed: Sequence[Placed], progress
             )
             damages.append(Damage(file.path, names, detail))
         done += file.identity.size
-    return Verified(len(stated), tuple(damages))
+    return ChecksumReport(len(stated), tuple(damages))
 
 
 def _advance(progress: Progress | None, before: int, total: int, done: int) -> None:

@@ -20,11 +20,11 @@ from typing import Any
 
 import msgspec
 
-from cachec.base import foreign, fsio
+from cachec.base import file_ownership, fsio
 from cachec.errors import WeightError
 from cachec.model import MALFORMED_JSON
+from cachec.weights.io.copying import Progress
 from cachec.weights.library.identifier import Identifier
-from cachec.weights.moving.copying import Progress
 
 _CHUNK = 1 << 20
 _MAX_STATE = 1 << 16
@@ -43,7 +43,7 @@ class _State(msgspec.Struct, frozen=True):
     validator: str
 
 
-class _Broken(Exception):
+class _BrokenAttempt(Exception):
     """An attempt ended early."""
 
 
@@ -71,7 +71,7 @@ class HttpResolver:
         while barren < _ATTEMPTS:
             try:
                 self._attempt(identifier, fd, state, progress)
-            except _Broken as broken:
+            except _BrokenAttempt as broken:
                 last = str(broken)
             else:
                 return
@@ -98,7 +98,7 @@ class HttpResolver:
                 start, total = self._start(identifier, response, have, validator, fd, state)
                 self._receive(identifier, response, fd, start, total, progress)
         except (http.client.HTTPException, ConnectionError, TimeoutError, ssl.SSLError, OverflowError) as error:
-            raise _Broken(f"{type(error).__name__}: {error}") from error
+            raise _BrokenAttempt(f"{type(error).__name__}: {error}") from error
 
     def _open(self, identifier: Identifier, have: int, validator: str) -> Any:
         import urllib.error
@@ -128,12 +128,12 @@ class HttpResolver:
                 if error.code == 416:
                     return _Unsatisfiable()
                 if error.code in _PASSING:
-                    raise _Broken(f"HTTP {error.code} {error.reason}") from error
+                    raise _BrokenAttempt(f"HTTP {error.code} {error.reason}") from error
                 raise WeightError(
                     f"{identifier.url}: expected the file, found HTTP {error.code} {error.reason}"
                 ) from error
         except urllib.error.URLError as error:
-            raise _Broken(str(error.reason)) from error
+            raise _BrokenAttempt(str(error.reason)) from error
         except ValueError as error:
             raise WeightError(f"{identifier.url}: the server leads to no URL that can be opened: {error}") from error
 
@@ -144,12 +144,12 @@ class HttpResolver:
         version = _validator(response.headers)
         if response.status == 416:  # there is nothing after what is here: it is all, or of another version
             _restart(fd, state)
-            raise _Broken("the server has no such range; starting over")
+            raise _BrokenAttempt("the server has no such range; starting over")
         if response.status == 206:
             match = _RANGE.fullmatch(response.headers.get("Content-Range", ""))
             if not have or match is None or int(match[1]) != have or (version and version != validator):
                 _restart(fd, state)
-                raise _Broken("the server sent another range, or another version; starting over")
+                raise _BrokenAttempt("the server sent another range, or another version; starting over")
             total = int(match[3]) if match[3] != "*" else None
             return have, self._checked_size(identifier, total)
         if response.status != 200:
@@ -184,7 +184,7 @@ class HttpResolver:
             if progress is not None:
                 progress(at, limit or 0)
         if limit is not None and at < limit:
-            raise _Broken(f"the connection ended at byte {at} of {limit}")
+            raise _BrokenAttempt(f"the connection ended at byte {at} of {limit}")
 
 
 def _redirects() -> Any:
@@ -218,7 +218,7 @@ def _beginning(identifier: Identifier, fd: int, state: Path) -> tuple[int, str]:
     """How many bytes are here that can be continued, and what the server called their version."""
     have = os.fstat(fd).st_size
     try:
-        kept = msgspec.json.decode(foreign.read_regular(state, _MAX_STATE), type=_State)
+        kept = msgspec.json.decode(file_ownership.read_regular(state, _MAX_STATE), type=_State)
     except (OSError, *MALFORMED_JSON):
         kept = _State("", "")
     fits = have and kept.url == identifier.url and (identifier.size is None or have < identifier.size)

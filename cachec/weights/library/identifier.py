@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from cachec.errors import UsageError
-from cachec.weights.moving.copying import Progress
+from cachec.weights.io.copying import Progress
 
 _HEX = re.compile(r"[0-9a-f]{64}")
 _URL = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*)://[^#\s]+/(?P<file>[^/#?\s]+)(\?[^#\s]*)?")

@@ -9,7 +9,7 @@ from cachec.base.hashing import digest_bytes
 from cachec.errors import WeightsChanged
 from cachec.model import ArtifactRef
 from cachec.store.objects import Objects
-from cachec.weights.moving.copying import Copier, source_of
+from cachec.weights.io.copying import Copier, source_of
 from cachec.weights.sources import Extent
 from cachec.weights.weight import Weight
 

@@ -21,13 +21,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from cachec.base import fsio
-from cachec.base.extensions import imported
+from cachec.base.entry_points import imported
 from cachec.base.hashing import digest_by, digest_bytes
 from cachec.errors import CheckpointError, UsageError, WeightError
+from cachec.weights.io.copying import Progress
 from cachec.weights.library.http_ranges import HttpResolver
 from cachec.weights.library.identifier import Identifier, Resolver
-from cachec.weights.library.owned import Revision, WeightStore
-from cachec.weights.moving.copying import Progress
+from cachec.weights.library.stored_weights import Revision, WeightStore
 from cachec.weights.sets import open_weights
 
 #: The entry-point group under which a package offers a resolver for a scheme.
@@ -98,13 +98,13 @@ def resolve(
     if len({identifier.file for identifier in wanted}) != len(wanted) or not wanted:
         raise UsageError(f"{name!r}: expected files with names of their own, found {[i.file for i in wanted]}")
     with contextlib.ExitStack() as stack:
-        paths = [stack.enter_context(fetched(store.folder, one, resolvers, progress=progress)) for one in wanted]
+        paths = [stack.enter_context(fetch_file(store.folder, one, resolvers, progress=progress)) for one in wanted]
         with open_weights(paths[0] if len(paths) == 1 else paths) as weights:
             return store.add(weights, name, source=source, progress=progress)
 
 
 @contextlib.contextmanager
-def fetched(
+def fetch_file(
     folder: Path, identifier: Identifier, resolvers: Resolvers, *, progress: Progress | None = None
 ) -> Iterator[Path]:
     """A file with the bytes of an identifier, checked; removed when the body ends without an exception.
@@ -116,7 +116,7 @@ def fetched(
     resolver = resolvers.of(identifier.scheme)
     place = folder / "fetched" / digest_bytes(identifier.text.encode())[:32]
     _remove_abandoned(place.parent, place.name)
-    with _locked(place / "part") as fd:
+    with _lock_download(place / "part") as fd:
         if not _is_whole(identifier, fd):
             resolver.fetch(identifier, fd, place / "state.json", progress)
             _check(identifier, fd, place)
@@ -143,7 +143,7 @@ def _remove(place: Path) -> None:
 
 
 @contextlib.contextmanager
-def _locked(part: Path) -> Iterator[int]:
+def _lock_download(part: Path) -> Iterator[int]:
     """The file of a download, made if need be and locked: whoever wants the same waits, and finds it done."""
     while True:
         fsio.make_inner_dir(part.parent)

@@ -23,12 +23,12 @@ from typing import Annotated, NamedTuple, TypeVar
 
 import msgspec
 
-from cachec.base import foreign, fsio
+from cachec.base import file_ownership, fsio
 from cachec.base.hashing import digest_bytes
 from cachec.base.texts import nearest
 from cachec.errors import UsageError, WeightError
 from cachec.model import MALFORMED_JSON, ArtifactRef, Digest, WeightSpec
-from cachec.store.leases import Held, Leases
+from cachec.store.leases import LeasedArtifacts, Leases
 from cachec.weights.layout import Layout, stated_ties
 from cachec.weights.tensor import Tensor, checked_tensor
 
@@ -49,7 +49,7 @@ T = TypeVar("T", bound="Pointer | RevisionRecord")
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
-class _Versioned(msgspec.Struct):
+class _RecordVersion(msgspec.Struct):
     version: int
 
 
@@ -154,14 +154,14 @@ class Revisions:
             data = _read(path)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        return _decoded(path, data, Pointer)
+        return _decode_record(path, data, Pointer)
 
     def pointers(self) -> Iterator[Pointer]:
         """Every name, sorted."""
-        for file in _listed(self.names):
+        for file in _list_files(self.names):
             path = self.names / file
             with contextlib.suppress(FileNotFoundError):
-                yield _decoded(path, _read(path), Pointer)
+                yield _decode_record(path, _read(path), Pointer)
 
     def point(self, pointer: Pointer) -> None:
         """Let a name stand for a revision from now on."""
@@ -197,7 +197,7 @@ class Revisions:
 
     def ids(self) -> list[str]:
         """Every revision, pointed to or not, sorted."""
-        return [file.removesuffix(_SUFFIX) for file in _listed(self.records)]
+        return [file.removesuffix(_SUFFIX) for file in _list_files(self.records)]
 
     def contents(self, revision: str) -> RevisionContents:
         """The record, checked. Raises WeightError where it is gone or malformed, or can't be read."""
@@ -211,7 +211,7 @@ class Revisions:
             raise WeightError(f"revision {revision[:16]} is gone: {path} is not there") from None
         if digest_bytes(data) != revision:
             raise WeightError(f"{path}: {_DAMAGED}")
-        contents = self._known[revision] = checked_record(path, _decoded(path, data, RevisionRecord))
+        contents = self._known[revision] = checked_record(path, _decode_record(path, data, RevisionRecord))
         return contents
 
     def add(self, record: RevisionRecord, leases: Leases) -> str:
@@ -223,7 +223,7 @@ class Revisions:
         with fsio.folder_locked(self.records, exclusive=False):
             leases.take((revision,), strict=True)
             try:
-                if foreign.read_regular(path, _MAX_FILE) == data:
+                if file_ownership.read_regular(path, _MAX_FILE) == data:
                     return revision
             except FileNotFoundError:
                 pass  # the usual case: it is new
@@ -249,13 +249,13 @@ class Revisions:
         for file in fsio.names_in(self.records, _FILE, is_kept=True):
             path, revision = self.records / file, file.removesuffix(_SUFFIX)
             with contextlib.suppress(FileNotFoundError):
-                data = foreign.read_regular(path, _MAX_FILE)
+                data = file_ownership.read_regular(path, _MAX_FILE)
                 digests.update(_named_in(data))
                 if digest_bytes(data) != revision:
                     on_damaged(f"{path}: {_DAMAGED}")
         return frozenset(digests)
 
-    def sweep(self, held: Held) -> Swept:
+    def sweep(self, held: LeasedArtifacts) -> Swept:
         """Remove the records that no name stands for and no process holds. Raises WeightError where a name can't be
         read, OSError.
         """
@@ -273,7 +273,7 @@ class Revisions:
                         in_use.append(revision)
                         continue
                     path = self._record_path(revision)
-                    loose.update(_named_in(foreign.read_regular(path, _MAX_FILE)))
+                    loose.update(_named_in(file_ownership.read_regular(path, _MAX_FILE)))
                     os.unlink(path)
                     self._known.pop(revision, None)
                     removed.append(revision)
@@ -311,14 +311,14 @@ def _is_name(text: str) -> bool:
 def _read(path: Path) -> bytes:
     """A file of this folder. Raises WeightError for what is none, FileNotFoundError, NotADirectoryError."""
     try:
-        return foreign.read_regular(path, _MAX_FILE)
+        return file_ownership.read_regular(path, _MAX_FILE)
     except (FileNotFoundError, NotADirectoryError):
         raise
     except OSError as error:
         raise WeightError(f"{path} can't be read: {error.strerror}") from error
 
 
-def _listed(folder: Path) -> list[str]:
+def _list_files(folder: Path) -> list[str]:
     """The files in a folder. Raises WeightError where that can't be told: what they name would be taken for gone."""
     try:
         return fsio.names_in(folder, _FILE, is_kept=True)
@@ -331,10 +331,10 @@ def _named_in(data: bytes) -> Iterator[Digest]:
     return map(bytes.decode, _DIGEST.findall(data))
 
 
-def _decoded(path: Path, data: bytes, kind: type[T]) -> T:
+def _decode_record(path: Path, data: bytes, kind: type[T]) -> T:
     """A record of this version. Raises WeightError."""
     try:
-        version = msgspec.json.decode(data, type=_Versioned).version
+        version = msgspec.json.decode(data, type=_RecordVersion).version
         if version != VERSION:
             raise WeightError(f"{path}: expected version {VERSION}, found {version}: another cachec wrote it")
         return msgspec.json.decode(data, type=kind)
@@ -359,14 +359,14 @@ def checked_record(path: str | os.PathLike[str], record: RevisionRecord) -> Revi
                 tensor.spec.name, tensor.spec, sizes[tensor.digest], "its object", numbers[tensor.digest]
             )
         for placed in record.placed:
-            tensors[placed.spec.name] = _placed(placed, record.files)
+            tensors[placed.spec.name] = _place_tensor(placed, record.files)
         layout = Layout(tensors).tied(stated_ties(entry.spec for entry in entries))
     except UsageError as error:
         raise WeightError(f"{path}: {error}") from error
     return RevisionContents(record, layout, tuple(ArtifactRef(digest, sizes[digest]) for digest in numbers))
 
 
-def _placed(placed: PlacedTensor, files: tuple[PlacedFile, ...]) -> Tensor:
+def _place_tensor(placed: PlacedTensor, files: tuple[PlacedFile, ...]) -> Tensor:
     spec = placed.spec
     checked = checked_tensor(spec.name, spec, spec.nbytes, "its file", placed.file)
     if placed.file >= len(files) or placed.offset + spec.nbytes > files[placed.file].size:

@@ -32,7 +32,7 @@ def cache(tmp_path: Path) -> cachec.Cache:
     return cachec.Cache(tmp_path / "store", log="off", mode="on")
 
 
-def _own(*_given: object, **_named: object) -> str:
+def _own(*_make_weights: object, **_named: object) -> str:
     return "own"
 
 

@@ -16,7 +16,7 @@ from cachec.errors import WeightError
 from cachec.store.store import Store
 from cachec.weights import from_arrays, open_weights
 from cachec.weights.library.checksums import verify
-from cachec.weights.library.owned import WeightStore
+from cachec.weights.library.stored_weights import WeightStore
 
 
 def tensor_cache(folder: Path, **sums: str) -> Path:

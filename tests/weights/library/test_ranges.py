@@ -14,8 +14,8 @@ import pytest
 from cachec.base.hashing import digest_bytes
 from cachec.store.store import Store
 from cachec.weights import from_arrays, open_weights
-from cachec.weights.library.owned import WeightStore
-from cachec.weights.moving.spans import Spans, copy_spans, within_spans
+from cachec.weights.io.strided_copy import Spans, copy_spans, within_spans
+from cachec.weights.library.stored_weights import WeightStore
 from cachec.weights.sources import Ranges
 from cachec.weights.weight import Weight
 
@@ -115,8 +115,8 @@ from pathlib import Path
 from cachec.weights import from_arrays, open_weights
 from cachec.weights.compare import value_difference
 from cachec.store.store import Store
-from cachec.weights.library.owned import WeightStore
-import cachec.weights.moving.writing, cachec.weights.shards
+from cachec.weights.library.stored_weights import WeightStore
+import cachec.weights.io.writing, cachec.weights.shards
 folder, kind = Path(sys.argv[1]), sys.argv[2]
 def limit():
     used = next(int(line.split()[1]) << 10 for line in open("/proc/self/status") if line.startswith("VmData"))

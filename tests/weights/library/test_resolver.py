@@ -27,8 +27,8 @@ from cachec.store.store import Store
 from cachec.weights import from_arrays
 from cachec.weights.library.http_ranges import HttpResolver
 from cachec.weights.library.identifier import Identifier
-from cachec.weights.library.owned import WeightStore
-from cachec.weights.library.resolver import Resolvers, fetched, resolve
+from cachec.weights.library.resolver import Resolvers, fetch_file, resolve
+from cachec.weights.library.stored_weights import WeightStore
 from tests.weights.server import Site, serving
 
 MIB = 1 << 20
@@ -65,7 +65,7 @@ def resolvers(pauses: list[float]) -> Resolvers:
 
 
 def fetch(site: Site, store: WeightStore, resolvers: Resolvers, **how: Any) -> bytes:
-    with fetched(store.folder, Identifier.parse(how.pop("text", site.identifier)), resolvers, **how) as path:
+    with fetch_file(store.folder, Identifier.parse(how.pop("text", site.identifier)), resolvers, **how) as path:
         assert path.name == "m.safetensors"
         return path.read_bytes()
 
@@ -321,7 +321,7 @@ def test_nobody_listens(site: Site, weights_file: bytes, store: WeightStore, res
 def test_a_download_is_for_its_owner_alone(
     site: Site, weights_file: bytes, store: WeightStore, resolvers: Resolvers
 ) -> None:
-    with fetched(store.folder, Identifier.parse(site.identifier), resolvers) as path:
+    with fetch_file(store.folder, Identifier.parse(site.identifier), resolvers) as path:
         assert path.stat().st_mode & 0o777 == 0o600
 
 
@@ -441,7 +441,7 @@ def test_a_name_of_other_weights(site: Site, weights_file: bytes, store: WeightS
 KILLED = """
 import os, signal, sys
 from cachec.store.store import Store
-from cachec.weights.library.owned import WeightStore
+from cachec.weights.library.stored_weights import WeightStore
 from cachec.weights.library.resolver import Resolvers, resolve
 def die(done, total):
     if done > 1 << 20:
@@ -511,7 +511,9 @@ def test_discovered_resolvers(tmp_path: Path, store: WeightStore, monkeypatch: p
     assert isinstance(found.of("https"), HttpResolver)
     assert "fake_hub" not in sys.modules
     data = b"hub://h/m.safetensors"
-    with fetched(store.folder, Identifier.parse(f"hub://h/m.safetensors#blake3={digest_bytes(data)}"), found) as path:
+    with fetch_file(
+        store.folder, Identifier.parse(f"hub://h/m.safetensors#blake3={digest_bytes(data)}"), found
+    ) as path:
         assert path.read_bytes() == data
     for scheme, message in (("bad", "can't be loaded"), ("odd", "is a int, expected a .*Resolver")):
         with pytest.raises(PluginError, match=message):

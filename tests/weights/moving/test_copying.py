@@ -18,8 +18,8 @@ import pytest
 from cachec.base import fsio
 from cachec.base.hashing import digest_bytes
 from cachec.errors import WeightsChanged
-from cachec.weights.moving import copying
-from cachec.weights.moving.copying import Copier
+from cachec.weights.io import copying
+from cachec.weights.io.copying import Copier
 from cachec.weights.sources import Extent, OpenedFile
 
 MIB = 1 << 20
@@ -349,7 +349,7 @@ def test_hash_without_a_copy(tmp_path: Path, source: str) -> None:
 PEAK = """
 import os, sys
 from cachec.base import fsio
-from cachec.weights.moving.copying import Copier
+from cachec.weights.io.copying import Copier
 from cachec.weights.sources import Extent, OpenedFile
 peak = 0
 def look(done, total):

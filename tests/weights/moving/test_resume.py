@@ -20,9 +20,9 @@ from cachec.base import fsio
 from cachec.base.mounts import Mounts
 from cachec.store.store import Store
 from cachec.weights import WeightSet, from_arrays, open_weights
-from cachec.weights.library.owned import WeightStore
-from cachec.weights.moving import staging
-from cachec.weights.moving.writing import save
+from cachec.weights.io import staging
+from cachec.weights.io.writing import save
+from cachec.weights.library.stored_weights import WeightStore
 
 UNIT = 1 << 16
 #: More than three units, and small weights that share some.
@@ -66,9 +66,9 @@ KILLED = """
 import os, signal, sys
 from cachec.base import fsio
 from cachec.weights import open_weights
-from cachec.weights.moving import staging
+from cachec.weights.io import staging
 from cachec.store.store import Store
-from cachec.weights.library.owned import WeightStore
+from cachec.weights.library.stored_weights import WeightStore
 source, target, limit, settle, boot, format = sys.argv[1:7]
 staging._UNIT, fsio.SETTLE_SECONDS = 1 << 16, float(settle)
 staging._BOOT = boot or staging._BOOT
@@ -128,9 +128,9 @@ STEPS = """
 import json, mmap, os, signal, sys
 from cachec.base import fsio
 from cachec.weights import open_weights
-from cachec.weights.moving import staging
+from cachec.weights.io import staging
 from cachec.store.store import Store
-from cachec.weights.library.owned import WeightStore
+from cachec.weights.library.stored_weights import WeightStore
 
 source, folder, how = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 staging._UNIT, fsio.SETTLE_SECONDS = 1 << 16, -1.0

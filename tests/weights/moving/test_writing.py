@@ -18,8 +18,8 @@ import pytest
 from cachec.errors import CheckpointError, UsageError, WeightsChanged
 from cachec.store.store import Store
 from cachec.weights import WeightSet, from_arrays, open_weights
-from cachec.weights.library.owned import WeightStore
-from cachec.weights.moving.writing import save
+from cachec.weights.io.writing import save
+from cachec.weights.library.stored_weights import WeightStore
 
 ARRAYS: dict[str, np.ndarray[Any, Any]] = {
     "z": np.arange(7, dtype=np.uint8),

@@ -21,7 +21,7 @@ def scales(weights: cachec.WeightSet) -> dict[str, float]:
 @cache.stage(tools=["torch"])
 def quantized(weights: cachec.WeightSet, names: list[str]) -> cachec.WeightSet:
     def made(name):
-        return cachec.Made("int8", weights.specs[name].shape, lambda all_: quantize(all_[name].torch()).numpy())
+        return cachec.ComputedWeight("int8", weights.specs[name].shape, lambda all_: quantize(all_[name].torch()).numpy())
 
     return weights.derive({name: made(name) for name in names})
 

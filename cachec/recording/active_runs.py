@@ -1,0 +1,87 @@
+"""Which runs are going on in this process: the observers, of which a process has one each, report to these."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import lru_cache
+from types import FrameType
+
+from cachec.recording.frames import asker
+from cachec.recording.observations import Observed
+from cachec.recording.thread_owner import current, job_function
+
+
+class Active:
+    """The observed runs of this process. is_project: whether a file name is a project's, as the run that began last has
+    it: between runs nothing of a cache that may have been closed is held.
+
+    What a thread does that works for a run (``current``) is observed by it and by the runs around it. Another thread
+    could be anybody's: what it looks at is observed by all, but for runs of its own kind: two jobs of one function that
+    a pool was given by somebody else are two callers of stages. What such a thread *makes* is an input.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._all: tuple[Observed, ...] = ()
+        self.is_project: Callable[[str], bool] = _anything
+
+    @property
+    def every(self) -> tuple[Observed, ...]:
+        """All that go on now."""
+        return self._all
+
+    def here(self) -> tuple[Observed, ...]:
+        """Who observes what happens in this thread now."""
+        return self.acting() or self._anybodys()
+
+    def acting(self) -> tuple[Observed, ...]:
+        """Those on whose behalf this thread does something now: nobody where that is not known. What it makes counts as
+        an input then, as what another process makes does."""
+        recorder = current()
+        if recorder is None:
+            return ()
+        every, observers = self._all, recorder.observers
+        if len(every) == len(observers) == 1 and every[0] is observers[0]:
+            return every
+        return tuple(each for each in observers if any(each is one for one in every))
+
+    def _anybodys(self) -> tuple[Observed, ...]:
+        every = self._all
+        job = job_function() if every else None
+        return every if job is None else tuple(each for each in every if each.job is not job)
+
+    def asked_by(self, frame: FrameType | None) -> tuple[Observed, ...]:
+        """Those who observe what ``frame`` asks for; nobody where no project code asks. What a library looks at for its
+        own ends, such as the number of processors, is its own business."""
+        return () if asker(frame, self.is_project) is None else self.here()
+
+    def enter(
+        self, observed: Observed, is_project: Callable[[str], bool], arm: Callable[[bool], None]
+    ) -> Callable[[], None]:
+        """Begin to observe; returns what ends it. ``arm`` is told whether there is anything to be observed by then."""
+        observed.job = job_function()
+        observed.acts = lambda: any(each is observed for each in self.acting())
+        with self._lock:
+            self._all = (*self._all, observed)
+            self.is_project = is_project
+            arm(True)
+
+        def leave() -> None:
+            with self._lock:
+                self._all = tuple(each for each in self._all if each is not observed)
+                if not self._all:
+                    self.is_project = _anything
+                    arm(False)
+
+        return leave
+
+
+def _anything(_name: str) -> bool:
+    return True
+
+
+@lru_cache(maxsize=1)
+def active() -> Active:
+    """The one of this process: interpreters have one set of hooks."""
+    return Active()

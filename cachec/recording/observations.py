@@ -1,0 +1,363 @@
+"""What a run was observed to do, as bare facts: nothing here judges what of it a key covers already."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from types import CodeType
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import field
+
+from cachec.base.fsio import Identity
+from cachec.base.paths import absolute, current_folder, descriptors, links_on, relative_to, resolve_path
+from cachec.recording.processes import Starter
+from cachec.recording.thread_owner import thread_mark
+
+#: The clock of time stamps of files (linux/time.h), which Python has no name for.
+_CLOCK_REALTIME_COARSE = 5
+
+#: Places of what can't be read again alike, and the folder among them that holds plain files.
+_UNREPEATABLE = ("/proc/", "/sys/", "/dev/")
+_SHARED_MEMORY = "/dev/shm/"
+
+
+#: Why nothing is stored of a run that reads what nobody can read again.
+STANDARD_INPUT = "the standard input was read: pass what it says as an argument"
+
+
+def is_unrepeatable(path: str) -> bool:
+    """Whether what is opened there is another thing with each look: the kernel's own files, devices."""
+    return path.startswith(_UNREPEATABLE) and not path.startswith(_SHARED_MEMORY)
+
+
+def is_absolute(path: object) -> bool:
+    """Whether a path means the same in every folder. Raises TypeError for what is no path."""
+    return os.fsdecode(path).startswith("/")  # type: ignore[arg-type]
+
+
+def place_of(path: object) -> str | None:
+    """The absolute path that is meant. None for what is no path (a descriptor was opened by one before), and where the
+    current folder is gone: the call fails by itself."""
+    try:
+        return absolute(os.fsdecode(path))  # type: ignore[arg-type]
+    except (TypeError, OSError):
+        return None
+
+
+class Ran(NamedTuple):
+    """Code of the project that ran, and the globals that it ran in."""
+
+    code: CodeType
+    namespace: dict[str, Any]
+
+
+class Observed(msgspec.Struct):
+    """What one run was observed to do. Filled from several threads; every step is one atomic dict operation, and the
+    first observation of a thing counts: what a run sees later may be its own doing.
+
+    began: when, in ns of Unix time, as file systems tell it, which go by ticks; after: as other clocks do, a part of a
+    tick later. ran: by ``id`` of the code, which is held (equal code of two files is two things). imported: names of
+    modules that project code imported, or looked for in vain. named: modules that it asked for by a computed name,
+    imported or not; sought: those of which it asked whether they are there. installed: distributions whose metadata it
+    asked for, ``*`` for all. opened: absolute paths that were opened for reading; absent: those that were looked for
+    and not there; there: those of which no more was asked than
+    whether they are (True for a folder); links: those on the way to which it mattered what links lie, with these;
+    allowed: those of which it was asked what may be done with them, with that; stated: those whose status was asked
+    for, with it; scanned: the same of what was found in a folder by ``os.scandir``, which tells of no later question;
+    sources: files that the import system read; passed: those that Python opened for its own ends, or cachec's;
+    listed: folders with what is in them; scratch: what of that the run had made. made: paths that the run itself wrote
+    or made, files and folders, each with what was there before; new: those that could be made only because nothing was
+    there; removed: what the run removed or moved away, and has not made since; others: what somebody else made or
+    removed meanwhile, each with the thread and with what was there before, and ``$NAME`` for variables; acts: whether
+    this thread acts for the run; job: the function of a pool's job that the run was begun in, if it was. written: files
+    that the run opened to write to as they were, each with its state before; touched: those of which it changed
+    anything but all, with that; kept: what it made by a way that would have taken what is there as it is;
+    rewritten: what was there and it opened to write anew; filled: folders that it made in such a way, or that are in
+    one, and looked through; asked: functions of Python's that asked for a status, whose names no code need say.
+    variables: names that project code looked up in the environment, with the values that it found; fixed: those that
+    the run had set before; copied: all that there were when it first went through them. started: programs and
+    processes. unrepeatable: what project code looked at that can't be
+    read again alike. stages: nested ones. cwd: the current folder when the run began, empty where it was gone;
+    asked_cwd: whether the run took it for a value or for a part of one; moved: whether it went to a folder by an
+    absolute path; descriptors: those that were open when it began. relative: paths that were given relative to ``cwd``,
+    by the absolute ones; absolute: those that were given as they are. path: where modules were looked for when the run
+    began; modules: those that were imported then. blind: why something that ran may not have been seen, empty where
+    everything was. torn: what was another thing when the run looked again, though not by its own doing; empty for
+    nothing. children: whether it started a program or a process, which may do what the run is not seen to do. volatile:
+    what was looked at that no read can tell of, empty for nothing.
+    """
+
+    began: int = field(default_factory=lambda: time.clock_gettime_ns(_CLOCK_REALTIME_COARSE))
+    after: int = field(default_factory=time.time_ns)
+    ran: dict[int, Ran] = {}
+    imported: dict[str, None] = {}
+    named: dict[str, None] = {}
+    sought: dict[str, None] = {}
+    installed: dict[str, None] = {}
+    opened: dict[str, Identity] = {}
+    absent: dict[str, None] = {}
+    there: dict[str, bool] = {}
+    links: dict[str, tuple[tuple[str, str], ...]] = {}
+    allowed: dict[str, str] = {}
+    stated: dict[str, os.stat_result] = {}
+    scanned: dict[str, tuple[Identity, os.stat_result]] = {}
+    sources: dict[str, Identity] = {}
+    passed: dict[str, None] = {}
+    made: dict[str, _State | None] = {}
+    new: dict[str, None] = {}
+    removed: dict[str, _Removed] = {}
+    listed: dict[str, tuple[str, ...]] = {}
+    scratch: dict[str, None] = {}
+    variables: dict[str, str | None] = {}
+    fixed: dict[str, None] = {}
+    others: dict[str, tuple[object, _State | None]] = {}
+    written: dict[str, _State | None] = {}
+    touched: dict[str, _State | None] = {}
+    kept: dict[str, None] = {}
+    rewritten: dict[str, None] = {}
+    filled: dict[str, None] = {}
+    asked: dict[str, None] = {}
+    acts: Callable[[], bool] = lambda: True
+    job: CodeType | None = None
+    copied: dict[str, str] | None = None
+    started: dict[str, None] = {}
+    #: Programs and processes that may have worked for the run, each with the code that started or used it.
+    undeclared: dict[str, Starter] = {}
+    unrepeatable: dict[str, None] = {}
+    stages: dict[int, Any] = {}
+    path: tuple[str, ...] = field(default_factory=lambda: tuple(sys.path))
+    cwd: str = field(default_factory=current_folder)
+    descriptors: frozenset[int] = field(default_factory=descriptors)
+    asked_cwd: bool = False
+    volatile: str = ""
+    moved: bool = False
+    relative: dict[str, str] = {}
+    absolute: dict[str, None] = {}
+    modules: frozenset[str] = field(default_factory=lambda: frozenset(sys.modules))
+    blind: str = ""
+    torn: str = ""
+    children: bool = False
+
+    def given(self, path: object) -> str | None:
+        """The place that a path means, as ``place_of``, and note in which form it was given: what is relative means
+        another place in another folder."""
+        place = place_of(path)
+        if place is None:
+            return None
+        self._go_back(os.fsdecode(path))  # type: ignore[arg-type]
+        try:
+            place.encode()
+        except UnicodeEncodeError:
+            self.volatile = self.volatile or f"{place!r}, which is no UTF-8, was looked at: no read can hold its name"
+            return None
+        if is_absolute(path) or self.moved or not self.cwd:
+            self.absolute.setdefault(place)
+        else:
+            self.relative.setdefault(place, relative_to(place, self.cwd))
+        return place
+
+    def _go_back(self, path: str) -> None:
+        """A path leads over a folder and back: that counts, although what is meant is not in it."""
+        parts = path.split("/") if ".." in path else []
+        backs = [at for at in range(1, len(parts)) if parts[at] == ".." and parts[at - 1] not in {"", ".", ".."}]
+        # As far as the last one: what leads to that is given in its turn, with those before it.
+        place = self.given("/".join(parts[: backs[-1]])) if backs else None
+        if place is not None and not self.own(place):
+            self.links.setdefault(place, links_on(place))
+            if os.path.exists(place):
+                self.there.setdefault(place, os.path.isdir(place))
+            else:
+                self.absent.setdefault(place)
+
+    def is_since(self, place: str, state: Identity) -> bool:
+        """Whether what is at ``place``, in this state, came to be since the run began: it has made it, also where no
+        event tells of that. Of what came to be in the tick in which it began nobody knows."""
+        before = self.touched.get(place)
+        return state.changed > self.after and (before is None or before[_CHANGED] > self.after)
+
+    def touch(self, place: str) -> None:
+        """The run changes something of what is there, such as its times."""
+        for each in self._names(place):
+            self.touched.setdefault(each, _state(each))
+
+    def write(self, place: str) -> None:
+        """The run writes to a file that is there, and does not cut it off before."""
+        self.touch(place)
+        for each in self._names(place):
+            self.written.setdefault(each, self.touched[each])
+
+    def is_mixed(self, place: str) -> bool:
+        """Whether what is there is in part of the run's own making: what was there before, nobody can look at."""
+        before = self.written.get(place)
+        return before is not None and before[_CHANGED] <= self.after and _state(place) != before
+
+    def make_new(self, path: object) -> None:
+        """The run makes something where it sees that nothing is."""
+        place = self.given(path)
+        if place is not None and not self.own(place):
+            self.new.setdefault(place)
+
+    def make(self, place: str) -> None:
+        """The run makes this, or writes it anew."""
+        for each in self._names(place):
+            self.made.setdefault(each, _state(each))
+            self.removed.pop(each, None)
+            self.kept.pop(each, None)
+
+    def rewrite(self, place: str) -> None:
+        """The run writes a file anew; where one is there, in its place."""
+        for each in self._names(place):
+            if os.path.lexists(each) and each not in self.made:
+                self.rewritten.setdefault(each)
+        self.make(place)
+
+    def make_or_keep(self, place: str) -> None:
+        """The run makes this where nothing is, and would have taken what is there as it is."""
+        for each in self._names(place):
+            if self._done(each) is None:
+                self.make(each)
+                self.kept.setdefault(each)
+            elif each not in self.made:
+                self.make(each)
+
+    def remove(self, place: str) -> None:
+        """The run removes this, or moves it away: what is there next is not its own any more."""
+        for each in self._names(place):
+            before = _state(each)
+            if each not in self.removed or before is not None:
+                self.removed[each] = _Removed(before, self.made.get(each, before), each in self.kept)
+            for done in (self.made, self.kept, self.rewritten):
+                done.pop(each, None)
+
+    def make_by_another(self, place: str) -> None:
+        """Somebody else makes or removes this. Where the run itself does, too, nobody knows who came last: both are
+        told before it is done."""
+        for each in self._names(place):
+            thread, before = self.others.get(each, (None, None))
+            self.others[each] = thread_mark(), before if thread is thread_mark() else _state(each)
+
+    @staticmethod
+    def _names(place: str) -> set[str]:
+        folder, _, name = place.rpartition("/")
+        return {place, os.path.join(resolve_path(folder), name)}
+
+    def differs(self, place: str, is_there: bool) -> None:
+        """The run looks at what it has looked at before, and it is another by now: nobody could look at both again. But
+        where the run itself did that, or may have (a program that it started), it is as it has to be."""
+        if not self.children and not (self.own(place) if is_there else self.gone(place)):
+            self.torn = self.torn or f"{place} was looked at twice, and had changed in between"
+
+    def counted(self, place: str) -> str | None:
+        """Where a look at ``place`` goes that counts: None where the run itself made what is there, or removed what
+        was, and where another thread looks at what it has made itself. A link leads to what was not made with it. What
+        is there again may be of its own native code, and counts as what is found there by whoever looks next."""
+        if place in self.others and self._done(place) is not None:
+            self.torn = self.torn or f"{place}, which the run made, was changed by another thread meanwhile"
+        if self.others and self._is_anothers(place) and not self.acts():
+            return self._beyond(place, self._is_anothers)
+        if self.gone(place):
+            return place if os.path.lexists(place) else None
+        if not self.own(place):
+            return place
+        if self.kept and not os.path.lexists(place) and self.is_kept(place):
+            return place
+        return self._beyond(place, self.own)
+
+    @staticmethod
+    def _beyond(place: str, is_own: Callable[[str], bool]) -> str | None:
+        there = resolve_path(place, is_own)
+        return None if there == place or is_own(there) else there
+
+    def _is_anothers(self, path: str) -> bool:
+        """Whether this thread made it, or a folder above it, and not for this run."""
+        while path not in self.others:
+            above = path.rpartition("/")[0]
+            if not above or above == path:
+                return False
+            path = above
+        thread, before = self.others[path]
+        return thread is thread_mark() and _state(path) != before
+
+    def own(self, path: str) -> bool:
+        """Whether the run itself made ``path``, or a folder above it."""
+        return self._done(path) is self.made
+
+    def is_kept(self, path: str) -> bool:
+        """Whether the run itself made ``path``, or a folder above it, and would have taken what is there as it is: all
+        that is in it is its own, and what is not might be."""
+        done, place = self._decided(path)
+        return done is self.made and place in self.kept
+
+    def gone(self, path: str) -> bool:
+        """Whether the run itself removed ``path``, or a folder above it."""
+        return self._done(path) is self.removed
+
+    def _done(self, path: str) -> dict[str, Any] | None:
+        """Among which things that the run did the last one is that decides of a path."""
+        return self._decided(path)[0]
+
+    def _decided(self, path: str) -> tuple[dict[str, Any] | None, str]:
+        while True:
+            if path in self.removed and self._is_removed(path):
+                return self.removed, path
+            if path in self.made and self._is_made(path):
+                return self.made, path
+            above = path.rpartition("/")[0]
+            if not above or above == path:
+                return None, path
+            path = above
+
+    def _is_removed(self, path: str) -> bool:
+        """Whether it was, in the end: else it is what it was before."""
+        before, made, was_kept = self.removed[path]
+        if before is None:
+            return True
+        now, told_by = _state(path), 2 if os.path.isdir(path) else None  # others may come and go in a folder
+        if now is not None and now[:told_by] == before[:told_by]:
+            del self.removed[path]
+            if made != before:
+                self.made[path] = made
+                if was_kept:
+                    self.kept.setdefault(path)
+            return False
+        self.removed[path] = _Removed(None, None, False)
+        return True
+
+    def _is_made(self, path: str) -> bool:
+        """Whether something came of it: the run is told of what it does before it is done, and may fail."""
+        before = self.made[path]
+        if before != _MADE:
+            if _state(path) == before:
+                return False
+            self.made[path] = _MADE
+        return True
+
+
+#: What tells whether something is done with a path: device, inode, size, and times of change.
+_State = tuple[int, ...]
+_CHANGED = 4  # st_ctime_ns
+
+
+class _Removed(NamedTuple):
+    """before: what is to be removed, None once it is. made: as in ``made``, where the run had made it; else as before.
+    was_kept: as in ``kept``."""
+
+    before: _State | None
+    made: _State | None
+    was_kept: bool
+
+
+#: In place of the state before, where something was.
+_MADE: _State = ()
+
+
+def _state(path: str) -> _State | None:
+    try:
+        found = os.lstat(path)
+    except (OSError, ValueError):
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
