@@ -114,8 +114,8 @@ def pass_through(program: str, argv: "list[str]", stdin: int | None) -> int:
         _signal.signal(number, _signal.SIG_DFL)
     from cachec.launcher.depth import deepened
 
-    try:
-        os.execve(program, argv, {**os.environ, **deepened(os.environ)})
+    try:  # a script is told the path by which it is started
+        os.execve(argv[0] if "/" in argv[0] else program, argv, {**os.environ, **deepened(os.environ)})
     except OSError as error:
         say(f"error: {argv[0]!r} can't be started: {error.strerror}")
         return _NOT_STARTED

@@ -63,7 +63,8 @@ def run_command(
         run = run_traced(argv, environ=environ, cwd=command.cwd, stdin=source, descriptors=descriptors)
     elif _was_interrupted(run):
         recorder.keep_out(Reason.UNTRACED, "a signal interrupted one of its look-ups, which a tracer makes possible")
-        bare = run_process(argv, command.program, environ=environ, cwd=command.cwd, stdin=stdin, in_session=True)
+        program = argv[0] if "/" in argv[0] else command.program
+        bare = run_process(argv, program, environ=environ, cwd=command.cwd, stdin=stdin, in_session=True)
         run = run._replace(ended=bare)
     if run.ended.returncode:
         raise CommandFailed(run.ended)

@@ -77,6 +77,16 @@ def test_mode_off_passes_through(launcher: Launcher, start: _Start, monkeypatch:
     assert launcher.compiled() == 1
 
 
+@pytest.mark.parametrize("mode", ["on", "off"])
+def test_a_script_is_told_the_path_by_which_it_is_started(
+    start: _Start, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    write("name.sh", "#!/bin/sh\necho $0\n")
+    os.chmod("name.sh", 0o755)
+    monkeypatch.setenv("CACHEC_MODE", mode)
+    assert start("--", "./name.sh").communicate()[0] == "./name.sh\n"
+
+
 def test_a_missing_tool(launcher: Launcher, start: _Start) -> None:
     process = start("--", "no-such-tool", "x")
     assert "'no-such-tool' is not an executable in PATH" in process.communicate()[1]
