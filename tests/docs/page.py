@@ -1,0 +1,121 @@
+"""A page of docs/ as a program: its files are written, its commands run in order, and what they print is compared.
+
+A block of code whose first line is a comment with a name (``# first.py``, ``// abs.mlir``) is that file. In a block
+``console`` a line after ``$ `` is a command, and the lines below it are what it prints. There ``...`` stands for
+any text, as a line of its own for any lines; numbers, times and keys may be others, and columns wider.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_NAME = re.compile(r"(?:#|//) ([\w./-]+)\n")
+_MARK = "-- the next command --"
+
+
+@dataclass(frozen=True)
+class Block:
+    """language: as the page has it after the backquotes. name: of the file that the block is, or None."""
+
+    language: str
+    text: str
+
+    @property
+    def name(self) -> str | None:
+        named = _NAME.match(self.text)
+        return None if named is None or self.language == "console" else named[1]
+
+
+@dataclass(frozen=True)
+class Command:
+    """line: what a shell gets. output: the lines that the page shows below it."""
+
+    line: str
+    output: tuple[str, ...]
+
+
+def blocks(page: str) -> Iterator[Block]:
+    """Of a page, by its path below docs/."""
+    for language, text in _BLOCK.findall((DOCS / page).read_text()):
+        yield Block(language, text)
+
+
+def commands(block: Block) -> Iterator[Command]:
+    """Of a block ``console``."""
+    for each in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
+        line, *output = each.splitlines()
+        while line.endswith("\\"):
+            line += "\n" + output.pop(0)
+        yield Command(line, tuple(output))
+
+
+class Reader:
+    """Somebody who follows pages in a folder, with a store of their own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / ".bin").mkdir()
+        script = folder / ".bin" / "cachec"
+        script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -P -m cachec "$@"\n')
+        script.chmod(0o755)
+        programs = [str(script.parent), str(Path(sys.executable).parent), os.environ["PATH"]]
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("CACHEC_", "MAKE"))}
+        self.environ = kept | {
+            "PATH": os.pathsep.join(programs),
+            "CACHEC_DIR": str(folder / ".store"),
+            "CACHEC_SERVER": "off",
+            "HOME": str(folder / ".home"),
+        }
+        (folder / ".home").mkdir()
+
+    def follow(self, page: str) -> None:
+        """Write the files of a page, run its commands, and compare what they print."""
+        shown: list[Command] = []
+        script = ["set -e"]
+        for number, block in enumerate(blocks(page)):
+            if block.name is not None:
+                end = f"END{number}"
+                script += [f"mkdir -p $(dirname {block.name})", f"cat > {block.name} <<'{end}'\n{block.text}{end}"]
+            if block.language == "console":
+                for command in commands(block):
+                    shown.append(command)
+                    script += [f"echo; echo '{_MARK}'", command.line]
+        done = subprocess.run(
+            ["bash", "-c", "\n".join(script)],
+            cwd=self.folder,
+            env=self.environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout
+        _, *printed = done.stdout.split(f"\n{_MARK}\n")
+        for command, output in zip(shown, printed, strict=True):
+            if command.output:
+                assert re.fullmatch(_expected(command.output), _plain(output) + "\n"), (
+                    f"docs/{page}: $ {command.line}\nexpected:\n" + "\n".join(command.output) + f"\nfound:\n{output}"
+                )
+
+
+def _plain(text: str) -> str:
+    """The text without what differs from run to run: numbers, keys, and how wide a column is."""
+    text = re.sub(r"\b[0-9a-f]{12}\b", "KEY", text)
+    text = re.sub(r"\d[\d.,:]*", "N", text)
+    return "\n".join(" ".join(line.split()) for line in text.splitlines() if line.strip())
+
+
+def _expected(lines: tuple[str, ...]) -> str:
+    """A regular expression for what ``_plain`` makes of an output."""
+    plain = _plain("\n".join(lines)).splitlines()
+    return "".join("(?:.*\n)*" if line == "..." else re.escape(line).replace(r"\.\.\.", ".*") + "\n" for line in plain)
