@@ -2,7 +2,7 @@
 
 A block of code whose first line is a comment with a name (``# first.py``, ``// abs.mlir``) is that file. In a block
 ``console`` a line after ``$ `` is a command, and the lines below it are what it prints. There ``...`` stands for
-any text, as a line of its own for any lines; numbers, times and keys may be others, and columns wider.
+any text, as a line of its own for any lines; numbers, their units and keys may be others, and columns wider.
 """
 
 from __future__ import annotations
@@ -64,12 +64,18 @@ class Reader:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         (folder / ".bin").mkdir()
-        script = folder / ".bin" / "cachec"
-        script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -P -m cachec "$@"\n')
-        script.chmod(0o755)
-        programs = [str(script.parent), str(Path(sys.executable).parent), os.environ["PATH"]]
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("CACHEC_", "MAKE"))}
-        self.environ = kept | {
+        for name, command in (
+            ("cachec", f'"{sys.executable}" -P -m cachec'),
+            ("cachec-ci.sh", f'bash "{DOCS.parent / "plugins" / "github" / "cachec-ci.sh"}"'),
+        ):
+            script = folder / ".bin" / name
+            script.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+            script.chmod(0o755)
+        programs = [str(folder / ".bin"), str(Path(sys.executable).parent), os.environ["PATH"]]
+        inherited = {
+            name: value for name, value in os.environ.items() if not name.startswith(("CACHEC_", "MAKE", "PYTEST_"))
+        }
+        self.environ = inherited | {
             "PATH": os.pathsep.join(programs),
             "CACHEC_DIR": str(folder / ".store"),
             "CACHEC_SERVER": "off",
@@ -77,8 +83,8 @@ class Reader:
         }
         (folder / ".home").mkdir()
 
-    def follow(self, page: str) -> None:
-        """Write the files of a page, run its commands, and compare what they print."""
+    def follow(self, page: str) -> str:
+        """Write the files of a page, run its commands, and compare what they print. What that was."""
         shown: list[Command] = []
         script = ["set -e"]
         for number, block in enumerate(blocks(page)):
@@ -106,12 +112,15 @@ class Reader:
                 assert re.fullmatch(_expected(command.output), _plain(output) + "\n"), (
                     f"docs/{page}: $ {command.line}\nexpected:\n" + "\n".join(command.output) + f"\nfound:\n{output}"
                 )
+        return done.stdout
 
 
 def _plain(text: str) -> str:
-    """The text without what differs from run to run: numbers, keys, and how wide a column is."""
+    """The text without what differs from run to run: numbers, their units, keys, and how wide a column is."""
     text = re.sub(r"\b[0-9a-f]{12}\b", "KEY", text)
-    text = re.sub(r"\d[\d.,:]*", "N", text)
+    text = re.sub(r"\d+(?:[.,:]\d+)*", "N", text)
+    text = re.sub(r"\bN (?:µs|ms|s|min|h)\b", "N s", text)
+    text = re.sub(r"\bN (?:[KMG]i)?B\b", "N B", text)
     return "\n".join(" ".join(line.split()) for line in text.splitlines() if line.strip())
 
 
