@@ -19,7 +19,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _NAME = re.compile(r"(?:#|//) ([\w./-]+)\n")
-_MARK = "-- the next command --"
+_MARK = "-- exit code "
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Reader:
     def follow(self, page: str) -> str:
         """Write the files of a page, run its commands, and compare what they print. What that was."""
         shown: list[Command] = []
-        script = ["set -e"]
+        script = []
         for number, block in enumerate(blocks(page)):
             if block.name is not None:
                 end = f"END{number}"
@@ -94,7 +94,7 @@ class Reader:
             if block.language == "console":
                 for command in commands(block):
                     shown.append(command)
-                    script += [f"echo; echo '{_MARK}'", command.line]
+                    script += [command.line, f"printf '\\n{_MARK}%s\\n' $?"]
         done = subprocess.run(
             ["bash", "-c", "\n".join(script)],
             cwd=self.folder,
@@ -105,13 +105,14 @@ class Reader:
             text=True,
             check=False,
         )
-        assert done.returncode == 0, done.stdout
-        _, *printed = done.stdout.split(f"\n{_MARK}\n")
-        for command, output in zip(shown, printed, strict=True):
-            if command.output:
-                assert re.fullmatch(_expected(command.output), _plain(output) + "\n"), (
-                    f"docs/{page}: $ {command.line}\nexpected:\n" + "\n".join(command.output) + f"\nfound:\n{output}"
-                )
+        *printed, rest = re.split(rf"\n{_MARK}(\d+)\n", done.stdout)
+        assert not rest, done.stdout
+        for command, output, code in zip(shown, printed[::2], printed[1::2], strict=True):
+            is_shown = not command.output or re.fullmatch(_expected(command.output), _plain(output) + "\n")
+            says_failure = set(command.output) - {"..."}  # else nobody would see it, here and in the page
+            assert is_shown and (code == "0" or says_failure), "\n".join(
+                [f"docs/{page}: $ {command.line}", "expected:", *command.output, f"found, exit code {code}:", output]
+            )
         return done.stdout
 
 
