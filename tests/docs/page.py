@@ -43,10 +43,16 @@ class Command:
     output: tuple[str, ...]
 
 
-def blocks(page: str) -> Iterator[Block]:
-    """Of a page, by its path below docs/."""
-    for language, text in _BLOCK.findall((DOCS / page).read_text()):
-        yield Block(language, text)
+def sections(page: str) -> dict[str, str]:
+    """Heading -> text, of a page by its path below docs/. What stands before the first heading is ``""``."""
+    first, *others = re.split(r"^## ", (DOCS / page).read_text(), flags=re.MULTILINE)
+    return {"": first} | {heading: text for heading, _, text in (each.partition("\n") for each in others)}
+
+
+def blocks(text: str) -> Iterator[Block]:
+    """The blocks of code in the text of a page."""
+    for language, code in _BLOCK.findall(text):
+        yield Block(language, code)
 
 
 def commands(block: Block) -> Iterator[Command]:
@@ -83,11 +89,15 @@ class Reader:
         }
         (folder / ".home").mkdir()
 
-    def follow(self, page: str) -> str:
-        """Write the files of a page, run its commands, and compare what they print. What that was."""
+    def follow(self, page: str, *headings: str) -> str:
+        """Write the files of a page, run its commands, and compare what they print. What that was.
+
+        headings: of the sections to follow; without any, all of them.
+        """
         shown: list[Command] = []
         script = []
-        for number, block in enumerate(blocks(page)):
+        chosen = [text for heading, text in sections(page).items() if not headings or heading in headings]
+        for number, block in enumerate(blocks("".join(chosen))):
             if block.name is not None:
                 end = f"END{number}"
                 script += [f"mkdir -p $(dirname {block.name})", f"cat > {block.name} <<'{end}'\n{block.text}{end}"]
