@@ -90,14 +90,15 @@ class Reader:
         (folder / ".home").mkdir()
 
     def follow(self, page: str, *headings: str) -> str:
-        """Write the files of a page, run its commands, and compare what they print. What that was.
+        """Follow a page, or only its sections with these headings; see ``follow_text``."""
+        chosen = [text for heading, text in sections(page).items() if not headings or heading in headings]
+        return self.follow_text("".join(chosen))
 
-        headings: of the sections to follow; without any, all of them.
-        """
+    def follow_text(self, text: str) -> str:
+        """Write the files of a text, run its commands, and compare what they print. What that was."""
         shown: list[Command] = []
         script = []
-        chosen = [text for heading, text in sections(page).items() if not headings or heading in headings]
-        for number, block in enumerate(blocks("".join(chosen))):
+        for number, block in enumerate(blocks(text)):
             if block.name is not None:
                 end = f"END{number}"
                 script += [f"mkdir -p $(dirname {block.name})", f"cat > {block.name} <<'{end}'\n{block.text}{end}"]
@@ -118,11 +119,11 @@ class Reader:
         *printed, rest = re.split(rf"\n{_MARK}(\d+)\n", done.stdout)
         assert not rest, done.stdout
         for command, output, code in zip(shown, printed[::2], printed[1::2], strict=True):
-            is_shown = not command.output or re.fullmatch(_expected(command.output), _plain(output) + "\n")
+            lines = [f"$ {command.line}", "expected:", *command.output, f"found, exit code {code}:", output]
+            if command.output:
+                assert re.fullmatch(_expected(command.output), _plain(output) + "\n"), "\n".join(lines)
             says_failure = set(command.output) - {"..."}  # else nobody would see it, here and in the page
-            assert is_shown and (code == "0" or says_failure), "\n".join(
-                [f"docs/{page}: $ {command.line}", "expected:", *command.output, f"found, exit code {code}:", output]
-            )
+            assert code == "0" or says_failure, "\n".join(lines)
         return done.stdout
 
 
