@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.page import DOCS, Reader, blocks, sections
+from tests.docs.page import DOCS, Reader, blocks, commands, sections
 from tests.needs import need, need_packages
 
 HUGGING_FACE = "My model is a Hugging Face model"
@@ -106,7 +106,8 @@ def test_the_readme(reader: Reader) -> None:
     (reader.folder / "install.py").write_text(programs[0])
     module = {block.name: block.text for block in blocks((DOCS / "tutorial" / "cmake.md").read_text())}["abs.mlir"]
     (reader.folder / "model.mlir").write_text(module)
-    (command,) = re.findall(r"^\$ (cachec exec .*(?:\\\n.*)*)$", text, re.MULTILINE)
+    consoles = [block for block in blocks(text) if block.language == "console"]
+    (command,) = [each.line for block in consoles for each in commands(block) if each.line.startswith("cachec exec")]
     lines = ["$ python make_weights.py", "$ cp base.safetensors model.safetensors"]
     lines += ["$ python stages.py", "...", "(8, 64)", "$ python stages.py", "(8, 64)", "$ python install.py"]
     lines += [f"$ {command}", f"$ {command}", "$ cachec stats --json > stats.json"]
