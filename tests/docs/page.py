@@ -89,13 +89,13 @@ class Reader:
         }
         (folder / ".home").mkdir()
 
-    def follow(self, page: str, *headings: str) -> str:
+    def follow(self, page: str, *headings: str) -> None:
         """Follow a page, or only its sections with these headings; see ``follow_text``."""
         chosen = [text for heading, text in sections(page).items() if not headings or heading in headings]
-        return self.follow_text("".join(chosen))
+        self.follow_text("".join(chosen))
 
-    def follow_text(self, text: str) -> str:
-        """Write the files of a text, run its commands, and compare what they print. What that was."""
+    def follow_text(self, text: str) -> None:
+        """Write the files of a text, run its commands, and compare what they print."""
         shown: list[Command] = []
         script = []
         for number, block in enumerate(blocks(text)):
@@ -124,7 +124,6 @@ class Reader:
                 assert re.fullmatch(_expected(command.output), _plain(output) + "\n"), "\n".join(lines)
             says_failure = set(command.output) - {"..."}  # else nobody would see it, here and in the page
             assert code == "0" or says_failure, "\n".join(lines)
-        return done.stdout
 
 
 def _plain(text: str) -> str:
