@@ -90,23 +90,6 @@ def test_modules_and_names_that_texts_name_exist(text):
             resolve_name(name)  # raises where there is none
 
 
-def test_the_first_stage_of_getting_started_runs_as_it_says(tmp_path):
-    text = (ROOT / "docs" / "getting-started.md").read_text()
-    code = re.search(r"```python\n# first\.py\n(.*?)```", text, re.DOTALL)
-    assert code is not None
-    (tmp_path / "first.py").write_text(code[1])
-    said = re.findall(r"^b'add at O2'.*$", text, re.MULTILINE)
-    import os
-
-    environ = {**os.environ, "CACHEC_DIR": str(tmp_path / "cache")}
-    for line in said:
-        done = subprocess.run(
-            [sys.executable, "first.py"], cwd=tmp_path, env=environ, capture_output=True, text=True, check=True
-        )
-        assert done.stdout.strip() == line
-    assert done.stderr == ""
-
-
 def test_what_a_build_leaves_in_a_checkout_is_no_text_of_it(tmp_path):
     (tmp_path / "page.md").touch()
     (tmp_path / "left.md").touch()

@@ -6,7 +6,7 @@
 #   run    restores, warms, bounds and saves; says whether there is something new to save
 #
 # Each variable has a default, so that other systems call it too: `run` with IN_ARCHIVE, and IN_SAVES=true where the
-# code is trusted. See docs/ci.md.
+# code is trusted. See docs/howto/warm-and-ci.md.
 set -euo pipefail
 
 : "${IN_COMMAND=all}" "${IN_TARGETS=}" "${IN_NAME=default}" "${IN_MAX_SIZE=2GiB}" "${IN_JOBS=}" "${IN_SHARD=}"

@@ -204,7 +204,6 @@ def test_the_launcher_of_a_c_compiler(build: Build) -> None:
     )
     for name, answer in (("one", "miss"), ("two", "hit")):
         project = shutil.copytree(project, build.folder / name)
-        # As docs/build-systems.md has it.
         launcher = f"-DCMAKE_C_COMPILER_LAUNCHER=env;CACHEC_BASE_DIR={project};cachec;exec;--"
         configure(build, project, "-DCMAKE_C_COMPILER=clang-19", launcher)
         assert build.outcomes("cmake", "--build", "build", cwd=project) == Counter({f"{answer} clang": 1})

@@ -299,13 +299,6 @@ def test_without_github_every_variable_has_a_default(runner: Runner, tmp_path: P
         assert (len(runner.project.runs) == ran) == (name == "second")
 
 
-def test_the_table_of_variables_is_that_of_the_script() -> None:
-    script = (ACTION / "cachec-ci.sh").read_text()
-    rows = re.findall(r"^\| `(IN_[A-Z_]+)` \| (?:`([^`]*)` )?\|", (ROOT / "docs" / "ci.md").read_text(), re.MULTILINE)
-    defaults = dict(re.findall(r'"\$\{(IN_[A-Z_]+)=([^}"]*)\}"', script))
-    assert {**defaults, "IN_ARCHIVE": "~/.cache/cachec-ci/warm.cachec"} == dict(rows)
-
-
 def test_the_action_gives_every_input_to_the_script_and_no_text_to_a_shell() -> None:
     text = (ACTION / "action.yml").read_text()
     inputs = re.findall(r"^  ([a-z-]+):\n    description:", text.split("\noutputs:")[0], re.MULTILINE)

@@ -1,19 +1,14 @@
-"""``cachec doctor``, and the commands of docs/care.md as they stand there."""
+"""``cachec doctor`` as a command."""
 
 from __future__ import annotations
 
 import json
-import re
-import shlex
-from pathlib import Path
 
 from click.testing import CliRunner, Result
 
 from cachec.cli import main
 
 from .conftest import KEY, Patient
-
-TEXT = (Path(__file__).parents[2] / "docs" / "care.md").read_text()
 
 
 def run(patient: Patient, *args: str) -> Result:
@@ -60,11 +55,3 @@ def test_it_fits_a_terminal(patient: Patient) -> None:
     paths = [line for line in said.output.splitlines() if str(patient.folder) not in line]
     assert paths
     assert max(map(len, paths)) <= 80
-
-
-def test_the_commands_of_the_documentation(patient: Patient) -> None:
-    lines = re.findall(r"^\$ cachec (.*)$", TEXT, re.MULTILINE)
-    assert lines
-    for line in lines:
-        result = run(patient, *shlex.split(line, comments=True))
-        assert result.exit_code == 0, (line, result.output)

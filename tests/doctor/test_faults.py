@@ -6,7 +6,6 @@ import errno
 import fcntl
 import mmap
 import os
-import re
 import sys
 import time
 from collections.abc import Callable
@@ -29,9 +28,6 @@ from cachec.store.usage import ROW, TAG, Usage
 from cachec.tracing.accesses import Problem, Reason
 
 from .conftest import HOURS, KEY, Patient, key_of
-
-TEXT = (Path(__file__).parents[2] / "docs" / "care.md").read_text()
-
 
 # --- the faults, by the check that finds each
 
@@ -313,8 +309,3 @@ def test_the_platform_in_words(patient: Patient) -> None:
     assert len(facts["digest"]) == len(facts["portable"]) == 64
     assert facts["machine"] == os.uname().machine
     assert f"{sys.version_info[0]}.{sys.version_info[1]}" in facts["python"]
-
-
-def test_every_finding_is_in_the_documentation() -> None:
-    table = TEXT.split("| looked at")[1].split("\n\n")[0]
-    assert {check for check, _ in FAULTS.values()} <= set(re.findall(r"`([a-z-]+)`", table))

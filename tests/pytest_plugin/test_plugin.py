@@ -116,7 +116,7 @@ def test_the_fixture_isolates_and_adopts(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_require_does_not_hold_in_the_store_of_the_fixture(tmp_path: Path) -> None:
-    """It is empty, so that the example of docs/ci.md could never pass; elsewhere it holds in such a test too."""
+    """It is empty, so the example of docs/howto/warm-and-ci.md could never pass; elsewhere `require` holds."""
     text = """
     import pytest
     import cachec as package

@@ -284,8 +284,8 @@ def test_a_remote_that_hangs_costs_two_time_outs(machine: Make) -> None:
         assert counts.keys() == {Fault.REMOTE_OFF.value, Fault.REMOTE_TIMEOUT.value}
         assert counts[Fault.REMOTE_TIMEOUT.value] <= 2, "one, where the machine was busy and it took longer"
         another_process = cachec.Cache(one.store, log="off")
-        assert another_process._open_channel.remotes is not None
-        assert another_process._open_channel.remotes.all[0].breaker.is_off()
+        assert another_process._opened.remotes is not None
+        assert another_process._opened.remotes.all[0].breaker.is_off()
 
 
 HOSTILE: dict[str, Callable[[Site, str, bytes], bytes]] = {

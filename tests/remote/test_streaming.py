@@ -35,8 +35,8 @@ def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
 
     yield make
     for each in made:
-        assert each._opened_paths.remotes is not None
-        each._opened_paths.remotes.close()
+        assert each._opened.remotes is not None
+        each._opened.remotes.close()
         each.close()
 
 
@@ -115,8 +115,8 @@ def test_a_hit_fetches_no_tensor_and_a_run_those_that_it_reads(remote: str, open
     expected = float(arrays()["l1.w"].sum())
     assert one.stage(total).call(one.weights("w"))[0] == expected
     assert objects_of_weights(one) == 1
-    assert one._opened_paths.remotes is not None
-    assert [sent.fault for sent in one._opened_paths.remotes.drain()] == [None]
+    assert one._opened.remotes is not None
+    assert [sent.fault for sent in one._opened.remotes.drain()] == [None]
     for _ in range(2):
         value, outcome = other.stage(total).call(other.weights("w"))
         assert (value, outcome.hit) == (expected, True)

@@ -93,11 +93,11 @@ def test_what_is_refused(model: Path) -> None:
         WeightError, match=re.escape("derived weight 'w': expected float32 [4, 8], found float32 [2, 8]")
     ):
         wrong["w"].read()
-    with pytest.raises(WeightError, match=r"expected float32 \[8\], found float64 \[8\]; state what is returned: Made"):
+    with pytest.raises(WeightError, match=r"expected float32 \[8\], found float64 \[8\]; state what is returned: ComputedWeight"):
         wrong["b"].digest()
     with pytest.raises(UnknownWeight, match="no weight 'q'"):
         base.derive({"q": lambda weight: weight.read()})
-    with pytest.raises(UsageError, match=r"'w' expected Made\(dtype, shape, function\) or a function, found 3"):
+    with pytest.raises(UsageError, match=r"'w' expected ComputedWeight\(dtype, shape, function\) or a function, found 3"):
         base.derive({"w": 3})  # type: ignore[dict-item]
     with pytest.raises(UsageError, match="expected a shape of integers from 0"):
         base.derive({"w": ComputedWeight("int8", (-1,), _sum)})
@@ -286,7 +286,7 @@ _STREAMED = """
     import numpy as np
     import cachec
     from cachec.weights import open_weights
-    from cachec.weights.overlay import Made
+    from cachec.weights.overlay import ComputedWeight
 
     def anonymous():
         return int(re.search(r"Anonymous:\\s+(\\d+)", Path("/proc/self/smaps_rollup").read_text())[1]) * 1024

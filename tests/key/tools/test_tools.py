@@ -337,7 +337,7 @@ def test_a_plain_user_remembers_the_files_of_root() -> None:
     code = f"""
 import encodings.unicode_escape, os, signal
 from cachec.base import fsio, hashing
-fsio.settled = lambda *_: True
+fsio.is_settled = lambda *_: True
 os.setegid(65534)
 os.seteuid(65534)
 def is_kept(ask, name):
@@ -429,7 +429,7 @@ def test_one_object_notices_a_change_of_a_library(built: Path) -> None:
 def test_a_settled_executable_costs_only_stats(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     tools = ToolKeys(FileDigests(), Distributions([]), clock=clock)
-    monkeypatch.setattr("cachec.key.tools.tools.fsio.settled", lambda *_: True)
+    monkeypatch.setattr("cachec.key.tools.tools.fsio.is_settled", lambda *_: True)
     before = tools.executable(built / "stub", {})
 
     def refuse(*_: object) -> None:
@@ -446,7 +446,7 @@ def test_a_settled_executable_costs_only_stats(built: Path, monkeypatch: pytest.
 @needs_gcc
 def test_what_was_looked_up_is_gone_by_once(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tools = ToolKeys(FileDigests(), Distributions([]))
-    monkeypatch.setattr("cachec.key.tools.tools.fsio.settled", lambda *_: False)
+    monkeypatch.setattr("cachec.key.tools.tools.fsio.is_settled", lambda *_: False)
     looked: list[str] = []
     look = Finder.program
 

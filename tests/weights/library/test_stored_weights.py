@@ -709,7 +709,7 @@ from cachec.base import fsio
 from cachec.store import objects
 from cachec.store.store import Store
 from cachec.weights import open_weights
-from cachec.weights.library import owned, revisions
+from cachec.weights.library import revisions, stored_weights
 def die(*args, **how):
     os.kill(os.getpid(), signal.SIGKILL)
 def on_call(cls, name, number, after):
@@ -725,12 +725,12 @@ def on_call(cls, name, number, after):
     setattr(cls, name, patched)
 where, number = sys.argv[3], int(sys.argv[4])
 points = {
-    "copy": (owned.Copier, "copy"), "chunk": (fsio, "pread_into"), "publish": (objects.Objects, "publish"),
+    "copy": (stored_weights.Copier, "copy"), "chunk": (fsio, "pread_into"), "publish": (objects.Objects, "publish"),
     "commit": (fsio.Staging, "commit"), "record": (revisions.Revisions, "add"), "point": (revisions.Revisions, "point"),
 }
 name, _, after = where.partition(":")
 on_call(*points[name], number, bool(after))
-owned.WeightStore(Store(sys.argv[1])).add(open_weights(sys.argv[2]), "m")
+stored_weights.WeightStore(Store(sys.argv[1])).add(open_weights(sys.argv[2]), "m")
 """
 
 
