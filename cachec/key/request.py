@@ -22,6 +22,7 @@ from cachec.key.code.fingerprint import CodeKey, CodeKeys
 from cachec.key.code.graph import reading_text_alone
 from cachec.key.code.kept import KeptResults
 from cachec.key.companions import Companions
+from cachec.key.extra_parts import ExtraParts
 from cachec.key.inventory import Inventory
 from cachec.key.options import StageLike, StageOptions, text_part
 from cachec.key.tools.environment import environment_parts, variable_digest
@@ -153,13 +154,20 @@ class Requests:
     """Assembles keys. One an opened cache; remembers fingerprints between calls."""
 
     def __init__(
-        self, digests: FileDigests, code: CodeKeys, tools: ToolKeys, distributions: Distributions, plugins: Plugins
+        self,
+        digests: FileDigests,
+        code: CodeKeys,
+        tools: ToolKeys,
+        distributions: Distributions,
+        plugins: Plugins,
+        extra: ExtraParts,
     ) -> None:
         self._digests = digests
         self._code = code
         self._tools = tools
         self._distributions = distributions
         self._plugins = plugins
+        self._extra = extra
         self._arguments = ArgumentKeys(digests, code, plugins)
         # By options: a method is another stage object each time that it is taken from its instance.
         self._last: Kept[tuple[StageOptions, _Parts]] = Kept(_KEPT)
@@ -289,7 +297,7 @@ class Requests:
         parts = list(self._own_parts(options, (), distributions, fresh=fresh))
         parts += [self._tools.distribution(name, fresh=fresh) for name in sorted(distributions)]
         parts.append(platform_part(portable=options.portable))
-        return parts
+        return [*parts, *self._extra.parts()]
 
     def global_digest(self, module: str, name: str) -> str:
         """What stands for a global of a module that is imported."""
@@ -420,7 +428,7 @@ class Requests:
     def _all_code(self, stage: StageLike, inventory: Inventory) -> CodeKey | None:
         """The code of a stage, where nothing else of this process can change its parts."""
         options = stage.options
-        is_alone = not (options.tools or options.env or options.depends or inventory.reaches_more)
+        is_alone = not (self._extra or options.tools or options.env or options.depends or inventory.reaches_more)
         code = self.code_of(stage) if is_alone else None
         return None if code is None or code.stages or code.distributions else code
 
@@ -447,6 +455,7 @@ class Requests:
         if distributions:
             parts += self._tools.required(distributions, fresh=fresh)
         parts += self._ambient(inventory)
+        parts += self._extra.parts()
         parts.append(platform_part(portable=not platform))
         if not self._code.recorded:  # such a run depends on more than its trace says
             parts.append(text_part(PartKind.STAGE, "record", "off", "runs record nothing"))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from cachec.base.distributions import Distributions
 from cachec.base.hashing import FileDigests, Hasher, digest_bytes, frame
 from cachec.base.lookups import umask
+from cachec.key.extra_parts import ExtraParts
 from cachec.key.folders import path_digest
 from cachec.key.inventory import Inventory
 from cachec.key.tools.environment import LOCALE, environment_parts
@@ -94,11 +95,12 @@ class CommandRequest:
 class CommandRequests:
     """Assembles the keys of commands; stands where ``key.request.Requests`` does for functions."""
 
-    def __init__(self, digests: FileDigests, places: Places, environ: Mapping[str, str]) -> None:
+    def __init__(self, digests: FileDigests, places: Places, environ: Mapping[str, str], extra: ExtraParts) -> None:
         """environ: what the launcher itself was given; the command gets what ``environment`` leaves of it."""
         self._digests = digests
         self._places = places
         self._environ = environ
+        self._extra = extra
         self._distributions: Distributions | None = None
         self._tools: ToolKeys | None = None
         self._host = cache(host_part)  # the machine stays the same while a command runs
@@ -131,6 +133,7 @@ class CommandRequests:
             *([] if command.options.portable else [self._host()]),
             *self._argument_parts(command, {each.number for each in stripped}),
             *self._content_parts(command, stripped, arguments["stdin"]),
+            *self._extra.parts(),
         )
         paths = {_name(self._places.keyed(text)): path for path, text in _inputs(command)}
         files = {part.digest: paths[part.name] for part in parts if part.kind is PartKind.FILE and part.name in paths}
