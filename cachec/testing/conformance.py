@@ -1,4 +1,4 @@
-"""The tests that every plugin inherits. Each asks for what a real compiler once got wrong; see docs/plugins.md.
+"""The tests that every plugin inherits. Each asks for what a real compiler once got wrong (the recipe: CONTRIBUTING.md).
 
     class TestMine(PluginConformance):
         plugin = my_plugin
