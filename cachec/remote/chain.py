@@ -16,9 +16,10 @@ from cachec.base.texts import to_type
 from cachec.errors import StoreFault
 from cachec.model import Digest, Entry, Fault, Fetched, Read, Trace
 from cachec.remote.breaker import Breaker
+from cachec.remote.engines import engine_of
 from cachec.remote.engines.base import PlacedEngine, RemoteEngine
 from cachec.remote.nodes import Name
-from cachec.remote.schemes import engine_of, import_clients
+from cachec.remote.schemes import import_clients
 from cachec.remote.spool import Offer, Spool
 from cachec.remote.trie import Present, Put, Trie, Waited
 from cachec.remote.urls import Address, parse

@@ -14,12 +14,8 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from cachec.remote.engines.base import RemoteEngine
-    from cachec.remote.urls import Address
+from collections.abc import Iterable
+from typing import NamedTuple
 
 #: The entry-point group under which a package offers an engine.
 GROUP = "cachec.remotes"
@@ -71,20 +67,6 @@ def scheme_named(name: str) -> Scheme | None:
 
     target = Distributions().plugin_entry_points(GROUP).get(name)
     return None if target is None else Scheme(target, "any")
-
-
-def engine_of(address: Address) -> RemoteEngine:
-    """The engine that keeps a remote. Nothing is asked of it yet.
-
-    Raises ConfigError where its package is missing, PluginError where another package's can't be imported.
-    """
-    from cachec.base.extensions import imported
-
-    scheme = scheme_named(address.scheme)
-    assert scheme is not None, "an address is made of a known scheme"
-    make = imported(f"the remote {address.scheme}://", scheme.engine, "engine", Callable)  # type: ignore[arg-type]
-    engine: RemoteEngine = make(address)
-    return engine
 
 
 def import_clients(schemes: Iterable[str]) -> None:

@@ -15,9 +15,8 @@ import pytest
 from cachec.base.hashing import digest_bytes
 from cachec.errors import ConfigError, StoreFault
 from cachec.model import Fault
-from cachec.remote.engines import action
+from cachec.remote.engines import action, engine_of
 from cachec.remote.engines.base import MAX_ROW, RemoteEngine, bounded
-from cachec.remote.schemes import engine_of
 from cachec.remote.urls import parse
 from cachec.testing.remotes import RemoteEngineConformance, blob_of
 from tests.recipes import block, entry_points, install

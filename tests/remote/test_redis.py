@@ -313,7 +313,7 @@ def test_the_package_is_imported_by_the_first_question_and_named_where_it_is_mis
 ) -> None:
     code = (
         "import sys, time\n"
-        "from cachec.remote.schemes import engine_of\nfrom cachec.remote.urls import parse\n"
+        "from cachec.remote.engines import engine_of\nfrom cachec.remote.urls import parse\n"
         f"engine = engine_of(parse({server.url!r}, 'default', {{}}))\n"
         "print('redis' in sys.modules)\n"
         "engine.get_row('0' * 64, time.monotonic() + 60)\n"
