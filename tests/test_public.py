@@ -80,7 +80,8 @@ def _files(root: Path) -> list[Path]:
 
 
 #: Whoever reads these goes to files of this repository by the paths that they name.
-_AT_ROOT = {"README.md", "CHANGELOG.md", "Makefile", "pyproject.toml", ".pre-commit-hooks.yaml"}
+_AT_ROOT = {"README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "Makefile", "pyproject.toml"}
+_AT_ROOT |= {".pre-commit-hooks.yaml"}
 TEXTS = [
     path
     for path in _files(ROOT)
@@ -100,7 +101,7 @@ def test_paths_that_texts_name_exist(text):
 
 #: What looks like a module and is none: files of settings, groups of entry points, tables and keys of configuration.
 _NO_MODULES = re.compile(
-    r"cachec\.(toml|plugins|commands|containers|formats|resolvers|warm(\.targets.*)?|cache|adopt|dir|hits|misses|outcomes|mk)\Z"
+    r"cachec\.(toml|plugins|commands|containers|formats|remotes|resolvers|warm(\.targets.*)?|cache|adopt|dir|hits|misses|outcomes|mk)\Z"
 )
 
 
