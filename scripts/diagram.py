@@ -30,7 +30,7 @@ class Box(NamedTuple):
 
 
 class Arrow(NamedTuple):
-    """An arrow between neighbours, with a word beside it."""
+    """An arrow between neighbours, with a label."""
 
     start: str
     end: str

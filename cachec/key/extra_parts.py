@@ -1,7 +1,7 @@
-"""Parts that a user adds to every key: the texts of the functions that the setting ``key_parts`` names.
+"""Parts that a user adds to every key: the setting ``key_parts`` names functions, and each returns a text.
 
 A function takes no argument and returns a text, such as the version of a driver. It is asked for each key, of stages in
-process, of isolated stages and of commands, because nothing tells when its answer changes.
+process, of isolated stages and of commands, because nothing reports when its answer changes.
 """
 
 from __future__ import annotations

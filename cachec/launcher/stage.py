@@ -130,8 +130,8 @@ class Opened(OpenedCache):
         cwd = current_folder(self.variables)
         base = self.settings.base_dir
         self.places = Places(None if base is None else os.fspath(base).rstrip("/") or None, cwd)
-        extra = ExtraParts(self.settings.key_parts)
-        self.requests = CommandRequests(self.store.digests, self.places, self.variables, extra)
+        self.extra_parts = ExtraParts(self.settings.key_parts)
+        self.requests = CommandRequests(self.store.digests, self.places, self.variables, self.extra_parts)
 
     def anchor(self, command: Command) -> None:
         """Have paths in the environment of an installed tool count from there."""

@@ -32,9 +32,9 @@ class Scheme(NamedTuple):
     place: str
     #: The port where the URL has none.
     port: int = 0
-    #: Options beside those that every scheme has.
+    #: Options that only this scheme has.
     options: tuple[str, ...] = ()
-    #: Modules that the engine imports at its first question.
+    #: Modules that the engine imports when it is first asked.
     imports: tuple[str, ...] = ()
 
 
@@ -70,10 +70,10 @@ def scheme_named(name: str) -> Scheme | None:
 
 
 def import_clients(schemes: Iterable[str]) -> None:
-    """Import what engines import at their first question: before its time runs, as that takes Redis's client 0.3 s; and
-    in a process whose children ask each for the first time.
+    """Import the clients of these schemes: before the time of a question runs (Redis's client takes 0.3 s), and in a
+    server before it forks.
     """
     for name in schemes:
         for module in SCHEMES[name].imports if name in SCHEMES else ():
-            with contextlib.suppress(ImportError):  # whoever asks is told of the package
+            with contextlib.suppress(ImportError):  # opening the remote names the missing package
                 importlib.import_module(module)
