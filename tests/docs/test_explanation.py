@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import runpy
 import subprocess
@@ -11,24 +12,36 @@ from pkgutil import resolve_name
 
 import pytest
 
-from tests.pages import DOCS, said, scripts
+ROOT = Path(__file__).parents[2]
+EXPLANATION = ROOT / "docs" / "explanation"
+PROGRAMS = {"python": [sys.executable], "cachec": [sys.executable, "-m", "cachec"]}
 
-ROOT = DOCS.parent
-EXPLANATION = DOCS / "explanation"
+
+def run_console(page: str, folder: Path) -> list[str]:
+    """Return what each command of the first console of a page prints, run in a folder with a store of its own."""
+    block = re.findall(r"```console\n(.*?)```", (EXPLANATION / page).read_text(), re.DOTALL)[0]
+    environ = {**os.environ, "CACHEC_DIR": str(folder / "store")}
+    outputs = []
+    for command in re.findall(r"^\$ (.*)", block, re.MULTILINE):
+        program, *args = command.partition("#")[0].split()
+        line = [*PROGRAMS[program], *args]
+        done = subprocess.run(line, cwd=folder, env=environ, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        outputs.append(done.stdout)
+    return outputs
 
 
 def test_the_commands_about_keys(tmp_path: Path) -> None:
-    scripts("explanation/keys.md", tmp_path)
-    first, again, other, log = said("explanation/keys.md", tmp_path)
+    script = re.search(r"```python\n# scale.py\n(.*?)```", (EXPLANATION / "keys.md").read_text(), re.DOTALL)
+    assert script is not None
+    (tmp_path / "scale.py").write_text(script[1])
+    first, again, other, log = run_console("keys.md", tmp_path)
     assert (first, again, other) == ("6\n", "6\n", "8\n")
     assert [line.split()[1] for line in log.splitlines()] == ["first-run", "hit", "option-changed"]
 
 
 def test_the_commands_about_trust(tmp_path: Path) -> None:
-    doctor, verify, stats = said("explanation/trust.md", tmp_path)
-    assert doctor
-    assert verify
-    assert stats
+    assert all(run_console("trust.md", tmp_path))
 
 
 @pytest.mark.parametrize("script", ["module_index", "diagram"])
