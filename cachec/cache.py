@@ -343,7 +343,6 @@ def _engine(opened: OpenedCache) -> Engine:
     from cachec.key.arguments import GlobalKeys
     from cachec.key.code.fingerprint import CodeKeys
     from cachec.key.dependencies import Dependencies
-    from cachec.key.extra_parts import ExtraParts
     from cachec.key.request import Requests
     from cachec.key.tools.tools import ToolKeys
     from cachec.programs.registry import Plugins
@@ -356,7 +355,7 @@ def _engine(opened: OpenedCache) -> Engine:
     recorded = settings.record == "auto"
     encode = GlobalKeys(digests, plugins).encode
     code = CodeKeys(_owner(distributions), encode, recorded=recorded, memory=digests.memory)
-    requests = Requests(digests, code, tools, distributions, plugins, ExtraParts(settings.key_parts))
+    requests = Requests(digests, code, tools, distributions, plugins, settings.key_parts)
     base_dir = None if settings.base_dir is None else os.fspath(settings.base_dir)
 
     def ran() -> RanKeys:

@@ -16,7 +16,6 @@ from cachec.base.distributions import Distributions
 from cachec.base.hashing import Known
 from cachec.errors import UsageError
 from cachec.key.dependencies import Dependencies, lookup_digest, searched_digest
-from cachec.key.extra_parts import ExtraParts
 from cachec.key.options import StageOptions
 from cachec.key.tools.executables import interpreter_name, which
 from cachec.launcher import options
@@ -130,8 +129,8 @@ class Opened(OpenedCache):
         cwd = current_folder(self.variables)
         base = self.settings.base_dir
         self.places = Places(None if base is None else os.fspath(base).rstrip("/") or None, cwd)
-        self.extra_parts = ExtraParts(self.settings.key_parts)
-        self.requests = CommandRequests(self.store.digests, self.places, self.variables, self.extra_parts)
+        key_parts = self.settings.key_parts
+        self.requests = CommandRequests(self.store.digests, self.places, self.variables, key_parts)
 
     def anchor(self, command: Command) -> None:
         """Have paths in the environment of an installed tool count from there."""
