@@ -21,7 +21,7 @@ import cachec
 from bench import remote_build
 from bench.harness import Row, interleaved
 from cachec.model import Outcome
-from cachec.remote.chain import engine_of
+from cachec.remote.engines import engine_of
 from cachec.remote.urls import parse
 from tests.remote import casd_server
 from tests.remote.moto_server import BUCKET, running_moto

@@ -21,7 +21,7 @@ from typing import Any
 
 from cachec.base.hashing import digest_bytes
 from cachec.model import RECORD_VERSION, ArtifactRef, Entry, Leaf, Trace
-from cachec.remote.chain import engine_of
+from cachec.remote.engines import engine_of
 from cachec.remote.engines.action import Sum
 from cachec.remote.engines.base import Blob
 from cachec.remote.engines.reapi_messages import READ, asked_bytes, read_name, read_pieces

@@ -355,7 +355,7 @@ def _engine(opened: OpenedCache) -> Engine:
     recorded = settings.record == "auto"
     encode = GlobalKeys(digests, plugins).encode
     code = CodeKeys(_owner(distributions), encode, recorded=recorded, memory=digests.memory)
-    requests = Requests(digests, code, tools, distributions, plugins)
+    requests = Requests(digests, code, tools, distributions, plugins, settings.key_parts)
     base_dir = None if settings.base_dir is None else os.fspath(settings.base_dir)
 
     def ran() -> RanKeys:

@@ -36,7 +36,7 @@ FILES: Mapping[str, tuple[str, ...]] = {"cachec.toml": (), "pyproject.toml": ("t
 CONFINED = frozenset({"dir", "stats_file", "repro_dir"})
 
 #: What only the user can decide: not set by a project's file.
-PERSONAL = frozenset({"shared", "trusted", "remote"})
+PERSONAL = frozenset({"shared", "trusted", "remote", "key_parts"})
 
 #: Bytes of a configuration file, at most.
 MAX_FILE = 1 << 24
@@ -64,8 +64,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     or ``off``: whether a process is left behind, for the next misses of ``cachec exec`` and to send to remotes.
     progress: ``auto`` or ``off``: whether a person sees what runs. trusted: folders below
     which a configuration file counts whoever can write it. remote: URLs of stores that machines
-    share. telemetry: ``otel`` or ``off``: whether calls are spans and counters of OpenTelemetry. origins: key ->
-    ``default``, ``file: <path>:<line>``, ``environment: CACHEC_<KEY>`` or ``argument``.
+    share. key_parts: functions, as ``module:function``, whose texts count in every key (``key.extra_parts``).
+    telemetry: ``otel`` or ``off``: whether calls are spans and counters of OpenTelemetry. origins: key -> ``default``,
+    ``file: <path>:<line>``, ``environment: CACHEC_<KEY>`` or ``argument``.
     """
 
     store_folder: Path | None
@@ -85,6 +86,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     progress: str
     trusted: tuple[Path, ...]
     remote: tuple[str, ...]
+    key_parts: tuple[str, ...]
     telemetry: str
     origins: Mapping[str, str]
     no_store: str = ""
@@ -212,6 +214,14 @@ def _urls(value: object, _place: _Place) -> tuple[str, ...]:
     return tuple(listed)
 
 
+def _functions(value: object, _place: _Place) -> tuple[str, ...]:
+    listed = value.split() if isinstance(value, str) else value
+    form = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
+    if isinstance(listed, list | tuple) and all(isinstance(each, str) and form.fullmatch(each) for each in listed):
+        return tuple(dict.fromkeys(listed))
+    raise _BadValueError("a list of functions, or functions with spaces between: package.module:function")
+
+
 def without_secret(url: str) -> str:
     """A URL as it is shown: without the user and the password in it."""
     return re.sub(r"//.*@", "//", url)
@@ -246,6 +256,7 @@ _SETTINGS: Mapping[str, _Setting] = {
     "progress": _Setting(_auto_or_off, "auto"),
     "trusted": _Setting(_paths, ()),
     "remote": _Setting(_urls, ()),
+    "key_parts": _Setting(_functions, ()),
     "telemetry": _Setting(_one_of("off", "otel"), "off"),
 }
 

@@ -1,4 +1,4 @@
-"""The packages that docs/plugins.md and docs/architecture.md tell a newcomer to write, taken from their blocks."""
+"""The packages that the recipes of CONTRIBUTING.md write, taken from its blocks."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
-DOCUMENTS = [Path(__file__).parents[1] / "docs" / name for name in ("plugins.md", "architecture.md")]
+DOCUMENT = Path(__file__).parents[1] / "CONTRIBUTING.md"
 
 
 def block(name: str) -> str:
     """The block of code that begins with a comment with this name."""
-    text = "".join(document.read_text() for document in DOCUMENTS)
+    text = DOCUMENT.read_text()
     found = re.findall(rf"^```\w+\n# {re.escape(name)}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
-    assert len(found) == 1, f"docs: expected one block that begins with '# {name}', found {len(found)}"
+    assert len(found) == 1, f"{DOCUMENT.name}: expected one block that begins with '# {name}', found {len(found)}"
     return found[0]
 
 

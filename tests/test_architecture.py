@@ -1,4 +1,4 @@
-"""The house: no module reaches itself by imports, it stays small, and docs/architecture.md names what is there.
+"""The packages of cachec: no module reaches itself by imports, and they stay few.
 
 Imports in functions and for type checkers count.
 """
@@ -6,12 +6,9 @@ Imports in functions and for type checkers count.
 from __future__ import annotations
 
 import ast
-import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from fnmatch import fnmatchcase
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import Any
 
 import pytest
@@ -105,10 +102,9 @@ def test_every_kind_of_import_counts(tmp_path: Path) -> None:
     assert set(imported("p.a", file, known)) == {"p.b", "p.c", "p.d"}
 
 
-# --- its size, and its description
+# --- size
 
 CACHEC = ROOT / "cachec"
-DOCUMENT = (ROOT / "docs" / "architecture.md").read_text()
 
 
 def contract(name: str) -> dict[str, Any]:
@@ -118,74 +114,8 @@ def contract(name: str) -> dict[str, Any]:
     return dict(found)
 
 
-def section(title: str) -> str:
-    """What stands below a heading of the document."""
-    _, _, rest = DOCUMENT.partition(f"\n## {title}\n")
-    assert rest, f"docs/architecture.md has no section {title!r}"
-    return rest.partition("\n## ")[0]
-
-
-def rooms() -> dict[str, set[str]]:
-    """The modules of every package of cachec, by its folder: ``key/code/`` -> {``live``, ...}; ``""`` is the top."""
-    found: dict[str, set[str]] = {}
-    for file in CACHEC.rglob("*.py"):
-        room = file.parent.relative_to(CACHEC).as_posix() + "/"
-        found.setdefault("" if room == "./" else room, set()).add(file.stem)
-    return {room: names - {"__init__"} for room, names in found.items()}
-
-
-def described() -> dict[str, str]:
-    """What the document says of every room, by its folder."""
-    items = re.split(r"^- ", section("Rooms"), flags=re.MULTILINE)[1:]
-    found: dict[str, str] = {"": ""}
-    for item in items:
-        room = re.match(r"`([a-z_/]+/)`: ", item)
-        if room is None:
-            found[""] += item
-        else:
-            assert room[1] not in found, f"{room[1]} is described twice"
-            found[room[1]] = item[room.end() :].partition("\n\n")[0]
-    return found
-
-
-def test_the_house_stays_small() -> None:
-    at_the_top = [path for path in CACHEC.glob("*.py") if path.name != "__init__.py"]
-    assert len(at_the_top) <= 12
-    assert len(rooms()) - 1 <= 29
+def test_packages_stay_few() -> None:
+    packages = {file.parent for file in CACHEC.rglob("*.py")} - {CACHEC}
+    assert len([path for path in CACHEC.glob("*.py") if path.name != "__init__.py"]) <= 12
+    assert len(packages) <= 29
     assert len(contract("imports go down only")["layers"]) <= 16
-
-
-def test_the_floors_are_those_of_the_contract() -> None:
-    drawn = [set(re.findall(r"\w+", layer)) for layer in contract("imports go down only")["layers"]]
-    rows = re.findall(r"^\| (\d+) \| ([^|]*) \|", section("Floors"), re.MULTILINE)
-    assert [set(re.findall(r"`(\w+)`", names)) for _, names in rows] == drawn
-    assert [int(number) for number, _ in rows] == list(range(len(drawn), 0, -1))
-
-
-def test_every_room_is_described() -> None:
-    assert described().keys() == rooms().keys()
-
-
-@pytest.mark.parametrize("room", sorted(rooms()))
-def test_every_module_is_named_and_every_name_is_a_module(room: str) -> None:
-    """A room whose description ends with "and others" need not name all."""
-    text, modules = described().get(room, ""), rooms()[room]
-    names = set(re.findall(r"`([a-z_*]+)`", text))
-    assert {name for name in names if not any(fnmatchcase(module, name) for module in modules)} == set()
-    missing = {module for module in modules if not any(fnmatchcase(module, name) for name in names)}
-    assert not missing or text.rstrip().endswith("and others."), f"{room or 'cachec/'}: {sorted(missing)}"
-
-
-def test_plugins_are_given_what_the_document_says() -> None:
-    ignored = contract("a plugin sees only what plugins are given")["ignore_imports"]
-    _, _, text = section("Rooms").partition("What a plugin may\nimport")
-    assert set(re.findall(r"`(cachec\.[a-z_.]+)`", text)) == {each.removeprefix("** -> ") for each in ignored}
-
-
-def test_names_in_the_rest_of_the_document_exist() -> None:
-    """``stage.look``, ``model.Read``: a module of cachec, or what one has."""
-    names = re.findall(r"`([a-z_]+(?:\.\w+)+)`", DOCUMENT)
-    assert "model.Read" in names
-    for name in names:
-        if name.partition(".")[0] in {path.stem for path in CACHEC.iterdir()}:
-            assert resolve_name(f"cachec.{name}"), name

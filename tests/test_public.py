@@ -53,12 +53,14 @@ def _files(root: Path) -> list[Path]:
 
 
 #: Whoever reads these goes to files of this repository by the paths that they name.
-_AT_ROOT = {"README.md", "CHANGELOG.md", "Makefile", "pyproject.toml", ".pre-commit-hooks.yaml"}
+_AT_ROOT = {"README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "Makefile", "pyproject.toml"}
+_AT_ROOT |= {".pre-commit-hooks.yaml"}
 TEXTS = [
     path
     for path in _files(ROOT)
     if (path.parent == ROOT and path.name in _AT_ROOT)
     or (path.relative_to(ROOT).parts[0] in {"docs", "examples", "plugins", ".ci"} and path.suffix in _SUFFIXES)
+    if path.name != "modules.md"  # made of docstrings, some of which name files and modules of other projects
 ]
 _FOLDERS = "cachec|plugins|cachec_[a-z]+|docs|tests|examples|bench|scripts|[.]ci"
 
@@ -73,7 +75,7 @@ def test_paths_that_texts_name_exist(text):
 
 #: What looks like a module and is none: files of settings, groups of entry points, tables and keys of configuration.
 _NO_MODULES = re.compile(
-    r"cachec\.(toml|plugins|commands|containers|formats|resolvers|warm(\.targets.*)?|cache|adopt|dir|hits|misses|outcomes|mk|json|calls|saved)\Z"
+    r"cachec\.(toml|plugins|commands|containers|formats|remotes|resolvers|warm(\.targets.*)?|cache|adopt|dir|hits|misses|outcomes|mk|json|calls|saved)\Z"
 )
 
 

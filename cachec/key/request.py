@@ -153,13 +153,21 @@ class Requests:
     """Assembles keys. One an opened cache; remembers fingerprints between calls."""
 
     def __init__(
-        self, digests: FileDigests, code: CodeKeys, tools: ToolKeys, distributions: Distributions, plugins: Plugins
+        self,
+        digests: FileDigests,
+        code: CodeKeys,
+        tools: ToolKeys,
+        distributions: Distributions,
+        plugins: Plugins,
+        key_parts: tuple[str, ...] = (),
     ) -> None:
+        """key_parts: the setting of that name."""
         self._digests = digests
         self._code = code
         self._tools = tools
         self._distributions = distributions
         self._plugins = plugins
+        self._key_parts = key_parts
         self._arguments = ArgumentKeys(digests, code, plugins)
         # By options: a method is another stage object each time that it is taken from its instance.
         self._last: BoundedDict[tuple[StageOptions, _Parts]] = BoundedDict(_KEPT)
@@ -289,7 +297,7 @@ class Requests:
         parts = list(self._own_parts(options, (), distributions, fresh=fresh))
         parts += [self._tools.distribution(name, fresh=fresh) for name in sorted(distributions)]
         parts.append(platform_part(portable=options.portable))
-        return parts
+        return [*parts, *self._extra_parts()]
 
     def global_digest(self, module: str, name: str) -> str:
         """What stands for a global of a module that is imported."""
@@ -420,7 +428,7 @@ class Requests:
     def _all_code(self, stage: StageLike, inventory: Inventory) -> CodeKey | None:
         """The code of a stage, where nothing else of this process can change its parts."""
         options = stage.options
-        is_alone = not (options.tools or options.env or options.depends or inventory.reaches_more)
+        is_alone = not (self._key_parts or options.tools or options.env or options.depends or inventory.reaches_more)
         code = self.code_of(stage) if is_alone else None
         return None if code is None or code.stages or code.distributions else code
 
@@ -447,6 +455,7 @@ class Requests:
         if distributions:
             parts += self._tools.required(distributions, fresh=fresh)
         parts += self._ambient(inventory)
+        parts += self._extra_parts()
         parts.append(platform_part(portable=not platform))
         if not self._code.recorded:  # such a run depends on more than its trace says
             parts.append(text_part(PartKind.STAGE, "record", "off", "runs record nothing"))
@@ -479,6 +488,13 @@ class Requests:
             raise UsageError(f"depends={place!r} can't be read: {error.strerror}; name an existing file") from error
         base = os.path.basename(place)
         return Part(PartKind.FILE, f"depends/{base}", digest, digest[:12], value=base)
+
+    def _extra_parts(self) -> list[Part]:
+        if not self._key_parts:
+            return []
+        from cachec.key.extra_parts import extra_parts  # of few users
+
+        return extra_parts(self._key_parts)
 
     def _ambient(self, inventory: Inventory) -> Iterable[Part]:
         for plugin in self._speaking(inventory):

@@ -57,6 +57,7 @@ def begin(opened: Opened, command: Command) -> Draft | None:
         opened.overridden  # a memo is found by the environment and files alone
         or opened.settings.mode not in _MODES
         or opened.settings.log == "all"
+        or opened.settings.key_parts  # a memo calls no function
         or command.stdin
         or wants_strip(command)
         or command.options.hardlink

@@ -94,11 +94,15 @@ class CommandRequest:
 class CommandRequests:
     """Assembles the keys of commands; stands where ``key.request.Requests`` does for functions."""
 
-    def __init__(self, digests: FileDigests, places: Places, environ: Mapping[str, str]) -> None:
-        """environ: what the launcher itself was given; the command gets what ``environment`` leaves of it."""
+    def __init__(
+        self, digests: FileDigests, places: Places, environ: Mapping[str, str], key_parts: tuple[str, ...]
+    ) -> None:
+        """environ: what the launcher itself was given; the command gets what ``environment`` leaves of it.
+        key_parts: the setting of that name."""
         self._digests = digests
         self._places = places
         self._environ = environ
+        self._key_parts = key_parts
         self._distributions: Distributions | None = None
         self._tools: ToolKeys | None = None
         self._host = cache(host_part)  # the machine stays the same while a command runs
@@ -131,6 +135,7 @@ class CommandRequests:
             *([] if command.options.portable else [self._host()]),
             *self._argument_parts(command, {each.number for each in stripped}),
             *self._content_parts(command, stripped, arguments["stdin"]),
+            *self._extra_parts(),
         )
         paths = {_name(self._places.keyed(text)): path for path, text in _inputs(command)}
         files = {part.digest: paths[part.name] for part in parts if part.kind is PartKind.FILE and part.name in paths}
@@ -138,6 +143,13 @@ class CommandRequests:
         flags = {} if command.adapter is None else command.adapter.normalises
         keeps_out = ", ".join(f"{flag} keeps out {what}" for flag, what in flags.items())
         return CommandRequest(parts, programs, files, keeps_out, has_base=self._places.base is not None)
+
+    def _extra_parts(self) -> list[Part]:
+        if not self._key_parts:
+            return []
+        from cachec.key.extra_parts import extra_parts  # of few users
+
+        return extra_parts(self._key_parts)
 
     def stale_memos(self, request: CommandRequest) -> list[str]:
         """None: a command has no memo of this process's."""

@@ -246,7 +246,7 @@ def _import_all() -> None:
     from cachec.store import usage
 
     if remotes := config.load().remote:
-        from cachec.remote.chain import import_clients
+        from cachec.remote.schemes import import_clients
 
         import_clients({url.partition(":")[0] for url in remotes})
     for path in sorted(adapters.SHIPPED.glob("*.toml")):

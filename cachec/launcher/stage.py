@@ -129,7 +129,8 @@ class Opened(OpenedCache):
         cwd = current_folder(self.variables)
         base = self.settings.base_dir
         self.places = Places(None if base is None else os.fspath(base).rstrip("/") or None, cwd)
-        self.requests = CommandRequests(self.store.digests, self.places, self.variables)
+        key_parts = self.settings.key_parts
+        self.requests = CommandRequests(self.store.digests, self.places, self.variables, key_parts)
 
     def anchor(self, command: Command) -> None:
         """Have paths in the environment of an installed tool count from there."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import os
 import shlex
@@ -17,11 +16,13 @@ from cachec.base.texts import to_type
 from cachec.errors import StoreFault
 from cachec.model import Digest, Entry, Fault, Fetched, Read, Trace
 from cachec.remote.circuit_breaker import Breaker
+from cachec.remote.engines import engine_of
 from cachec.remote.engines.base import PlacedEngine, RemoteEngine
 from cachec.remote.nodes import Name
+from cachec.remote.schemes import import_clients
 from cachec.remote.spool import Offer, Spool
 from cachec.remote.trie import LookupCost, Present, Put, Trie
-from cachec.remote.urls import BUCKETS, Address, parse
+from cachec.remote.urls import Address, parse
 from cachec.store.store import Store
 
 #: Folders whose content a system has by its packages: a path there is meant to be the same on another machine.
@@ -401,46 +402,3 @@ def local_path(reads: Iterable[Read]) -> str:
             if path.startswith("/") and not f"{path}/".startswith(_SYSTEM):
                 return path
     return ""
-
-
-def engine_of(address: Address) -> RemoteEngine:
-    """The engine that keeps a remote. Nothing is asked of it yet. Raises ConfigError where its package is missing."""
-    if address.scheme == "file":
-        from cachec.remote.engines.folder import SharedFolder
-
-        return SharedFolder(address.path)
-    if address.scheme.startswith("redis"):
-        from cachec.remote.engines.redis import RedisServer
-
-        return RedisServer(address)
-    if address.scheme in BUCKETS:
-        from cachec.remote.engines.bucket import Bucket
-
-        return Bucket(address)
-    if address.scheme.startswith("reapi"):
-        from cachec.remote.engines.reapi import ReapiServer
-
-        return ReapiServer(address)
-    from cachec.remote.engines.http import HttpServer
-
-    return HttpServer(address)
-
-
-def import_clients(schemes: Iterable[str]) -> None:
-    """Import what engines import at their first question: before its time runs, as that takes Redis's client 0.3 s; and
-    in a process whose children ask each for the first time.
-    """
-    for scheme in schemes:
-        with contextlib.suppress(ImportError):  # whoever asks is told of the package
-            if scheme.startswith("redis"):
-                import cachec.remote.engines.redis
-                import cachec.remote.engines.redis_link
-            elif scheme in BUCKETS:
-                import cachec.remote.engines.bucket
-                import cachec.remote.engines.bucket_client
-            elif scheme.startswith("reapi"):
-                import cachec.remote.engines.reapi
-                import cachec.remote.engines.reapi_link
-            else:
-                import cachec.remote.engines.folder
-                import cachec.remote.engines.http  # noqa: F401 - for those that ask

@@ -13,8 +13,9 @@ from typing import NamedTuple
 from cachec.base.hashing import digest_bytes
 from cachec.errors import StoreFault
 from cachec.model import Fault
-from cachec.remote.chain import engine_of, import_clients
+from cachec.remote.engines import engine_of
 from cachec.remote.engines.base import Blob, PlacedEngine
+from cachec.remote.schemes import import_clients
 from cachec.remote.urls import Address, parse
 
 #: After one of these nothing else is tried: it would fail alike, and slowly.

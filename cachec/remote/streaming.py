@@ -11,9 +11,10 @@ from collections.abc import Callable
 
 from cachec.errors import StoreFault, WeightError
 from cachec.model import ArtifactRef
-from cachec.remote.chain import Remote, Remotes, import_clients
+from cachec.remote.chain import Remote, Remotes
 from cachec.remote.engines.base import Blob
 from cachec.remote.revisions import RemoteRevision, RemoteWeights, longest
+from cachec.remote.schemes import import_clients
 from cachec.store.objects import Objects
 from cachec.store.store import Store
 from cachec.weights.library.source import FetchedSource

@@ -6,6 +6,7 @@
     redis+unix:///run/redis.sock?db=0          the same by a socket
     reapi[s]://host[:port]/instance            a cache for Bazel by gRPC, and the name of an instance, if it has any
     s3://bucket/prefix?endpoint=&region=       an object store; ``gs://bucket`` and ``az://container`` as well
+    toy://...                                  what a package offers (``schemes``)
 
 with ``?mode=read``, ``write`` or ``read-write`` (the default), ``namespace=main`` for what others call theirs, and
 ``timeout=10`` for seconds to wait for one row (2 by default), and ``trust=`` for whose results count (trust.py).
@@ -21,10 +22,9 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from cachec.base.hashing import digest_bytes
 from cachec.config import TOKEN, without_secret
 from cachec.errors import ConfigError
+from cachec.remote.schemes import SCHEMES, scheme_named
 from cachec.remote.trust import Trust
 
-_PORTS = {"http": 80, "https": 443, "redis": 6379, "rediss": 6379, "reapi": 9092, "reapis": 443}
-BUCKETS = ("s3", "gs", "az")
 _MODES = ("read-write", "read", "write")
 _NAMESPACE = r"[A-Za-z0-9_][A-Za-z0-9._/-]{0,127}"
 
@@ -39,14 +39,8 @@ _KEYWORDS = frozenset(
 #: What a user is told whose password the URL was cut at: that it is not shown.
 _ESCAPED = "a password has '%2F' for '/', '%3F' for '?', '%23' for '#' and '%40' for '@'"
 
-#: Options that every scheme has, and those of some.
+#: Options that every scheme has.
 _EVERY = ("mode", "namespace", "timeout", "trust")
-_OWN = {
-    **dict.fromkeys(("http", "https"), ("layout",)),
-    "redis+unix": ("db",),
-    "s3": ("endpoint", "region"),
-    "az": ("endpoint",),
-}
 
 #: What the value of an option looks like, and in words.
 _VALUES = {
@@ -63,7 +57,8 @@ _VALUES = {
 class Address(NamedTuple):
     """One remote. shown: the URL without secrets. user: ``name:password``, or empty. namespace: of keys there.
 
-    host: of buckets their name. endpoint, region: of buckets, or empty. database: of Redis.
+    host: of buckets their name. endpoint, region: of buckets, or empty. database: of Redis. options: of the scheme of
+    another package, sorted by name.
     """
 
     shown: str
@@ -81,6 +76,7 @@ class Address(NamedTuple):
     endpoint: str = ""
     region: str = ""
     database: int = 0
+    options: tuple[tuple[str, str], ...] = ()
 
     @property
     def name(self) -> str:
@@ -88,13 +84,15 @@ class Address(NamedTuple):
         place = f"{self.scheme}://{self.host}:{self.port}{self.path}?{self.namespace}"
         if self.endpoint or self.database:
             place += f"&{self.endpoint}&{self.database}"
+        if self.options:
+            place += f"&{self.options}"
         return digest_bytes(place.encode())[:16]
 
     @property
     def host_header(self) -> str:
         """What the request header ``Host`` says."""
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
+        return host if self.port == SCHEMES[self.scheme].port else f"{host}:{self.port}"
 
     @property
     def is_read(self) -> bool:
@@ -127,8 +125,15 @@ def parse(url: str, namespace: str, environ: Mapping[str, str]) -> Address:
     options = dict(pairs)
     if len(options) != len(pairs):
         raise refused("an option is given twice")
-    known = (*_EVERY, *_OWN.get(parts.scheme, ()))
+    scheme = scheme_named(parts.scheme)
+    if scheme is None:
+        instead = "; grpc is reapi here, and grpcs reapis" if parts.scheme in {"grpc", "grpcs"} else ""
+        raise refused(f"it begins with {', '.join(SCHEMES)} or the scheme of an installed package, and ://{instead}")
+    known = (*_EVERY, *scheme.options)
+    own = {key: value for key, value in pairs if key not in known} if scheme.place == "any" else {}
     for key, value in pairs:
+        if key in own:
+            continue
         if key not in known:
             what = repr(key) if re.fullmatch("[a-z]{1,16}", key) and "@" not in parts.query else "what follows '?'"
             raise refused(f"{what} is no option of it; there are {', '.join(known)}; {_ESCAPED}")
@@ -136,39 +141,32 @@ def parse(url: str, namespace: str, environ: Mapping[str, str]) -> Address:
         if re.fullmatch(pattern, value) is None or (key == "timeout" and not 0.1 <= float(value) <= 600):
             raise refused(f"{key} is {words}")
     path, database = parts.path, options.get("db", "0")
-    if parts.scheme in {"file", "redis+unix"}:
+    if scheme.place in {"folder", "socket"}:
         path = unquote(parts.path)
-        if parts.hostname or (parts.netloc and parts.scheme == "file") or not path.startswith("/"):
+        if parts.hostname or (parts.netloc and scheme.place == "folder") or not path.startswith("/"):
             raise refused(f"it is given as {parts.scheme}:///absolute/path")
-    elif parts.scheme in _PORTS:
+    elif scheme.place in {"server", "redis", "reapi"}:
         if not parts.hostname:
             raise refused("the host is missing")
-        if parts.scheme.startswith("redis"):
+        if scheme.place == "redis":
             path, database = "", parts.path.strip("/") or "0"
             if re.fullmatch("[0-9]{1,5}", database) is None:
                 raise refused("behind the host is the number of a database")
-        elif parts.scheme.startswith("reapi"):
+        elif scheme.place == "reapi":
             path = unquote(parts.path)
             if re.fullmatch(_HOST, parts.hostname) is None:
                 raise refused("the host is a name, or an address of IP")
             if re.fullmatch(_INSTANCE, path) is None or _KEYWORDS & set(path.split("/")):
                 raise refused("behind the host is the name of an instance, such as main or a/b")
-    elif parts.scheme in BUCKETS:
-        if not parts.hostname or port is not None or parts.username is not None:
-            raise refused("a bucket is given as s3://bucket/prefix; the environment says who asks")
-    else:
-        instead = "; grpc is reapi here, and grpcs reapis" if parts.scheme in {"grpc", "grpcs"} else ""
-        raise refused(
-            "it begins with file, http, https, redis, rediss, redis+unix, reapi, reapis, s3, gs or az, and ://"
-            + instead
-        )
+    elif scheme.place == "bucket" and (not parts.hostname or port is not None or parts.username is not None):
+        raise refused("a bucket is given as s3://bucket/prefix; the environment says who asks")
     user = "" if parts.username is None else f"{unquote(parts.username)}:{unquote(parts.password or '')}"
     mode = options.get("mode", "read-write")
     return Address(
         shown=shown,
         scheme=parts.scheme,
         host=parts.hostname or "",
-        port=port if port is not None else _PORTS.get(parts.scheme, 0),
+        port=port if port is not None else scheme.port,
         path=path.rstrip("/"),
         user=user,
         token=environ.get(TOKEN, ""),
@@ -180,4 +178,5 @@ def parse(url: str, namespace: str, environ: Mapping[str, str]) -> Address:
         endpoint=options.get("endpoint", ""),
         region=options.get("region", ""),
         database=int(database),
+        options=tuple(sorted(own.items())),
     )

@@ -1,4 +1,6 @@
-"""The tests that every plugin inherits. Each asks for what a real compiler once got wrong; see docs/plugins.md.
+"""The tests that every plugin inherits. Each asks for what a real compiler once got wrong.
+
+CONTRIBUTING.md has the recipe.
 
     class TestMine(PluginConformance):
         plugin = my_plugin

@@ -452,7 +452,7 @@ def test_config(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert values["base_dir"] == {"value": None, "origin": "default"}
     assert list(values) == [
         "dir", "mode", "max_size", "namespace", "base_dir", "log", "lock_timeout", "stats_file", "repro_dir", "fsync",
-        "record", "isolated", "shared", "server", "progress", "trusted", "remote", "telemetry",
+        "record", "isolated", "shared", "server", "progress", "trusted", "remote", "key_parts", "telemetry",
     ]  # fmt: skip
     assert found["warnings"] == ["CACHEC_LOGG is not a setting (did you mean CACHEC_LOG?)"]
     result = shell.run("config")

@@ -185,7 +185,7 @@ def test_a_child_does_not_use_the_threads_of_its_parent(server: str) -> None:
 def test_a_child_that_is_forked_before_the_first_question_asks(server: str) -> None:
     code = (
         "import os, sys, time\n"
-        "from cachec.remote.chain import engine_of\nfrom cachec.remote.urls import parse\n"
+        "from cachec.remote.engines import engine_of\nfrom cachec.remote.urls import parse\n"
         f"engine = engine_of(parse({at(server)!r}, 'default', {{}}))\n"
         "assert 'obstore' not in sys.modules\n"
         "child = os.fork()\n"
@@ -213,7 +213,8 @@ def test_children_of_a_process_that_only_imported_the_client_ask(server: str) ->
     """As the server of ``cachec exec`` has it."""
     code = (
         "import os, sys, time\n"
-        "from cachec.remote.chain import engine_of, import_clients\nfrom cachec.remote.urls import parse\n"
+        "from cachec.remote.engines import engine_of\nfrom cachec.remote.schemes import import_clients\n"
+        "from cachec.remote.urls import parse\n"
         "import_clients(['s3'])\n"
         "for _ in range(2):\n"
         "    if not (child := os.fork()):\n"

@@ -15,11 +15,11 @@ import pytest
 from cachec.base.hashing import digest_bytes
 from cachec.errors import ConfigError, StoreFault
 from cachec.model import Fault
-from cachec.remote.chain import engine_of
-from cachec.remote.engines import action
+from cachec.remote.engines import action, engine_of
 from cachec.remote.engines.base import MAX_ROW, RemoteEngine, run_with_deadline
 from cachec.remote.urls import parse
 from cachec.testing.remotes import RemoteEngineConformance, blob_of
+from tests.recipes import block, entry_points, install
 from tests.remote.server import Site, listening, refusing, serving
 
 NAME = digest_bytes(b"name")
@@ -262,3 +262,16 @@ def test_a_folder_holds_no_traps(tmp_path: Path) -> None:
     place.write_bytes(b"x" * (MAX_ROW + 1))
     with pytest.raises(StoreFault) as raised:
         served.get_row(NAME, monotonic() + 60)
+
+
+def test_a_scheme_of_another_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, "toy_remote", block("toy_remote.py"), entry_points("toy_remote"))
+    monkeypatch.syspath_prepend(tmp_path)
+    plain, sharded = (parse(f"toy:///data?mode=read{more}", "default", {}) for more in ("", "&shard=2"))
+    assert (plain.mode, sharded.mode) == ("read", "read")
+    assert sharded.options == (("shard", "2"),)
+    assert plain.name != sharded.name
+    with pytest.raises(ConfigError, match="'shard' is no option"):
+        parse("http://host/data?shard=2", "default", {})
+    with pytest.raises(ConfigError, match="mode is one of"):
+        parse("toy:///data?mode=some", "default", {})

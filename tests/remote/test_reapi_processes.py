@@ -56,7 +56,8 @@ def run(code: str, **environ: str) -> str:
 
 _BEGIN = (
     "import os, sys, time, threading\n"
-    "from cachec.remote.chain import engine_of, import_clients\nfrom cachec.remote.urls import parse\n"
+    "from cachec.remote.engines import engine_of\nfrom cachec.remote.schemes import import_clients\n"
+    "from cachec.remote.urls import parse\n"
     "from cachec.errors import StoreFault\n"
     "def made():\n    return engine_of(parse(os.environ['AT'], 'default', {}))\n"
     "def ask(engine):\n    return engine.get_row('0' * 64, time.monotonic() + 60)\n"

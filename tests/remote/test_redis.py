@@ -313,7 +313,7 @@ def test_the_package_is_imported_by_the_first_question_and_named_where_it_is_mis
 ) -> None:
     code = (
         "import sys, time\n"
-        "from cachec.remote.chain import engine_of\nfrom cachec.remote.urls import parse\n"
+        "from cachec.remote.engines import engine_of\nfrom cachec.remote.urls import parse\n"
         f"engine = engine_of(parse({server.url!r}, 'default', {{}}))\n"
         "print('redis' in sys.modules)\n"
         "engine.get_row('0' * 64, time.monotonic() + 60)\n"
@@ -352,8 +352,8 @@ def test_importing_the_client_is_no_waiting_for_the_remote(server: Redis, tmp_pa
 def test_clients_are_imported_for_children_to_come() -> None:
     """As the server of ``cachec exec`` does, whose children ask each for the first time."""
     code = (
-        "import sys\nfrom cachec.remote.chain import import_clients\n"
-        "for schemes in ((), ('redis', 's3', 'reapi'), ('none', 'file')):\n"
+        "import sys\nfrom cachec.remote.schemes import import_clients\n"
+        "for schemes in ((), ('redis', 's3', 'reapi'), ('none', 'http')):\n"
         "    import_clients(schemes)\n"
         "    names = ('redis', 'obstore', 'grpc', 'cachec.remote.engines.http')\n"
         "    print([name for name in names if name in sys.modules])\n"

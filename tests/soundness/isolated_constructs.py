@@ -398,7 +398,7 @@ SCRIPTS = [
     Situation("type alias and protocol", "", "isinstance(Impl(), Proto), IV", "import typing\nIV = V\n^typing.runtime_checkable\nclass Proto(typing.Protocol):\n    def go(self): ...\nclass Impl:\n    if V % 2:\n        def go(self): return 1"),
 ]  # fmt: skip
 
-#: What docs/isolated.md lists as limits: state that Python's library, or the system, holds for itself.
+#: Limits of isolated stages (docs/explanation/keys.md): state that Python's library, or the system, holds for itself.
 NOT_SEEN = [
     Situation("umask", "import os, tempfile\ndef f():\n    with tempfile.TemporaryDirectory() as d:\n        open(d + '/x', 'w').close()\n        return oct(os.stat(d + '/x').st_mode)\n", "@f()", "os.umask(0o77 if V % 2 else 0o22)"),
     Situation("limit of files", "import resource\ndef f(): return resource.getrlimit(resource.RLIMIT_NOFILE)[0]\n", "@f()", "import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (200 + V, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))"),

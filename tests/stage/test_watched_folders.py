@@ -126,7 +126,7 @@ def test_a_link_to_a_checkpoint_elsewhere(tmp_path: Path, program: Program) -> N
 
 def test_beyond_the_bounds_what_the_code_names_is_seen(tmp_path: Path, program: Program) -> None:
     deep = "/".join("abcdef") + "/m.weights-1"
-    for named, then in ((deep, "[2.0] miss:dependency-changed"), ("", "[1.0] hit")):  # the latter as docs/keys.md says
+    for named, then in ((deep, "[2.0] miss:dependency-changed"), ("", "[1.0] hit")):  # the latter: a limit of keys.md
         folder = tmp_path / ("named" if named else "built")
         path = "NAMED" if named else "os.path.join(*'abcdef', 'm.weights' + '-1')"
         project = Project(program, folder, deep, path, named=named)

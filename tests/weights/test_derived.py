@@ -93,11 +93,15 @@ def test_what_is_refused(model: Path) -> None:
         WeightError, match=re.escape("derived weight 'w': expected float32 [4, 8], found float32 [2, 8]")
     ):
         wrong["w"].read()
-    with pytest.raises(WeightError, match=r"expected float32 \[8\], found float64 \[8\]; state what is returned: ComputedWeight"):
+    with pytest.raises(
+        WeightError, match=r"expected float32 \[8\], found float64 \[8\]; state what is returned: ComputedWeight"
+    ):
         wrong["b"].digest()
     with pytest.raises(UnknownWeight, match="no weight 'q'"):
         base.derive({"q": lambda weight: weight.read()})
-    with pytest.raises(UsageError, match=r"'w' expected ComputedWeight\(dtype, shape, function\) or a function, found 3"):
+    with pytest.raises(
+        UsageError, match=r"'w' expected ComputedWeight\(dtype, shape, function\) or a function, found 3"
+    ):
         base.derive({"w": 3})  # type: ignore[dict-item]
     with pytest.raises(UsageError, match="expected a shape of integers from 0"):
         base.derive({"w": ComputedWeight("int8", (-1,), _sum)})

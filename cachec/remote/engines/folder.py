@@ -16,13 +16,16 @@ import os
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from time import monotonic
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote
 
 from cachec.base import file_ownership
 from cachec.errors import StoreFault
 from cachec.model import Digest, Fault
 from cachec.remote.engines.base import CHUNK, MAX_ROW, STALL_SECONDS, Blob, run_with_deadline
+
+if TYPE_CHECKING:
+    from cachec.remote.urls import Address
 
 T = TypeVar("T")
 
@@ -168,6 +171,11 @@ class SharedFolder:
         except OSError as error:
             fault = _FAULTS.get(error.errno or 0, Fault.REMOTE_UNREACHABLE)
             raise StoreFault(fault, f"{self._root}: {error.strerror}") from error
+
+
+def at_address(address: Address) -> SharedFolder:
+    """The engine on the folder of a URL ``file:///folder``."""
+    return SharedFolder(address.path)
 
 
 def _remove(place: str) -> bool:
