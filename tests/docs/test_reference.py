@@ -26,7 +26,7 @@ from cachec.launcher.exec_settings import ExecSettings
 from cachec.model import READ_KINDS, Fault, Mode, Outcome, Reason
 from cachec.remote import urls
 from cachec.reproduce import pack
-from cachec.warm import declared
+from cachec.warm import targets
 from cachec.weights import formats
 from tests import pages
 from tests.needs import need
@@ -122,7 +122,7 @@ def test_every_setting_is_in_the_tables() -> None:
     assert set(first("reference/settings.md", "## Options of a stage")) == options
     assert {TOKEN, KEY, SECRET, DEPTH} <= set(first("reference/settings.md", "## Other variables"))
     assert tuple(first("reference/settings.md", "## `[exec]`")) == ExecSettings.__struct_fields__
-    assert sorted(first("reference/settings.md", "## `[warm]`")) == sorted([*declared._TABLE_KEYS, *declared._FIELDS])
+    assert sorted(first("reference/settings.md", "## `[warm]`")) == sorted([*targets._TABLE_KEYS, *targets._FIELDS])
 
 
 def test_every_variable_that_does_not_count_is_in_the_table() -> None:

@@ -17,7 +17,7 @@ def engine_of(address: Address) -> RemoteEngine:
 
     Raises ConfigError where its package is missing, PluginError where another package's can't be imported.
     """
-    from cachec.base.extensions import imported
+    from cachec.base.entry_points import imported
 
     scheme = scheme_named(address.scheme)
     assert scheme is not None, "an address is made of a known scheme"
