@@ -19,7 +19,7 @@ from cachec import config
 from cachec.base import __version__, fsio, xdg
 from cachec.base.hashing import digest_bytes, is_foreign
 from cachec.base.lookups import described, found_at, stdin_kind, umask
-from cachec.base.mounts import TRACKED_FILESYSTEMS, WATCHED_FILESYSTEMS, Mounts
+from cachec.base.mounts import TRACKED_FILESYSTEMS, WATCHED_FILESYSTEMS
 from cachec.errors import ConfigError, StoreFault, UsageError
 from cachec.events import inert
 from cachec.key.dependencies import mode_and_content_digest
@@ -76,7 +76,7 @@ class Draft:
         self._opened = opened
         self._command = command
         self._digests = opened.store.digests
-        self._mounts = Mounts()
+        self._mounts = opened.store.mounts
         self._absent: dict[str, None] = {}
         self._folders: dict[str, dict[str, None]] = {}
         self._files: dict[str, str] = {}

@@ -16,7 +16,7 @@ from cachec.cli.completing import LINE_OPTIONS
 from cachec.events import EventLog
 from cachec.launcher import adapters
 from cachec.launcher.command import Options
-from cachec.launcher.exec_settings import ExecSettings, with_settings
+from cachec.launcher.exec_settings import ACCEPTED, with_settings
 from cachec.model import Reason
 from tests.launcher.conftest import Launcher, wait_for_clock, write
 from tests.needs import need
@@ -97,7 +97,7 @@ def test_the_settings_and_the_adapter_are_accepted(launcher: Launcher) -> None:
 
 
 def test_the_page_names_each_option_and_each_setting() -> None:
-    for name in (*LINE_OPTIONS, *(f"`{field}`" for field in ExecSettings.__struct_fields__)):
+    for name in (*LINE_OPTIONS, *(f"`{field}`" for field in ACCEPTED)):
         assert name in TEXT
     assert len([word for word in TEXT.split() if word != "|"]) <= 1000
 
