@@ -43,7 +43,7 @@ _SPARE = 2
 
 
 def start(held: int, name: str) -> None:
-    """Leave a server behind, where this process can be one. held: as ``starting`` gives it."""
+    """Leave a server behind, where this process can be one. held: as ``starting.hold`` gives it."""
     before = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # children of a process that ignores it can't be waited for
     try:
         if threading.active_count() > 1:

@@ -22,7 +22,7 @@ _PAUSE = 0.005
 def is_there(folder: str, name: str) -> bool:
     """Whether there is a server now, be it started by this process. folder, name: of its socket, as ``client.ask``
     gives them."""
-    held, may_be_there = _hold(folder, name)
+    held, may_be_there = hold(folder, name)
     if held < 0:
         return may_be_there
     from cachec.base.records import import_msgspec
@@ -32,13 +32,13 @@ def is_there(folder: str, name: str) -> bool:
 
     start(held, name)
     os.close(held)
-    held, may_be_there = _hold(folder, name)
+    held, may_be_there = hold(folder, name)
     if held >= 0:  # it did not come to be
         os.close(held)
     return may_be_there
 
 
-def _hold(folder: str, name: str) -> tuple[int, bool]:
+def hold(folder: str, name: str) -> tuple[int, bool]:
     """Wait until nobody else starts a server.
 
     Returns a descriptor of the folder, locked, where this process is to start it, else -1; and whether there may be one
@@ -55,7 +55,7 @@ def _hold(folder: str, name: str) -> tuple[int, bool]:
             os.mkdir(folder, 0o700)
         held = client.open_own(folder)
     except FileExistsError:
-        return _hold(folder, name)  # another has made it just now
+        return hold(folder, name)  # another has made it just now
     except (CachecError, OSError):  # whoever goes on tells what is wrong, where it matters
         return -1, False
     try:
