@@ -3,8 +3,6 @@
 Everything public is here and imported when it is first used, so that ``import cachec`` costs next to nothing.
 """
 
-from __future__ import annotations
-
 from cachec.base import __version__ as __version__
 
 TYPE_CHECKING = False  # type checkers know the name; importing typing would double the start of `cachec exec`
@@ -109,7 +107,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     if name not in __all__:
         raise AttributeError(f"module 'cachec' has no attribute {name!r}")
     from importlib import import_module

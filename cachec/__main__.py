@@ -113,27 +113,17 @@ def _execute(args: list[str]) -> int:
     import gc
 
     gc.disable()  # a short process: 300 imported modules are no garbage, and to look through them takes milliseconds
-    held = -1
     if name:
-        from cachec.launcher.starting import hold
+        from cachec.launcher.starting import is_there
 
-        held, is_there = hold(folder, name)
-        if is_there:
-            ending, _, _ = ask(args)
-            if ending is not None:
-                return perform(ending)
+        ending = ask(args)[0] if is_there(folder, name) else None
+        if ending is not None:
+            return perform(ending)
     from cachec.base.msgspec_import import import_msgspec
 
     import_msgspec()
     from cachec.launcher.full import main as execute
 
-    if held >= 0:
-        from os import close
-
-        from cachec.launcher.server import start
-
-        start(held, name)
-        close(held)
     return execute(args, descriptors=descriptors)
 
 

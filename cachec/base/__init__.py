@@ -1,7 +1,5 @@
 """What everything stands on: raw files, hashing, logs, installed wheels."""
 
-from __future__ import annotations
-
 import sys
 import time
 
@@ -23,13 +21,13 @@ IMPORTED_AT = time.clock_gettime(5)
 class Importer:
     """A module that was being executed when cachec was imported: its globals, its ``__spec__`` then, and its code."""
 
-    def __init__(self, namespace: dict[str, Any], spec: object, code: CodeType) -> None:
+    def __init__(self, namespace: "dict[str, Any]", spec: object, code: "CodeType") -> None:
         self.namespace = namespace
         self.spec = spec
         self.code = code
 
 
-def _importers() -> Iterator[Importer]:
+def _importers() -> "Iterator[Importer]":
     frame = sys._getframe(1).f_back  # from there on: not this file
     while frame is not None:
         if frame.f_code.co_name == "<module>":

@@ -27,6 +27,7 @@ EMPTY = blake3(b"").hexdigest()
 
 _FRAME = struct.Struct("<IQ")
 _SMALL = 4096
+_PIECE = 1 << 18
 _DIGEST = rb"[0-9a-f]{64}"
 
 
@@ -96,8 +97,13 @@ def digest_by(algorithm: str, fd: int, nbytes: int, progress: Callable[[int], No
 def digest_extent(fd: int, offset: int, nbytes: int) -> str:
     """BLAKE3-256 of a range of an open file, read with ``pread`` in bounded memory. Raises EOFError on a short file."""
     hasher = blake3()
-    for chunk in fsio.pread_chunks(fd, offset, nbytes):
-        hasher.update(chunk)
+    buffer = memoryview(bytearray(min(nbytes, _PIECE)))  # one for all: pages of a new one cost as much as the read
+    end = offset + nbytes
+    while offset < end:
+        piece = buffer[: end - offset]
+        fsio.pread_into(fd, offset, piece)
+        hasher.update(piece)
+        offset += len(piece)
     return hasher.hexdigest()
 
 

@@ -4,8 +4,6 @@ A base folder is an absolute path, or there is none: a relative one would be ano
 whoever wrote the checkout would choose the settings and the store.
 """
 
-from __future__ import annotations
-
 import os
 
 TYPE_CHECKING = False
@@ -20,7 +18,7 @@ CACHE_NAMES = ("__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache")
 _HOME_CACHES = (".cache", ".triton", ".nv", ".ccache")
 
 
-def home_caches(environ: Mapping[str, str]) -> list[str]:
+def home_caches(environ: "Mapping[str, str]") -> list[str]:
     """Return the folders in the user's home in which programs keep what they can make again."""
     home = environ.get("HOME", "")
     own = cache_folder(environ)
@@ -28,13 +26,13 @@ def home_caches(environ: Mapping[str, str]) -> list[str]:
     return [*found, *([os.path.dirname(own)] if own else [])]
 
 
-def cache_folder(environ: Mapping[str, str]) -> str:
+def cache_folder(environ: "Mapping[str, str]") -> str:
     """Return the store's folder where no setting names one; empty where there is no base folder."""
     base = _base(environ, "XDG_CACHE_HOME", ".cache")
     return base and os.path.join(base, "cachec")
 
 
-def settings_file(environ: Mapping[str, str]) -> str:
+def settings_file(environ: "Mapping[str, str]") -> str:
     """Return the path of the user's own settings; empty where there is no base folder.
 
     No other user puts a file there.
@@ -43,13 +41,13 @@ def settings_file(environ: Mapping[str, str]) -> str:
     return base and os.path.join(base, "cachec", "cachec.toml")
 
 
-def home_folder(environ: Mapping[str, str]) -> str:
+def home_folder(environ: "Mapping[str, str]") -> str:
     """Return ``HOME``, else the home folder of this user's account; empty where neither is an absolute path."""
     home = environ.get("HOME", "")
     return home if home.startswith("/") else _home_of(os.getuid())
 
 
-def expand_user(path: str, environ: Mapping[str, str]) -> str:
+def expand_user(path: str, environ: "Mapping[str, str]") -> str:
     """Return ``path`` with ``~`` or ``~name`` at its start replaced; empty where that home folder is not known."""
     if not path.startswith("~"):
         return path
@@ -58,14 +56,14 @@ def expand_user(path: str, environ: Mapping[str, str]) -> str:
     return home and (home.rstrip("/") + slash + rest or "/")
 
 
-def why_no_home(environ: Mapping[str, str]) -> str:
+def why_no_home(environ: "Mapping[str, str]") -> str:
     """Say why ``home_folder`` returns nothing: ``HOME is not set, and user 1000 has no account``."""
     home = environ.get("HOME")
     found = "is not set" if home is None else f"is {home!r}, which is no absolute path"
     return f"HOME {found}, and user {os.getuid()} has no account with a home folder"
 
 
-def _base(environ: Mapping[str, str], variable: str, otherwise: str) -> str:
+def _base(environ: "Mapping[str, str]", variable: str, otherwise: str) -> str:
     """Return a base folder; an empty or relative path counts as not set."""
     base = environ.get(variable, "")
     if base.startswith("/"):

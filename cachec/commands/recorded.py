@@ -318,7 +318,7 @@ class _Passed:
         """Whether there is a library beyond those of recorded programs that ld.so.cache led to, or may lead to."""
         folders = default_folders()
         for each in inputs:
-            folder, name = os.path.split(os.path.join(each.folder, each.path))
+            folder, name = os.path.split(each.place)
             is_library = ".so" in name and os.path.join(folder, name) != DEFAULT_CACHE
             if is_library and os.path.realpath(folder) in folders:
                 was_read = each.kinds & _READ and not self._tools.covers(os.path.join(folder, name))
@@ -365,7 +365,7 @@ def _side_effect(recorder: Recorder, call: CommandCall, changes: Iterable[Change
 def _record(recorder: Recorder, call: CommandCall, run: Traced, declared: Declared, tools: _Tools) -> None:
     for each in run.accesses.inputs:
         if each.kinds & Kind.EXECUTED and each.state is not None and not each.effect:
-            tools.record_started(os.path.join(each.folder, each.path))
+            tools.record_started(each.place)
     real_cwd = os.path.realpath(call.cwd)
     passes = _Passed(recorder, call, run, declared, tools)
     reads = Reads(run, recorder.digests, call.cwd, passes=passes, made_before=partial(_is_made_by_run, recorder))

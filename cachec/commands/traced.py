@@ -44,6 +44,7 @@ from cachec.store.locks import forking_to_exec
 from cachec.tracing import accesses as traced
 from cachec.tracing.accesses import Accesses, Change, Effect, Input, Kind, Problem, State, state_of, unseen
 from cachec.tracing.codec import DamagedRecord
+from cachec.tracing.listener import Keeper
 from cachec.tracing.standalone import command_line, decode_report, encode_request
 
 #: Where a kernel keeps what is no file. What is there of the machine is in the key; the rest is its load, like time.
@@ -121,7 +122,7 @@ class Traced(NamedTuple):
         """The real paths of files that the run opened, and did not make."""
         inputs = (each for each in self.accesses.inputs if each.kinds & Kind.CONTENT and each.state is not None)
         real = cache(os.path.realpath)  # of few folders
-        paths = (os.path.split(os.path.join(each.folder, each.path)) for each in inputs)
+        paths = (os.path.split(each.place) for each in inputs)
         found = {os.path.join(real(folder), name) for folder, name in paths}
         return {os.path.realpath(path) if os.path.islink(path) else path for path in found}
 
@@ -133,8 +134,10 @@ def run_traced(
     cwd: str,
     stdin: str | int | None,
     descriptors: Sequence[int] = (),
+    keeper: Keeper | None = None,
 ) -> Traced:
     """Run a command to its end. stdin: a file, a descriptor, ``CLOSED``; None: nothing. descriptors: others it has.
+    keeper: see ``supervisor.trace``.
 
     Raises OSError where it can't be started.
     """
@@ -158,6 +161,7 @@ def run_traced(
                 descriptors=descriptors,
                 readers={stream.taken: stream.read for stream in streams},
                 ends_with_us=True,
+                keeper=keeper,
             )
         for stream in streams:
             stream.end()
@@ -314,7 +318,7 @@ class Reads:
         return {each.path for each in self._run.accesses.inputs if each.kinds & Kind.EXECUTED}
 
     def _of_input(self, each: Input) -> Iterator[Read]:
-        full = os.path.join(each.folder, each.path)
+        full = each.place
         where = each.path if each.folder == self._cwd and each.folder else full
         if full.startswith(_KERNEL):
             return
@@ -322,12 +326,13 @@ class Reads:
             return
         if self._passes(full, each):
             return
-        folder, name = os.path.split(full)
-        if name == _PYCACHE:
-            return
-        if os.path.basename(folder) == _PYCACHE and name.partition(".pyc")[1]:
-            yield from self._of_bytecode(each, where)
-            return
+        if _PYCACHE in full:
+            folder, name = os.path.split(full)
+            if name == _PYCACHE:
+                return
+            if os.path.basename(folder) == _PYCACHE and name.partition(".pyc")[1]:
+                yield from self._of_bytecode(each, where)
+                return
         flag = "" if each.follow else "link"
         if each.effect:
             if not self._is_cache(os.path.realpath(full)):
@@ -387,7 +392,7 @@ class Reads:
         if os.path.isfile(full):
             yield self._content(full, source)
         else:
-            yield self._content(os.path.join(each.folder, each.path), where)
+            yield self._content(each.place, where)
 
     def _of_changed(self, each: Input, full: str, where: str, flag: str) -> Read:
         """A path that the run looked at and then made, replaced or removed counts by existence, and as a folder."""
@@ -405,6 +410,8 @@ class Reads:
         state = each.state
         try:
             now = state_of(os.stat(full, follow_symlinks=each.follow))
+            if now == state and stat.S_ISREG(now.mode):
+                return
             if stat.S_ISDIR(now.mode):
                 is_same = state is not None and os.fsdecode(real_folder(full)) == each.target
             elif stat.S_ISLNK(now.mode):

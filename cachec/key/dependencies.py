@@ -10,7 +10,16 @@ from collections.abc import Callable, Iterable, Mapping
 from cachec.base import fsio
 from cachec.base.fsio import Identity
 from cachec.base.hashing import EMPTY, FileDigests, Hasher, digest_bytes
-from cachec.base.lookups import attributes_of, describe_status, found_at, names_in, owner_words, stdin_kind, umask
+from cachec.base.lookups import (
+    attributes_of,
+    describe_status,
+    found_at,
+    names_in,
+    owner_words,
+    real_folder,
+    stdin_kind,
+    umask,
+)
 from cachec.base.paths import absolute, access_letters, entries, links_on, relative_to
 from cachec.errors import UsageError
 from cachec.key.tools.environment import variable_digest
@@ -107,18 +116,23 @@ def content_digest(path: str, flags: str, digests: FileDigests) -> str:
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
     status = os.stat(path)
     digest = digests.known(status) or (digests.of_installed(path) if status.st_uid == 0 else digests.of_path(path))
-    return digest_bytes(b"%o %b" % (status.st_mode, digest.encode()))
+    return mode_and_content_digest(status.st_mode, digest)
+
+
+def mode_and_content_digest(mode: int, content: str) -> str:
+    """The same of a file with that mode and digest of its content."""
+    return digest_bytes(b"%o %b" % (mode, content.encode()))
 
 
 def content_change(path: str, digest: str, digests: FileDigests) -> str:
     """How a file differs from what ``content_digest`` was taken of, in words."""
     try:
         now = os.stat(path)
-        content = digests.of_path(path).encode()
+        content = digests.of_path(path)
     except OSError as error:
         return "is gone" if isinstance(error, FileNotFoundError) else f"can't be read ({error.strerror})"
     for mode in range(0o10000):
-        if digest_bytes(b"%o %b" % (stat.S_IFREG | mode, content)) == digest:
+        if mode_and_content_digest(stat.S_IFREG | mode, content) == digest:
             return f"has the mode {stat.S_IMODE(now.st_mode):o}, and had {mode:o}"
     return "has other content"
 
@@ -139,7 +153,7 @@ def lookup_digest(path: str, flags: str, keyed: Callable[[str], str] | None = No
             return FOLDER if stat.S_ISDIR(status.st_mode) else PRESENT
         if stat.S_ISDIR(status.st_mode):
             owner = owner_words(status.st_uid, status.st_gid)
-            return folder_digest(path, status.st_mode, owner, os.path.realpath(path), keyed)
+            return folder_digest(path, status.st_mode, owner, os.fsdecode(real_folder(path)), keyed)
         return digest_bytes(describe_status(status, os.readlink(path) if stat.S_ISLNK(status.st_mode) else ""))
     except OSError as error:
         return digest_bytes(b"-%d" % (error.errno or 0))

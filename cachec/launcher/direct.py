@@ -9,7 +9,7 @@ Imports no module that takes a millisecond: not even ``typing``.
 
     direct/ab/<64 hex>    in the cache's default folder; the name is the BLAKE3 of arguments, folder, version, user
 
-    bytes 0-15    ``cachec direct13`` and a newline
+    bytes 0-15    ``cachec direct14`` and a newline
     bytes 16-47   BLAKE3-256 of the rest
     bytes 48-55   u64 little-endian: length of the fields; then the fields, then the blobs
     fields        separated by NUL, numbers in decimal, a list as its length and its items:
@@ -18,7 +18,8 @@ Imports no module that takes a millisecond: not even ``typing``.
                   those that count, those of them that do not, ``1`` where all others count), and those that count by
                   it (name, digest of the value); how many CACHEC_* beside ``UNKEYED``;
                   absent paths; folders (path, identity, trust, names that must be absent);
-                  files (path, identity, trust, digest); which file a path leads to (path, ``dev:ino``, ``-`` for none);
+                  files (path, identity, trust, digest, ``lookups.found_at`` where that counts);
+                  which file a path leads to (path, ``dev:ino``, ``-`` for none);
                   what a look-up finds (path, ``1`` where a link is followed, ``lookups.found_at``);
                   store; index file, identity, trust, row as the file has it, digest of the row;
                   artifacts (digest, size, identity, trust); ``1`` where equal outputs keep their time stamps
@@ -48,7 +49,7 @@ from cachec.base.xdg import cache_folder, expand_user
 from cachec.launcher.ending import write_streams
 from cachec.launcher.restore import check_place, mode_of, restore_bytes, restore_file
 
-MAGIC = b"cachec direct13\n"
+MAGIC = b"cachec direct14\n"
 _HEADER = len(MAGIC) + 32 + 8
 
 #: A file that has to be read, as its identity proves nothing, is left to the whole road from this size: that
@@ -226,7 +227,12 @@ class _Memo:
             if not names or any(access(path + b"/" + name, os.F_OK) for name in names):
                 raise _Stale
         for _ in range(int(self._next())):
-            _check_file(*self._take(4))
+            path, wanted, trust, digest, found = self._take(5)
+            if identity(path) == wanted and trust == b"1":
+                continue
+            _check_content(path, digest)
+            if found and not is_found(path, found, follow=True):
+                raise _Stale
         for _ in range(int(self._next())):
             path, number = self._take(2)
             if file_number(path) != number:
@@ -298,7 +304,8 @@ class _Memo:
     def check_artifacts(self) -> None:
         """Each is there, and whole."""
         for path, state, trust, digest in self._artifacts:
-            _check_file(os.fsencode(path), state, trust, digest)
+            if trust != b"1" or identity(path) != state:
+                _check_content(os.fsencode(path), digest)
 
     def check_locks(self) -> None:
         """No launcher compiles to the places of the outputs."""
@@ -361,9 +368,7 @@ def _matching(keyed: list[bytes], passed: list[bytes], *, others: bool) -> list[
     return [each for name in names for each in (name, value_digest(environ[name]))]
 
 
-def _check_file(path: bytes, wanted: bytes, trust: bytes, digest: bytes) -> None:
-    if identity(path) == wanted and trust == b"1":
-        return
+def _check_content(path: bytes, digest: bytes) -> None:
     if not digest:
         raise _Stale
     if blake3(read_regular(path, MAX_HASHED)).hexdigest().encode() != digest:

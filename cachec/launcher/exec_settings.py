@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import glob
 import os
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -20,17 +20,8 @@ from cachec.base import xdg
 from cachec.errors import ConfigError
 from cachec.launcher.command import Options
 
-
-class ExecSettings(msgspec.Struct, frozen=True):
-    """What the table may hold. cache_folders: names of folders wherever they are, and paths."""
-
-    outputs: tuple[str, ...] = ()
-    ignore_env: tuple[str, ...] = ()
-    network: Literal["", "trust"] = ""
-    cache_folders: tuple[str, ...] = ()
-
-
-_ACCEPTED = {
+#: The fields of ``Options`` that the table may hold; outputs: patterns.
+ACCEPTED = {
     "outputs": "a list of patterns of paths",
     "ignore_env": "a list of names of variables, with * at the end for any rest",
     "network": '"trust"; without it, what uses the network is not stored',
@@ -52,7 +43,7 @@ def with_settings(given: Options, cwd: str) -> Options:
     table = config.sub_table("exec", cwd=cwd)
     if table is None:
         return given
-    said = ExecSettings(**{key: _value(table, key, value) for key, value in table.data.items()})
+    said = Options(**{key: _value(table, key, value) for key, value in table.data.items()})
     return msgspec.structs.replace(
         given,
         patterns=(*given.patterns, *(_pattern(table, each) for each in said.outputs)),
@@ -63,17 +54,17 @@ def with_settings(given: Options, cwd: str) -> Options:
 
 
 def _value(table: config.ConfigTable, key: str, value: object) -> Any:
-    if key not in _ACCEPTED:
-        names = ", ".join(_ACCEPTED)
-        hint = config.suggestion(key, _ACCEPTED)
+    if key not in ACCEPTED:
+        names = ", ".join(ACCEPTED)
+        hint = config.suggestion(key, ACCEPTED)
         raise ConfigError(f"{table.where(key)}: {key!r} is not a setting of [exec]{hint}; these are {names}")
     try:
-        found = getattr(msgspec.convert({key: value}, ExecSettings), key)
+        found = getattr(msgspec.convert({key: value}, Options), key)
     except msgspec.ValidationError:
         found = ""
     texts = [found] if isinstance(found, str) else found
     if not all(text and "\0" not in text for text in texts):
-        raise ConfigError(f"{table.where(key)}: {key} = {value!r} is not accepted; give {_ACCEPTED[key]}")
+        raise ConfigError(f"{table.where(key)}: {key} = {value!r} is not accepted; give {ACCEPTED[key]}")
     return found
 
 

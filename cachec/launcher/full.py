@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cachec import config, recording
-from cachec.base.hashing import Known
 from cachec.context import OpenedCache
 from cachec.errors import CachecError, CacheMissError, UnstorableResult
 from cachec.key.tools.executables import which
@@ -21,7 +20,7 @@ from cachec.launcher.ending import Ending, mistake_words, perform, say
 from cachec.launcher.outputs import outputs_held, outputs_of
 from cachec.launcher.places import NoFolder
 from cachec.launcher.restore import mode_of, restore_bytes, restore_file, restore_folder, restore_link
-from cachec.launcher.stage import CommandFailed, CommandStage, Opened, not_found
+from cachec.launcher.stage import CommandFailed, CommandStage, Opened, Served, not_found
 from cachec.launcher.stripping import StrippedInput, strip_inputs, stripped_command_line, weights_beside
 from cachec.model import Fault, Mode, Outcome, Reason
 from cachec.programs.artifact import File
@@ -47,13 +46,13 @@ def conclude(
     args: Sequence[str],
     overrides: Mapping[str, object],
     *,
-    served_with: Known | None = None,
+    served: Served | None = None,
     descriptors: Sequence[int] = (),
 ) -> Ending | None:
-    """The same, but for what only the process that was called can do. served_with: where this one is another's, the
-    digests of files that it knows; None is returned then where that has to do all of it by itself."""
+    """The same, but for what only the process that was called can do. served: where this one is another's, what it
+    has for it; None is returned then where that has to do all of it by itself."""
     try:
-        return _execute(args, overrides, served_with, descriptors)
+        return _execute(args, overrides, served, descriptors)
     except CommandFailed as failed:
         return Ending(failed.ended.returncode, failed.ended.stdout, failed.ended.stderr)
     except CachecError as error:
@@ -66,7 +65,7 @@ def conclude(
 
 
 def _execute(
-    args: Sequence[str], overrides: Mapping[str, object], served_with: Known | None, descriptors: Sequence[int]
+    args: Sequence[str], overrides: Mapping[str, object], served: Served | None, descriptors: Sequence[int]
 ) -> Ending | None:
     given, argv = options.parse(args)
     program = which(argv[0], os.environ)
@@ -82,7 +81,7 @@ def _execute(
         return Ending(_WRONG_USE)
     name = f"exec:{os.path.basename(argv[0])}"
     try:
-        opened = Opened(overrides, dict(os.environ), served_with)
+        opened = Opened(overrides, dict(os.environ), served)
     except NoFolder as error:
         _bypass(OpenedCache(config.load(overrides)), PassThrough(Reason.KEY_UNREADABLE, str(error), told=True), name)
         return Ending(None, become=(program, argv))
@@ -92,7 +91,7 @@ def _execute(
         if opened.settings.mode is not Mode.REQUIRE:
             _count(opened, no_store, name)
             return Ending(None, become=(program, argv))
-    if served_with is not None and opened.settings.server == "off":
+    if served is not None and opened.settings.server == "off":
         return None
     stdin: int | None = None
     way: PassThrough
@@ -105,7 +104,7 @@ def _execute(
         if no_store is not None:  # in mode ``require``, and no command that is always let pass
             _bypass(opened, no_store, name)
         if command.stdin:
-            if served_with is not None:
+            if served is not None:
                 return None  # what was read of it here would be gone for the other
             stdin = _spool()
         return _through_engine(list(args), opened, command, stdin, descriptors)

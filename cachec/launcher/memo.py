@@ -2,7 +2,7 @@
 
 A memo is begun before the key is made, with the identity and the digest of every file that the key may rest on, and
 ended when the result is there, where all of them still are as they were: so they were that when the key was made. What
-the trace read is looked at once more after its identity was taken.
+the trace read is compared in a state whose identity is known, or once more after that was taken.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from cachec import config
 from cachec.base import __version__, fsio, xdg
 from cachec.base.hashing import digest_bytes, is_foreign
 from cachec.base.lookups import describe_status, found_at, stdin_kind, umask
-from cachec.base.mounts import TRACKED_FILESYSTEMS, WATCHED_FILESYSTEMS, Mounts
+from cachec.base.mounts import TRACKED_FILESYSTEMS, WATCHED_FILESYSTEMS
 from cachec.errors import ConfigError, StoreFault, UsageError
 from cachec.events import inert
+from cachec.key.dependencies import mode_and_content_digest
 from cachec.key.tools.environment import LOCALE
 from cachec.key.tools.executables import which
 from cachec.key.tools.variables import Rule, overlap
@@ -76,10 +77,13 @@ class Draft:
         self._opened = opened
         self._command = command
         self._digests = opened.store.digests
-        self._mounts = Mounts()
+        self._mounts = opened.store.mounts
         self._absent: dict[str, None] = {}
         self._folders: dict[str, dict[str, None]] = {}
         self._files: dict[str, str] = {}
+        self._states: dict[str, bytes] = {}  # identities with which files of the trace had their digests
+        self._texts: dict[str, bytes] = {}  # what a look-up finds at these
+        self._remembered: set[str] = set()  # of these, where a later write would show
         self._numbers: dict[str, bytes] = {}
         self._lookups: dict[tuple[str, bytes], bytes] = {}
         self._variables: list[str] = []
@@ -111,12 +115,12 @@ class Draft:
         for path, digest in self._files.items():
             if digest and self._digests.of_installed(path) != digest:
                 raise _Unfit
-        self._collect_reads(trace)
-        files = [(path, direct.identity(path), digest) for path, digest in self._files.items()]
+        others = [read for read in trace.reads if not self._is_compared(read)]
+        states = self._states
+        files = [(path, states.get(path) or direct.identity(path), digest) for path, digest in self._files.items()]
         folders = [(path, direct.identity(path), names) for path, names in self._folders.items()]
         is_same = all(self._before.get(path, state) == state for path, state, _ in (*files, *folders))
-        reads = (read for read in trace.reads if self._differs(read))
-        if not is_same or any(looker.present(read, {}) != read.digest for read in reads):
+        if not is_same or any(looker.present(read, {}) != read.digest for read in others):
             raise _Unfit
         self._request(args)
         self._list([[os.fsencode(path)] for path in self._absent])
@@ -128,7 +132,10 @@ class Draft:
         )
         self._list(
             [
-                [os.fsencode(path), state, _flag(self._is_certain(path, state, digest)), digest.encode()]
+                [
+                    *(os.fsencode(path), state, _flag(self._is_certain(path, state, digest)), digest.encode()),
+                    self._texts.get(path, b""),
+                ]
                 for path, state, digest in files
             ]
         )
@@ -140,14 +147,10 @@ class Draft:
         copy = self._stats_file()
         self._put(inert(msgspec.json.encode(outcome))[:-1], b"" if copy is None else os.fsencode(copy))
         fields = b"\0".join(self._out)
+        if fields.count(b"\0") != len(self._out) - 1:
+            raise _Unfit
         rest = b"".join((len(fields).to_bytes(8, "little"), fields, *blobs))
         return b"".join((direct.MAGIC, blake3(rest).digest(), rest))
-
-    def _differs(self, read: Read) -> bool:
-        """Whether what the memo holds of a read has to be compared by another look-up. Of a path that was only looked
-        up, and leads to no folder, it holds the text of which the read has the digest."""
-        found = self._lookups.get((self._opened.places.present(read.where), _flag("link" not in read.name)))
-        return read.kind != "lookup" or found is None or digest_bytes(found) != read.digest
 
     # --- what the result rests on
 
@@ -163,46 +166,66 @@ class Draft:
         self._settings()
         self._program()
 
-    def _collect_reads(self, trace: Trace) -> None:
-        for read in trace.reads:
-            path = self._opened.places.present(read.where)
-            if read.kind == "file":
-                self._files[path] = read.digest
-            elif read.kind == "listing":
-                self._folders.setdefault(path, {})
-            elif read.kind == "absent" and os.path.islink(path):
-                self._absent[path] = None  # what it leads to may come, and its own folder stay as it is
-            elif read.kind == "absent":
-                self._folders.setdefault(os.path.dirname(path), {})[os.path.basename(path)] = None
-            elif read.kind == "content":
-                follow = "link" not in read.name
-                status = os.stat(path, follow_symlinks=follow)
-                self._files[path] = self._digests.known(status) or self._digests.of_installed(path)
-                self._lookups[path, _flag(follow)] = describe_status(status, "")
-                if status.st_uid == 0:  # who writes into a file of his own, another user does not see
-                    self._installed.add(path)
-            elif read.kind == "lookup":
-                follow = "link" not in read.name
-                if "mode" in read.name or "folder" in read.name:
-                    raise _Unfit
-                found = found_at(path, follow=follow)
-                is_there = "exists" in read.name and not found.startswith(b"-")
-                self._lookups[path, _flag(follow)] = b"+" if is_there else found
-            elif read.kind == "names":
-                self._folders.setdefault(path, {})
-            elif read.kind == "same":
-                for each in map(self._opened.places.present, read.name.split("\0")):
-                    self._numbers[each] = direct.file_number(each)
-            elif read.kind in {"search", "umask"}:
-                continue  # PATH is the same, and what was looked up in its folders; the mask is in each memo
-            elif read.kind == "stdin" and read.name:
-                self._is_terminal = _flag(os.isatty(0))
-            elif read.kind == "stdin" and stdin_kind() != "file":
-                self._stdin = stdin_kind().encode()
-            elif read.kind == "env":
-                self._variables.append(read.where)
-            elif read.kind != "folder":
+    def _is_compared(self, read: Read) -> bool:
+        """Collect what the memo is to hold of a read. Whether that shows that what it saw is still there: else it has
+        to be looked up once more."""
+        path = self._opened.places.present(read.where)
+        if read.kind == "content":
+            self._collect_content(path, read)
+            return True
+        if read.kind == "lookup":
+            follow = "link" not in read.name
+            if "mode" in read.name or "folder" in read.name:
                 raise _Unfit
+            found = found_at(path, follow=follow)
+            is_there = "exists" in read.name and not found.startswith(b"-")
+            self._lookups[path, _flag(follow)] = b"+" if is_there else found
+            return digest_bytes(found) == read.digest
+        if read.kind == "file":
+            self._files[path] = read.digest
+        elif read.kind in {"listing", "names"}:
+            self._folders.setdefault(path, {})
+        elif read.kind == "absent" and os.path.islink(path):
+            self._absent[path] = None  # what it leads to may come, and its own folder stay as it is
+        elif read.kind == "absent":
+            self._folders.setdefault(os.path.dirname(path), {})[os.path.basename(path)] = None
+        elif read.kind == "same":
+            for each in map(self._opened.places.present, read.name.split("\0")):
+                self._numbers[each] = direct.file_number(each)
+        elif read.kind == "stdin" and read.name:
+            self._is_terminal = _flag(os.isatty(0))
+        elif read.kind == "stdin" and stdin_kind() != "file":
+            self._stdin = stdin_kind().encode()
+        elif read.kind == "env":
+            self._variables.append(read.where)
+        # PATH is the same, and what was looked up in its folders; the mask is in each memo.
+        elif read.kind not in {"search", "umask", "folder"}:
+            raise _Unfit
+        return False
+
+    def _collect_content(self, path: str, read: Read) -> None:
+        """Note the digest of a file, and the identity with which it has that. Raises _Unfit where it is not what the
+        run read."""
+        follow = "link" not in read.name
+        status = os.stat(path, follow_symlinks=follow)
+        state = direct.identity_of(status)
+        digest = self._digests.known(status)
+        if digest is not None:
+            self._remembered.add(path)
+        else:
+            digest = self._digests.of_installed(path)
+            if direct.identity(path) != state:
+                raise _Unfit
+        if mode_and_content_digest(status.st_mode, digest) != read.digest:
+            raise _Unfit
+        self._files[path] = digest
+        self._states[path] = state
+        if follow:
+            self._texts[path] = describe_status(status, "")
+        else:
+            self._lookups[path, b"0"] = describe_status(status, "")
+        if status.st_uid == 0:  # who writes into a file of his own, another user does not see
+            self._installed.add(path)
 
     def _settings(self) -> None:
         """The configuration files that are, or could be, in force, and the adapters."""
@@ -267,6 +290,8 @@ class Draft:
             return direct.identity(path) == state and self._digests.trusts(fd, fsio.identity(fd))
 
     def _is_certain(self, path: str, state: bytes, digest: str) -> bool:
+        if path in self._remembered:
+            return True
         if not digest:  # a file of a distribution, trusted as RECORD is (see key/tools/tools.py)
             if not fsio.is_settled(fsio.identity(path)):
                 raise _Unfit
@@ -365,14 +390,12 @@ class Draft:
         return blobs
 
     def _put(self, *fields: bytes) -> None:
-        if any(b"\0" in field for field in fields):
-            raise _Unfit
         self._out += fields
 
     def _list(self, items: list[list[bytes]]) -> None:
         self._put(b"%d" % len(items))
         for item in items:
-            self._put(*item)
+            self._out += item
 
 
 def _listed(items: Iterable[bytes]) -> Iterator[bytes]:

@@ -9,6 +9,7 @@ import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import cached_property
 from typing import Any
 
 from cachec.base import fsio, xdg
@@ -39,7 +40,7 @@ class OutputPlaces:
         here = glob.escape(self._cwd)
         self._patterns = [os.path.normpath(os.path.join(here, each)) for each in command.options.patterns]
         self._named = {os.path.realpath(output.path) for output in command.outputs}
-        self._pointed = {*self._named, *self._pointed_at(command.argv[1:])}
+        self._arguments = command.argv[1:]
         caches = xdg.home_caches(environ)
         store = default_folder(dict(environ), command.cwd)  # of a cachec inside of the command
         caches += [store] if store else []
@@ -47,18 +48,22 @@ class OutputPlaces:
         self._cache_names = {*xdg.CACHE_NAMES, *command.options.cache_folders}
         self._caches = [path for path in map(os.path.realpath, caches) if not _is_below(self._cwd, [path])]
 
-    def _pointed_at(self, arguments: Sequence[str]) -> Iterator[str]:
-        for arg in arguments:
+    @cached_property
+    def _pointed(self) -> set[str]:
+        """Where an argument points."""
+        found = set()
+        for arg in self._arguments:
             if len(arg) > _MAX_NAME:
                 continue
             for word in {arg, arg[arg.find("/") :] if "/" in arg else "", arg[2:], *_WORDS.split(arg)}:
                 path = os.path.realpath(os.path.join(self._cwd, word)) if word and "\0" not in word else "/"
                 if path != "/" and not f"{self._cwd}/".startswith(f"{path}/"):
-                    yield path
+                    found.add(path)
+        return found
 
     def is_cache(self, path: str) -> bool:
         """Whether a path is below a folder in which programs keep what they can make again."""
-        if _is_below(path, self._pointed) or self.is_named(path):
+        if self.is_named(path) or _is_below(path, self._pointed):
             return False
         names = path.removeprefix(f"{self._cwd}/").split("/")
         return not self._cache_names.isdisjoint(names) or _is_below(path, self._caches)
@@ -70,7 +75,7 @@ class OutputPlaces:
 
     def allows(self, path: str) -> bool:
         """Whether a real path is a place for outputs."""
-        return _is_below(path, [self._cwd]) or _is_below(path, self._pointed) or self.is_named(path)
+        return _is_below(path, [self._cwd]) or self.is_named(path) or _is_below(path, self._pointed)
 
 
 def _is_below(path: str, folders: Iterable[str]) -> bool:

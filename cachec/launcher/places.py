@@ -69,6 +69,8 @@ class Places(msgspec.Struct, frozen=True):
 
     def present(self, kept: str) -> str:
         """The absolute path that a kept one stands for here."""
+        if kept.startswith("/"):
+            return kept
         if kept.startswith(BELOW_TOOL):
             number, _, rest = kept.removeprefix(BELOW_TOOL).partition("/")
             return os.path.join((*self.tools, self.cwd, self.cwd)[int(number == "1")], rest)

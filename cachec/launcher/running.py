@@ -6,6 +6,7 @@ import errno
 import os
 import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -52,15 +53,16 @@ def run_command(
     before, begin = stdin_digest(opened.store.digests) if stdin is None else "", _offset()
     untouched = Untouched(command.outputs if command.options.restat else (), opened.store.digests)
     flags = texts.time_flags(command)
-    run = run_traced(
-        [argv[0], *flags, *argv[1:]], environ=environ, cwd=command.cwd, stdin=source, descriptors=descriptors
+    traced = partial(
+        run_traced, environ=environ, cwd=command.cwd, stdin=source, descriptors=descriptors, keeper=opened.keeper
     )
+    run = traced([argv[0], *flags, *argv[1:]])
     sees_time = bool(flags) and texts.warns_of_time(run.ended.stderr)
     if sees_time:
         if texts.EPOCH not in environ:
             recorder.keep_out(Reason.VOLATILE_INPUT, "the time or the date is in its result")
         # For what it says without the flags.
-        run = run_traced(argv, environ=environ, cwd=command.cwd, stdin=source, descriptors=descriptors)
+        run = traced(argv)
     elif _was_interrupted(run):
         recorder.keep_out(Reason.UNTRACED, "a signal interrupted one of its look-ups, which a tracer makes possible")
         program = argv[0] if "/" in argv[0] else command.program
@@ -176,14 +178,14 @@ class _Record:
             return
         try:
             for read in reads.all():
-                full = os.path.join(command.cwd, read.where)
+                full = read.where if read.where.startswith("/") else os.path.join(command.cwd, read.where)
                 if read.kind == "lookup" and by_content and os.path.realpath(full) in by_content:
                     continue
                 if read.kind == "content":
                     files[full] = read.digest
                 is_here = read.kind == "lookup" and read.where == places.cwd  # asked by PWD: another one elsewhere
                 kept = "." if is_here else places.kept(read.where) if read.where else ""
-                self._recorder.traced(msgspec.structs.replace(read, where=kept))
+                self._recorder.traced(read if kept == read.where else msgspec.structs.replace(read, where=kept))
         except (Changed, OSError) as error:
             self._recorder.keep_out(Reason.INPUT_CHANGED, str(error))
             return

@@ -31,10 +31,10 @@ def searched(
         os.fsencode(path) in text for text in texts
     )
     for each in inputs:
-        folder, name = os.path.split(os.path.join(each.folder, each.path))
+        folder, name = os.path.split(each.place)
         if folder in folders:
             names.add(name)
-        is_listed |= bool(each.kinds & Kind.LISTING) and os.path.join(folder, name) in folders - {own}
+        is_listed |= bool(each.kinds & Kind.LISTING) and each.place in folders - {own}
     if is_listed:
         yield Read("env", "PATH", "", variable_digest("PATH", environ))
     for name in sorted(names):
@@ -50,7 +50,7 @@ def _is_home_used(inputs: Sequence[Input], places: Places, environ: Mapping[str,
     own = {f"{value.rstrip('/')}/" for value in values if value.startswith("/")}
     cwd = os.path.realpath(places.cwd)
     worked = tuple(f"{each}/" for each in (places.cwd, cwd, places.base) if each)
-    paths = [f"{os.path.join(each.folder, each.path)}/" for each in inputs]
+    paths = [f"{each.place}/" for each in inputs]
     return any(
         path.startswith(folder) and not path.startswith(tuple(each for each in worked if each.startswith(folder)))
         for folder in own

@@ -229,9 +229,12 @@ def _import_all() -> None:
 
     import cachec.codecs.encoder
     import cachec.key.compare
+    import cachec.launcher.exec_settings
+    import cachec.launcher.full
     import cachec.launcher.memo
     import cachec.launcher.recipe
     import cachec.launcher.running
+    import cachec.maintain.maintainer
     import cachec.reproduce.recipe
     import cachec.stage.progress
     import cachec.stage.run
@@ -241,6 +244,7 @@ def _import_all() -> None:
     import cachec.store.size_limit
     import cachec.store.sqlite_writer
     import cachec.tracing.supervisor
+    import cachec.weights.library.stored_weights
     from cachec import model
     from cachec.launcher import adapters
     from cachec.store import usage
@@ -256,8 +260,8 @@ def _import_all() -> None:
     for kind in (model.Entry, model.KeyDescription, cachec.store.nearest_keys.Recent, usage.Usage):
         msgspec.json.Decoder(kind)  # msgspec looks at the annotations of a type once a process
     Distributions().owner(sys.executable)
-    gc.collect()
     gc.freeze()
+    gc.set_threshold(100_000)  # what a request makes is no cycle, but for little
 
 
 def _sources() -> dict[str, Identity | None]:

@@ -22,10 +22,11 @@ from collections.abc import Iterable
 from typing import NoReturn
 
 from cachec.base.fsio import Identity, identity_if_there, is_identity
-from cachec.base.hashing import Known
 from cachec.launcher import client
 from cachec.launcher.ending import pack, unpack
+from cachec.launcher.stage import Served
 from cachec.store.locks import SERVES
+from cachec.tracing.process import children
 
 #: The status of a child that found the files of a module changed.
 STALE = 3
@@ -61,30 +62,38 @@ def are_as_they_were(sources: dict[str, Identity | None]) -> bool:
 def serve(connection: socket.socket, channel: socket.socket, sources: dict[str, Identity | None]) -> NoReturn:
     """Answer a request, and those that come by the channel. What goes wrong here the one that asked does again by
     itself. sources: what this process was imported from."""
+    status = 1
     try:
         os.setsid()  # what the command leaves behind, if this is killed, is found by it
-        modules = len(sys.modules)
-        known: Known = {}
-        left = _MOST
-        while True:
-            left -= 1
-            if not are_as_they_were(sources):
-                os._exit(STALE)
-            with connection:
-                is_as_before = _answered(connection, known)
-            if not (left and is_as_before) or len(sys.modules) != modules or threading.active_count() > 1:
-                os._exit(0)
-            channel.sendall(b"\1")
-            _, handed, _, _ = socket.recv_fds(channel, 1, 1)
-            if not handed:
-                os._exit(0)  # the server has gone, or has enough of us
-            connection = socket.socket(fileno=handed[0])
-    except BaseException:  # noqa: BLE001 - told by the other, which meets it too
-        os._exit(1)
+        served = Served()
+        status = _serve(connection, channel, sources, served)
+        served.keeper.dismiss()
+    finally:
+        os._exit(status)
 
 
-def _answered(connection: socket.socket, known: Known) -> bool:
-    """Answer one request; whether this process is as it was before. known: what it remembers of files."""
+def _serve(
+    connection: socket.socket, channel: socket.socket, sources: dict[str, Identity | None], served: Served
+) -> int:
+    """Answer requests as long as that is possible; the status to end with."""
+    modules = len(sys.modules)
+    for _ in range(_MOST):
+        if not are_as_they_were(sources):
+            return STALE
+        with connection:
+            is_as_before = _answered(connection, served)
+        if not is_as_before or len(sys.modules) != modules or threading.active_count() > 1:
+            break
+        channel.sendall(b"\1")
+        _, handed, _, _ = socket.recv_fds(channel, 1, 1)
+        if not handed:
+            break  # the server has gone, or has enough of us
+        connection = socket.socket(fileno=handed[0])
+    return 0
+
+
+def _answered(connection: socket.socket, served: Served) -> bool:
+    """Answer one request; whether this process is as it was before."""
     from cachec.launcher.full import conclude
 
     connection.settimeout(_PATIENCE)
@@ -96,13 +105,13 @@ def _answered(connection: socket.socket, known: Known) -> bool:
     if connection.recv(1) != b"\1":
         return False
     _end_with(connection)
-    ending = conclude(line, {}, served_with=known)
+    ending = conclude(line, {}, served=served)
     # What the other reads and writes from here on is no news, and with it all is done.
     fcntl.fcntl(connection, fcntl.F_SETFL, fcntl.fcntl(connection, fcntl.F_GETFL) & ~os.O_ASYNC)
     is_as_before = ending is not None and ending.stored
     if is_as_before:
         _give_back()
-        is_as_before = _descriptors() == held and not _has_children()
+        is_as_before = _descriptors() == held and not _has_children(served.keeper.pid)
     connection.settimeout(None)
     connection.sendall(pack([]) if ending is None else ending.packed())
     if not is_as_before:
@@ -153,13 +162,9 @@ def _descriptors() -> set[str]:
     return {*os.listdir("/proc/self/fd")}
 
 
-def _has_children() -> bool:
-    """Whether a process that this one has started is there, be it to be waited for."""
-    try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return False
-    return True
+def _has_children(keeper: int) -> bool:
+    """Whether another process that this one has started is there, be it to be waited for."""
+    return children() != {keeper}  # no set is that where the kernel does not list them
 
 
 def _end_with(connection: socket.socket) -> None:

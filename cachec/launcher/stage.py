@@ -26,6 +26,7 @@ from cachec.launcher.request import CommandRequests
 from cachec.model import Read
 from cachec.programs.registry import Plugins
 from cachec.stage.engine import Engine
+from cachec.tracing.listener import Keeper
 
 if TYPE_CHECKING:
     from cachec.commands.process import Ended
@@ -117,13 +118,26 @@ class PlacedDependencies(Dependencies):
         return super().change(msgspec.structs.replace(read, where=self._places.present(read.where)))
 
 
+class Served:
+    """What a child of the server has for each of the commands that it runs."""
+
+    def __init__(self) -> None:
+        #: Digests of files that it knows.
+        self.known: Known = {}
+        #: Of the tracer.
+        self.keeper = Keeper()
+
+
 class Opened(OpenedCache):
     """The cache, opened for one command line in the current folder."""
 
-    def __init__(self, overrides: Mapping[str, object], environ: Mapping[str, str], known: Known | None = None) -> None:
-        """overrides: settings that win over the environment and the configuration file. known: digests of files that
-        this process, a child of a server then, knows. Raises ConfigError."""
-        super().__init__(config.load(overrides, environ=environ), known)
+    def __init__(
+        self, overrides: Mapping[str, object], environ: Mapping[str, str], served: Served | None = None
+    ) -> None:
+        """overrides: settings that win over the environment and the configuration file. served: where
+        this process is a child of a server. Raises ConfigError."""
+        super().__init__(config.load(overrides, environ=environ), None if served is None else served.known)
+        self.keeper = None if served is None else served.keeper
         self.overridden = bool(overrides)
         self.variables = dict(environ)
         cwd = current_folder(self.variables)

@@ -1,7 +1,7 @@
 """Who starts the server, where there is none: one launcher of those that a build begins with, and the others wait.
 
 The folder of the sockets is locked (``flock``) by the one that starts it, then by the server until its socket is there.
-Who waits for that asks the server, instead of importing, hashing and opening all that by itself.
+All of them then ask the server, instead of importing, hashing and opening all that by themselves.
 """
 
 from __future__ import annotations
@@ -19,8 +19,27 @@ from cachec.launcher import client
 _PAUSE = 0.005
 
 
+def is_there(folder: str, name: str) -> bool:
+    """Whether there is a server now, be it started by this process. folder, name: of its socket, as ``client.ask``
+    gives them."""
+    held, may_be_there = hold(folder, name)
+    if held < 0:
+        return may_be_there
+    from cachec.base.msgspec_import import import_msgspec
+
+    import_msgspec()
+    from cachec.launcher.server import start
+
+    start(held, name)
+    os.close(held)
+    held, may_be_there = hold(folder, name)
+    if held >= 0:  # it did not come to be
+        os.close(held)
+    return may_be_there
+
+
 def hold(folder: str, name: str) -> tuple[int, bool]:
-    """Wait until nobody else starts a server. folder, name: of its socket, as ``client.ask`` gives them.
+    """Wait until nobody else starts a server.
 
     Returns a descriptor of the folder, locked, where this process is to start it, else -1; and whether there may be one
     to ask now. Neither, where the settings have none, or its folder can't be had.

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import NamedTuple
 
+from cachec.base.hashing import digest_bytes
+from cachec.key.dependencies import mode_and_content_digest
 from cachec.launcher.command import Command
 
 #: Macros whose value is the time of the compile, or that of a file (C17, 6.10.8.1; GCC, "Common Predefined Macros").
@@ -96,16 +101,16 @@ def why_volatile(command: Command, files: Mapping[str, str], words: Sequence[byt
     is_told = reports_time(command) and words is TIMES
     found = dict(_texts(files))
     # Lines by which a source has its warnings left out, or stands for one of the system's.
-    is_told &= not any(_QUIETS.search(data) for path, data in found.items() if not path.startswith(_SYSTEM))
-    for path, data in found.items():
-        if path.endswith(".pch") or b"GCC dependency" in data or b"clang dependency" in data:
+    is_told &= not any(text.quiets for path, text in found.items() if not path.startswith(_SYSTEM))
+    for path, text in found.items():
+        if path.endswith(".pch") or text.compares_times:
             return f"{path} has the compiler compare the times of files"
         # No header of the system pastes such a name together; glibc's <math.h> has pieces that could.
-        is_pasted = b"##" in data and not path.startswith(_SYSTEM) and _PIECE.search(data)
-        if not is_pasted and not any(word in data for word in words):
+        is_pasted = text.pastes_times and not path.startswith(_SYSTEM)
+        if not is_pasted and text.times.isdisjoint(words):
             continue
         # GCC says nothing of what stands in headers of the system.
-        if not is_told or path.startswith(_SYSTEM) or b"system_header" in data or _is_system(command, path):
+        if not is_told or path.startswith(_SYSTEM) or text.is_of_system or _is_system(command, path):
             return f"{path} may put the time or the date into the result"
     if any("windows" in arg for arg in command.argv[1:]):
         return "an object file for Windows holds the time of its compile (PE format, TimeDateStamp)"
@@ -137,7 +142,7 @@ def may_hold_folder(command: Command, files: Mapping[str, str], base: str) -> bo
     if any(f"{base}/".startswith(folder) for folder in mapped):
         return False
     own = {path: digest for path, digest in files.items() if path.startswith(f"{base}/")}
-    return any(word in data for _, data in _texts(own) for word in _FILE_WORDS)
+    return any(text.names_file for _, text in _texts(own))
 
 
 def is_compiler(program: str) -> bool:
@@ -173,12 +178,45 @@ def alike(files: Mapping[str, str]) -> Iterator[list[str]]:
     yield from (group for group in found.values() if len(group) > 1)
 
 
-def _texts(files: Mapping[str, str]) -> Iterator[tuple[str, bytes]]:
-    for path in files:
-        with open(path, "rb", 0) as file:  # raw: most are small, and there are hundreds
-            if os.fstat(file.fileno()).st_size <= _MAX_BYTES and not _is_binary(data := file.read(1 << 16)):
-                yield path, data + file.read() if len(data) == 1 << 16 else data
+class _Text(NamedTuple):
+    """What is asked of a source. times: of ``TIMES``, those that are in it."""
+
+    quiets: bool
+    compares_times: bool
+    pastes_times: bool
+    times: frozenset[bytes]
+    is_of_system: bool
+    names_file: bool
 
 
-def _is_binary(data: bytes) -> bool:
-    return data.startswith((b"\x7fELF", b"!<ar"))
+class _NoText(Exception):
+    """A file is no source."""
+
+
+def _texts(files: Mapping[str, str]) -> Iterator[tuple[str, _Text]]:
+    """files: path -> digest of mode and content. Raises OSError, where a file has changed too."""
+    for path, digest in files.items():
+        try:
+            yield path, _text(path, digest)
+        except _NoText:
+            continue
+
+
+@lru_cache(maxsize=1 << 14)  # a build reads the same headers again and again
+def _text(path: str, digest: str) -> _Text:
+    with open(path, "rb", 0) as file:
+        status = os.fstat(file.fileno())
+        data = file.read(1 << 16)
+        if status.st_size > _MAX_BYTES or data.startswith((b"\x7fELF", b"!<ar")):
+            raise _NoText
+        data += file.read()
+    if mode_and_content_digest(status.st_mode, digest_bytes(data)) != digest:
+        raise OSError(errno.ESTALE, "changed while the command ran, or right after it", path)
+    return _Text(
+        quiets=_QUIETS.search(data) is not None,
+        compares_times=b"GCC dependency" in data or b"clang dependency" in data,
+        pastes_times=b"##" in data and _PIECE.search(data) is not None,
+        times=frozenset(word for word in TIMES if word in data),
+        is_of_system=b"system_header" in data,
+        names_file=any(word in data for word in _FILE_WORDS),
+    )

@@ -26,6 +26,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
 from pathlib import Path
 from typing import Protocol
 
@@ -302,19 +303,25 @@ def forking_to_exec() -> Iterator[None]:
 
 
 def follow_forks(of: _ForkedLocks) -> None:
-    """Have ``of`` told of each fork, as long as somebody holds it: ``os.register_at_fork`` has no way back."""
-    lock = weakref.ref(of)
+    """Have ``of`` told of each fork, as long as somebody holds it."""
+    _followers().append(weakref.ref(of, _followers().remove))
+
+
+@cache  # ``os.register_at_fork`` has no way back
+def _followers() -> list[weakref.ref[_ForkedLocks]]:
+    followers: list[weakref.ref[_ForkedLocks]] = []
 
     def before() -> None:
-        alive = None if _forks_to_exec.get() else lock()
-        if alive is not None:
-            alive.before_fork()
+        for follower in [] if _forks_to_exec.get() else [*reversed(followers)]:
+            if (alive := follower()) is not None:
+                alive.before_fork()
 
     def after(child: bool) -> None:
-        alive = lock()
-        if alive is not None:
-            alive.after_fork(child=child)
+        for follower in [*followers]:
+            if (alive := follower()) is not None:
+                alive.after_fork(child=child)
 
     os.register_at_fork(
         before=before, after_in_parent=lambda: after(child=False), after_in_child=lambda: after(child=True)
     )
+    return followers

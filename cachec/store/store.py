@@ -126,12 +126,12 @@ class Store:
         self.namespace = namespace
         self.fsync = fsync
         self._on_fault = on_fault or (lambda _fault, _detail: None)
-        mounts = mounts or Mounts()
+        self.mounts = mounts or Mounts()
         self.index: Index = index or DiskcacheIndex(
-            self.folder / "index", fsync=fsync, mounts=mounts, on_fault=self._on_fault
+            self.folder / "index", fsync=fsync, mounts=self.mounts, on_fault=self._on_fault
         )
         self.locks = Locks(self.folder / "locks")
-        self.digests = FileDigests(self.index, mounts, known, partial(in_turn, self.locks, self.index))
+        self.digests = FileDigests(self.index, self.mounts, known, partial(in_turn, self.locks, self.index))
         self.leases = Leases(self.folder / "leases", self._on_fault)
         self.objects = Objects(
             self.folder / "objects", self.folder / "tmp", self.digests, fsync=fsync, leases=self.leases

@@ -120,6 +120,11 @@ class Input(NamedTuple):
     #: Whether more was asked than a call does that makes a name.
     is_asked: bool = True
 
+    @property
+    def place(self) -> str:
+        """The path with the folder that it starts from."""
+        return os.path.join(self.folder, self.path) if self.folder else self.path
+
 
 class Change(NamedTuple):
     """One path that is not as it was before the run. A path that was made and removed again is none."""

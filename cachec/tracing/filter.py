@@ -12,6 +12,7 @@ import os
 import signal
 import struct
 from collections.abc import Sequence
+from functools import cache
 
 from cachec.tracing.syscalls import READS_DESCRIPTOR, WRITES_DESCRIPTOR, Architecture
 
@@ -34,6 +35,12 @@ _EQUAL, _AT_LEAST, _ANY_BIT = 0x15, 0x35, 0x45
 
 #: code, instructions to skip where the comparison holds, and where it does not, operand: ``struct sock_filter``.
 _Instruction = tuple[int, int, int, int]
+
+
+@cache
+def libc() -> ctypes.CDLL:
+    """The C library."""
+    return ctypes.CDLL(None, use_errno=True)
 
 
 def assemble(machine: Architecture, token: int, descriptors: Sequence[int] = ()) -> bytes:
@@ -73,20 +80,19 @@ def install(machine: Architecture, program: bytes) -> tuple[int, bool]:
 
     Raises OSError: EBUSY where an outer filter has a listener, others where the kernel or a sandbox gives none.
     """
-    libc = ctypes.CDLL(None, use_errno=True)
     code = ctypes.create_string_buffer(program, len(program))
     header = _SockFprog(len(program) // 8, ctypes.addressof(code))
     flags = _NEW_LISTENER | _SPEC_ALLOW | _WAIT_KILLABLE
     has_no_new_privileges = False
     while True:
-        listener = libc.syscall(machine.seccomp, SET_MODE_FILTER, flags, ctypes.byref(header))
+        listener = libc().syscall(machine.seccomp, SET_MODE_FILTER, flags, ctypes.byref(header))
         if listener >= 0:
             return listener, has_no_new_privileges
         number = ctypes.get_errno()
         if number == errno.EINVAL and flags & _WAIT_KILLABLE:  # before Linux 5.19
             flags &= ~_WAIT_KILLABLE
         elif number == errno.EACCES and not has_no_new_privileges:  # without CAP_SYS_ADMIN
-            if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
+            if libc().prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
                 raise OSError(ctypes.get_errno(), "prctl(PR_SET_NO_NEW_PRIVS) failed")
             has_no_new_privileges = True
         else:

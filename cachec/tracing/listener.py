@@ -15,10 +15,13 @@ import mmap
 import os
 import select
 import signal
+import socket
 import struct
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+
+from cachec.tracing.filter import libc
 
 _RECEIVE, _SEND, _SET_FLAGS = 0xC0502100, 0xC0182101, 0x40082104  # SECCOMP_IOCTL_NOTIF_*
 _SYNC_WAKE_UP = 1  # SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP, Linux 6.6
@@ -39,13 +42,14 @@ _ZEROS = bytes(_REPORT.size)
 class Listener:
     """One listener, in the supervisor or in its keeper."""
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, page: mmap.mmap) -> None:
+        """page: of the keeper."""
         self.fd = fd
-        self._shared = mmap.mmap(-1, mmap.PAGESIZE)
+        self._shared = page
         _ANSWER.pack_into(self._shared, _ANSWER_AT, 0, 0, 0, _CONTINUE)
         start = ctypes.addressof(ctypes.c_char.from_buffer(self._shared))
         self._report, self._answer = start, start + _ANSWER_AT
-        self._ioctl = ctypes.CDLL(None, use_errno=True).ioctl
+        self._ioctl = libc().ioctl
         self._ioctl.argtypes = (ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p)
         with suppress(OSError):
             fcntl.ioctl(fd, _SET_FLAGS, _SYNC_WAKE_UP)
@@ -93,36 +97,54 @@ class Listener:
 
 
 class Keeper:
-    """A second process with the listener. It takes over where this one is killed, or hands over."""
+    """A second process with the listener of a run. It takes over where this one is killed, or hands over.
 
-    def __init__(self, listener: Listener) -> None:
-        reader, self._writer = os.pipe()
+    One keeper serves any number of runs, one after the other.
+    """
+
+    def __init__(self) -> None:
+        #: Memory that both processes see.
+        self.page = mmap.mmap(-1, mmap.PAGESIZE)
+        self._socket, theirs = socket.socketpair()
         self.pid = os.fork()
         if self.pid == 0:
             try:
-                _keep(listener, reader)
+                _keep(theirs, self.page)
             finally:
                 os._exit(1)
-        os.close(reader)
+        theirs.close()
+
+    def hold(self, listener: Listener) -> None:
+        """Give it the listener of a run."""
+        with suppress(BrokenPipeError):  # it was killed: the run goes on, as long as this process does
+            socket.send_fds(self._socket, [b"h"], [listener.fd])
+
+    def let_go(self) -> None:
+        """Have it close that: the last process with the filter has ended."""
+        with suppress(BrokenPipeError):
+            self._socket.send(b"l")
 
     def dismiss(self) -> None:
-        """End it: the last process with the filter has ended."""
+        """End it, where it holds no listener."""
+        if self._socket.fileno() < 0:
+            return  # it has taken over
         os.kill(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
-        os.close(self._writer)
+        self._socket.close()
 
     def take_over(self, at_end: Callable[[], object]) -> None:
-        """Have it answer from now on. When the last process has ended, it is reaped, and a thread calls ``at_end``."""
+        """Have it answer from now on. When the last process has ended, it is reaped, and a thread calls ``at_end``. It
+        serves no other run."""
 
         def wait() -> None:
             os.waitpid(self.pid, 0)
             at_end()
 
-        os.close(self._writer)
+        self._socket.close()
         threading.Thread(target=wait, daemon=True).start()
 
 
-def _keep(listener: Listener, reader: int) -> None:
+def _keep(connection: socket.socket, page: mmap.mmap) -> None:
     """The whole life of the keeper."""
     gc.disable()  # nothing of the parent is to be finalized here
     os.chdir("/")
@@ -130,11 +152,17 @@ def _keep(listener: Listener, reader: int) -> None:
         os.setsid()  # signals of the terminal are for the command
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)
-    reader, listener.fd = (fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3) for fd in (reader, listener.fd))
-    os.dup2(reader, 0)
-    os.dup2(listener.fd, 1)
-    listener.fd = 1
-    os.closerange(2, os.sysconf("SC_OPEN_MAX"))
-    os.read(0, 1)  # until the parent closes its end, or is killed
-    listener.answer_all()
+    os.dup2(connection.fileno(), 0)
+    os.closerange(1, os.sysconf("SC_OPEN_MAX"))
+    connection = socket.socket(fileno=0)
+    held: list[int] = []
+    while True:  # until the parent closes its end, or is killed
+        order, fds, *_ = socket.recv_fds(connection, 1, 1)
+        held += fds
+        if not order:
+            break
+        if order == b"l":
+            os.close(held.pop())
+    if held:
+        Listener(held[0], page).answer_all()
     os._exit(0)

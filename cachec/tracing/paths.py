@@ -12,6 +12,7 @@ import os
 import re
 
 from cachec.base import untraced
+from cachec.tracing.filter import libc
 
 #: A path relative to this starts from the current folder: ``AT_FDCWD`` of fcntl.h, as an unsigned int.
 AT_FDCWD = 0xFFFFFF9C
@@ -56,7 +57,7 @@ class Memory:
         self._buffer = ctypes.create_string_buffer(_PAGE + 1)
         self._local = (ctypes.c_size_t * 2)(ctypes.addressof(self._buffer), 0)  # struct iovec
         self._remote = (ctypes.c_size_t * 2)(0, 0)
-        readv = ctypes.CDLL(None, use_errno=True).process_vm_readv
+        readv = libc().process_vm_readv
         readv.argtypes = (
             ctypes.c_int,
             ctypes.c_void_p,

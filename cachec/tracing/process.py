@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any, NamedTuple
 
-from cachec.tracing.filter import install
+from cachec.tracing.filter import install, libc
 from cachec.tracing.syscalls import Architecture
 
 #: The terminal sends these to the command too; it decides.
@@ -258,7 +258,7 @@ def _is_in_foreground() -> bool:
 @contextlib.contextmanager
 def subreaper() -> Iterator[None]:
     """Processes whose parent has ended become children of this one: it may read their memory (Yama), and reap them."""
-    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    prctl = libc().prctl
     before = ctypes.c_int()
     prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0)
     prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -329,7 +329,7 @@ def _run_child(
     for number, is_ignored in signals.items():
         signal.signal(number, signal.SIG_IGN if is_ignored else signal.SIG_DFL)
     if ends_with_parent:  # of one that has ended already there is no order below
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
+        libc().prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
     _set_streams(command.streams)
     order = parent.recv(1)
     try:
@@ -391,5 +391,4 @@ def _send_listener(machine: Architecture, to: int, listener: int, kind: bytes, t
     addresses = ctypes.addressof(vector), 1, ctypes.addressof(control), 24
     header = ctypes.create_string_buffer(struct.pack("<QQQQQQQ", 0, 0, *addresses, 0))
     number = ctypes.c_long(machine.numbers["sendmsg"])
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.syscall(number, ctypes.c_long(to), header, ctypes.c_ulong(token << 32))
+    libc().syscall(number, ctypes.c_long(to), header, ctypes.c_ulong(token << 32))

@@ -101,6 +101,8 @@ class Recorder:
         self._lookups: dict[tuple[bytes, bytes, bool], _Lookup] = {}
         self._claims: dict[bytes, _Claim] = {}
         self._claimed_names: set[bytes] = set()
+        #: Whether the run made a path that may lead elsewhere, or to more: a link, or a folder.
+        self._has_made_ways = False
         self._real_paths: set[bytes] = set()
         self._recent = time.time() - _RECENT_SECONDS
 
@@ -137,7 +139,7 @@ class Recorder:
         if self._claims:
             if self._is_own(full, follow, status):
                 return self._look_up_links(full, follow)
-            if not is_resolved and self._is_below_own(full, follow):
+            if self._has_made_ways and not is_resolved and self._is_below_own(full, follow):
                 end = self.look_up(b"", _resolved(full, follow), follow, kind, is_asked, is_resolved=True)
                 return _both(end, self._look_up_links(full, follow))
         if known is not None:
@@ -202,7 +204,9 @@ class Recorder:
         """The run makes a folder, a link, a node or a socket; that fails where something is there."""
         full, status = _status(folder, path, False)
         look = self.look_up(folder, path, False, _STATUS, is_asked=False)
-        return look if status is not None else _both(look, self._claim(full, False, Effect.CREATED, None))
+        if status is not None:
+            return look
+        return _both(look, _both(self._claim(full, False, Effect.CREATED, None), self._note_way))
 
     def remove(self, folder: bytes, path: bytes, *, is_folder: bool) -> Commit | None:
         """The run removes a folder, or what is none."""
@@ -241,6 +245,8 @@ class Recorder:
             self._claim(from_path, False, Effect.CREATED if exchanges else Effect.REMOVED, from_status, is_folder),
             self._claim(to_path, False, Effect.CREATED, to_status, is_folder),
         )
+        if not stat.S_ISREG(from_status.st_mode) or exchanges:
+            claims = _both(claims, self._note_way)
         return _both(_both(taken, self._take(target) if exchanges else look), claims)
 
     def link(self, source: tuple[bytes, bytes], target: tuple[bytes, bytes], follow: bool) -> Commit | None:
@@ -389,6 +395,9 @@ class Recorder:
         claim.effect |= effect
         claim.mode = mode if claim.mode is None else claim.mode
         claim.is_moved_here |= is_moved and bool(effect & Effect.CREATED)
+
+    def _note_way(self) -> None:
+        self._has_made_ways = True
 
     def _add_listing(self, folder: bytes, status: os.stat_result, names: tuple[str, ...]) -> None:
         look = self._lookups.setdefault((b"", folder, True), _Lookup(_LISTING, status, 0, folder))
@@ -583,15 +592,6 @@ def _input(folder: bytes, path: bytes, follow: bool, look: _Lookup, effect: int)
     kinds = look.kinds
     if kinds & _CONTENT and look.status is not None and stat.S_ISDIR(look.status.st_mode):
         kinds = kinds & ~_CONTENT | _STATUS  # a folder has no content but its names
-    return Input(
-        path=os.fsdecode(path),
-        folder=os.fsdecode(folder),
-        follow=follow,
-        kinds=kinds,
-        state=_state(look.status),
-        error=look.error,
-        target=None if look.target is None else os.fsdecode(look.target),
-        names=look.names,
-        effect=effect,
-        is_asked=look.is_asked,
-    )
+    target = None if look.target is None else os.fsdecode(look.target)
+    text, start = os.fsdecode(path), os.fsdecode(folder) if folder else ""
+    return Input(text, start, follow, kinds, _state(look.status), look.error, target, look.names, effect, look.is_asked)

@@ -47,6 +47,7 @@ def trace(
     descriptors: Sequence[int] = (),
     readers: Mapping[int, Reader] | None = None,
     ends_with_us: bool = False,
+    keeper: Keeper | None = None,
 ) -> Accesses:
     """Run ``command`` once, and return how it ended and what it looked up and changed.
 
@@ -54,9 +55,9 @@ def trace(
     of ``subprocess``; None: the first word of the command. stdin, stdout, stderr: descriptors; None: those of this
     process. descriptors: others that the command inherits, of which is told whether it uses one. readers: what takes
     data from descriptors while the command runs. ends_with_us: the command gets SIGTERM where this process is killed;
-    and a signal that comes when it can't be passed on ends this process. Only the main thread can
-    pass signals on, and ignore those of the terminal. Raises OSError where the program, the folder or a descriptor
-    can't be used, and ValueError for words that the kernel does not take.
+    and a signal that comes when it can't be passed on ends this process. keeper: one that serves other runs too; None:
+    the run has its own. Only the main thread can pass signals on, and ignore those of the terminal. Raises OSError
+    where the program, the folder or a descriptor can't be used, and ValueError for words that the kernel does not take.
     """
     environ = os.environ if env is None else env
     command_ = Command.of(command, program, environ, cwd, (stdin, stdout, stderr))
@@ -67,7 +68,7 @@ def trace(
             problem = Problem(Reason.UNSUPPORTED_MACHINE, os.uname().machine)
             accesses = _Run(command_, readers or {}, signals).run_bare(problem)
         else:
-            accesses = _TracedRun(command_, readers or {}, signals, machine, descriptors).run()
+            accesses = _TracedRun(command_, readers or {}, signals, machine, descriptors, keeper).run()
     signals.end_if_pending()
     if not signals.caught:
         return accesses
@@ -87,7 +88,7 @@ def trace_call(function: Callable[[], None], readers: Mapping[int, Reader]) -> A
         if machine is None:
             problem = Problem(Reason.UNSUPPORTED_MACHINE, os.uname().machine)
             return _Run(command, readers, signals).run_bare(problem)
-        return _TracedRun(command, readers, signals, machine, ()).run()
+        return _TracedRun(command, readers, signals, machine).run()
 
 
 class _Run:
@@ -117,17 +118,18 @@ class _Run:
             poller.register(fd, select.POLLIN)
         return poller
 
-    def _poll(self, poller: select.poll, milliseconds: int | None = None) -> Sequence[tuple[int, int]]:
+    def _poll(self, poller: select.poll, milliseconds: int) -> Sequence[tuple[int, int]]:
         """Return the events that are not for readers."""
         events = poller.poll(milliseconds)
-        if not self._readers:
-            return events
         others = [event for event in events if event[0] not in self._readers]
         for fd in {fd for fd, _ in events} & self._readers.keys():
-            if not self._readers[fd]():
-                poller.unregister(fd)
-                del self._readers[fd]
+            self._read(poller, fd)
         return others
+
+    def _read(self, poller: select.poll, fd: int) -> None:
+        if not self._readers[fd]():
+            poller.unregister(fd)
+            del self._readers[fd]
 
 
 class _TracedRun(_Run):
@@ -139,11 +141,13 @@ class _TracedRun(_Run):
         readers: Mapping[int, Reader],
         signals: Signals,
         machine: Architecture,
-        descriptors: Sequence[int],
+        descriptors: Sequence[int] = (),
+        keeper: Keeper | None = None,
     ) -> None:
         super().__init__(command, readers, signals)
         self._machine = machine
         self._descriptors = descriptors
+        self._keeper = keeper
         self._recorder = Recorder()
         self._memory = Memory()
         given = {0: _status(command.streams[0]), **{fd: _status(fd) for fd in descriptors}}
@@ -173,9 +177,10 @@ class _TracedRun(_Run):
                 problem = Problem(Reason.NO_LISTENER, "a signal ended the command before it started")
                 return unseen(child.reap(), problem)
             fd, self._recorder.is_unprivileged = started
-            listener = Listener(fd)
+            keeper = self._keeper or Keeper()
+            listener = Listener(fd, keeper.page)
             try:
-                returncode = self._supervise(listener, child, others)
+                returncode = self._supervise(listener, child, keeper, others)
             finally:
                 listener.close()
                 self._nested.close()
@@ -232,9 +237,9 @@ class _TracedRun(_Run):
             pass  # there is no /proc, or not the one of this namespace
         return "the memory of a child process, or its entry in /proc, can't be read"
 
-    def _supervise(self, listener: Listener, child: Child, others: set[int]) -> int:
+    def _supervise(self, listener: Listener, child: Child, keeper: Keeper, others: set[int]) -> int:
         """Answer until all has ended that has the filter, or the keeper has taken over; return the exit status."""
-        keeper = Keeper(listener)
+        keeper.hold(listener)
         others = others | {child.pid, keeper.pid}
         has_ended = False
         try:
@@ -243,7 +248,9 @@ class _TracedRun(_Run):
             has_ended = self._serve_rest(listener, others)
         finally:
             if has_ended:
-                keeper.dismiss()
+                keeper.let_go()
+                if self._keeper is None:
+                    keeper.dismiss()
             else:
                 keeper.take_over(partial(reap_orphans, others, all_end=True))
         if not has_ended:
@@ -256,9 +263,11 @@ class _TracedRun(_Run):
         try:
             poller = self._poller(pidfd, listener.fd)
             while True:
-                for fd, event in self._poll(poller) if self._readers else poller.poll():
+                for fd, event in poller.poll():
                     if fd == listener.fd and event & select.POLLIN:
                         self._answer(listener)
+                    elif fd in self._readers:
+                        self._read(poller, fd)
                     else:
                         return
         finally:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from blake3 import blake3
 
-from cachec.base import fsio
+from cachec.base import fsio, hashing
 from cachec.base.hashing import EMPTY, FileDigests, Hasher, digest_bytes, frame
 from cachec.base.mounts import Mounts
 
@@ -57,13 +57,13 @@ def file(tmp_path: Path) -> Path:
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     calls: list[int] = []
-    real = fsio.pread_chunks
+    real = hashing.digest_extent
 
-    def chunks(fd: int, offset: int, nbytes: int):
+    def digest(fd: int, offset: int, nbytes: int):
         calls.append(nbytes)
         return real(fd, offset, nbytes)
 
-    monkeypatch.setattr(fsio, "pread_chunks", chunks)
+    monkeypatch.setattr(hashing, "digest_extent", digest)
     return calls
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from cachec.base import fsio
+from cachec.base import fsio, hashing
 from cachec.base.hashing import FileDigests, digest_bytes
 from cachec.errors import StoreFault
 from cachec.model import ArtifactRef, Fault
@@ -281,8 +281,8 @@ def test_a_remembered_object_is_not_hashed_again(objects: Objects, monkeypatch: 
     ref = objects.add_bytes(CONTENT)
     time.sleep(0.1)
     hashed: list[int] = []
-    pread = fsio.pread_chunks
-    monkeypatch.setattr(fsio, "pread_chunks", lambda *args: (hashed.append(1), pread(*args))[1])
+    digest = hashing.digest_extent
+    monkeypatch.setattr(hashing, "digest_extent", lambda *args: (hashed.append(1), digest(*args))[1])
     objects.path(ref)
     objects.path(ref)
     objects.path(ref)

@@ -109,7 +109,9 @@ def overlap(one: str, other: str) -> bool:
     """Whether a name can match both, of which each is a name or a pattern."""
     if one.endswith("*") and other.endswith("*"):
         return one[:-1].startswith(other[:-1]) or other[:-1].startswith(one[:-1])
-    return matches(one, [other]) or matches(other, [one])
+    if one.endswith("*"):
+        return other.startswith(one[:-1])
+    return one.startswith(other[:-1]) if other.endswith("*") else one == other
 
 
 def _split(patterns: Iterable[str]) -> tuple[frozenset[str], tuple[str, ...]]:
