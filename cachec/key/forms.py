@@ -25,6 +25,7 @@ from typing import Any, Final
 from cachec.base.hashing import digest_bytes
 from cachec.base.instances import attribute, attributes, class_attribute, holds_only_attributes
 from cachec.base.texts import module_of
+from cachec.base.unsent import Unsent
 from cachec.key.canonical import SCALARS
 from cachec.key.constant_forms import code_form, scalars_form
 
@@ -413,6 +414,10 @@ def _logger(walk: _Walk, value: logging.Logger) -> bytes:
     return walk.forms("logger", (value.name, value.level, value.disabled, value.propagate))
 
 
+def _unsent(walk: _Walk, value: Unsent) -> bytes:
+    raise _FormlessError("what this worker was not sent")
+
+
 def _stream(walk: _Walk, value: object) -> bytes:
     for name in ("stdin", "stdout", "stderr", "__stdin__", "__stdout__", "__stderr__"):
         if value is getattr(sys, name, None):
@@ -453,6 +458,7 @@ _HANDLERS: Final[dict[type, Callable[[_Walk, Any], bytes]]] = {
 _INHERITED: Final[tuple[tuple[type, Callable[[_Walk, Any], bytes]], ...]] = (
     (types.ModuleType, _module),
     (logging.Logger, _logger),
+    (Unsent, _unsent),
 )
 
 #: Types by name, so that their modules are not imported for this.

@@ -22,6 +22,7 @@ from cachec.base.hashing import FileDigests
 from cachec.base.installed import Installed
 from cachec.base.paths import is_below
 from cachec.base.unseen import unseen
+from cachec.base.unsent import UnsentError, stand_in
 from cachec.codecs.encoder import encode
 from cachec.errors import Uncacheable, UnstorableResult
 from cachec.key import ambient, libraries, memos, process_state, state
@@ -43,7 +44,6 @@ from cachec.worker.messages import Call, Done, Failed, Output, Prepared, Setup
 from cachec.worker.observed import Variables
 from cachec.worker.protocol import CannotSend, Channel, Ended
 from cachec.worker.replay import replay
-from cachec.worker.unsent import UnsentError, stand_in
 from cachec.worker.values import WeightsRef, received_weights
 
 #: What cachec itself has imported, and no result depends on.
@@ -352,7 +352,7 @@ def _watched(plugin: Plugin) -> Callable[[float], Sequence[str]]:
 
 
 class _Input(io.TextIOBase):
-    """The caller's standard input, which a worker can't read. used: see ``unsent``."""
+    """The caller's standard input, which a worker can't read. used: see ``base.unsent``."""
 
     def __init__(self, used: list[str]) -> None:
         self._used = used

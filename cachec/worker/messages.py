@@ -91,7 +91,7 @@ class Call(NamedTuple):
     arguments: Mapping[str, Any]
     #: Globals that differ, by module and name.
     carried: Mapping[str, Mapping[str, Carried]]
-    #: Module and name of those that can't be sent, and why: see ``unsent``.
+    #: Module and name of those that can't be sent, and why: see ``base.unsent``.
     missing: Mapping[tuple[str, str], str]
     #: Settings of the process, to be set: see ``key.process_state``.
     process: Mapping[str, Any]

@@ -25,6 +25,7 @@ from cachec.base.hashing import FileDigests, digest_bytes
 from cachec.base.installed import Installed
 from cachec.base.instances import class_attribute
 from cachec.base.unseen import unseen
+from cachec.base.unsent import Unsent
 from cachec.key.sharing import memory_of
 from cachec.programs.plugin import Plugin
 from cachec.programs.program import Program
@@ -90,6 +91,8 @@ class Values(Sending):
         self.custom: list[tuple[Any, str]] = []
 
     def refer(self, value: Any) -> Any:
+        if issubclass(type(value), Unsent):
+            raise CannotSend("this process was not sent it")
         if not isinstance(value, WeightSet):
             return None
         if not any(value is known for known in self.weights):

@@ -490,3 +490,13 @@ def test_a_miss_is_told_by_the_run_that_is_nearest(project: Path, run: Run) -> N
     (project / "data").write_text("a")
     (outcome,) = run(stage.replace("SCALE = 1", "SCALE = 2"))[1]
     assert "data" not in outcome
+
+
+def test_a_stage_within_a_stage_leaves_alone_what_was_not_sent(run: Run) -> None:
+    text = (
+        "import threading\n@cache.stage\ndef inner(x):\n    return x * 2\n@cache.stage\ndef f(x):\n"
+        "    return inner(x) + 1\ndef main():\n    show(f, 1)\n"
+        "thread = threading.Thread(target=main)\nthread.start()\nthread.join()"
+    )
+    assert run(text) == ("3\n", ["miss:first-run (no entry of this stage yet)"])
+    assert run(text) == ("3\n", ["hit"])
