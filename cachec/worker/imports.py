@@ -191,14 +191,16 @@ class Imports:
     def names(self, file: str | None = None) -> set[str]:
         """Every name that code of the project may have read since ``begin_run``: of variables, attributes and items.
 
-        Where functions can't be watched, of all code of the files that were imported. file: only of code in that.
+        Where functions can't be watched, of all code of the files that were imported. file: not of code that is in
+        another of them (functions that the caller sent, and code that was generated, are in none).
         """
+        others = self._files - {file} if file is not None else set[str]()
         late = [] if self._started is None else self._started.late()
-        found = {name for code in late if file in {None, code.co_filename} for name in code_names(code)}
+        found = {name for code in late if code.co_filename not in others for name in code_names(code)}
         if not self._sees_functions():
             for loaded in self._loaded:
                 for code in [] if loaded.code is None else [loaded.code] if loaded.is_late else _functions(loaded.code):
-                    if file in {None, code.co_filename}:
+                    if code.co_filename not in others:
                         found |= code_names(code)
         return found
 

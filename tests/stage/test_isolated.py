@@ -500,3 +500,10 @@ def test_a_stage_within_a_stage_leaves_alone_what_was_not_sent(run: Run) -> None
     )
     assert run(text) == ("3\n", ["miss:first-run (no entry of this stage yet)"])
     assert run(text) == ("3\n", ["hit"])
+
+
+def test_a_global_of_the_script_counts_for_a_function_that_is_an_argument(run: Run) -> None:
+    text = "BASE = 0\n@cache.stage\ndef f(make):\n    return make()\nBASE = int(sys.argv[1])\nshow(f, lambda: BASE)"
+    assert run(text, "3")[0] == "3\n"
+    assert run(text, "4")[0] == "4\n"
+    assert run(text, "3") == ("3\n", ["hit"])
