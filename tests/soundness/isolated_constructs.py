@@ -186,7 +186,7 @@ OTHER_STATE = [
     Situation("attribute of sys", "import sys\ndef f(): return getattr(sys, 'tracebacklimit', 0)\n", "@f()", "sys.tracebacklimit = V"),
     Situation("own attribute of sys", "import sys\ndef f(): return getattr(sys, '_snd', 0)\n", "@f()", "sys._snd = V"),
     Situation("how processes start", "import multiprocessing\ndef f(): return multiprocessing.get_start_method()\n", "@f()", "import multiprocessing\nmultiprocessing.set_start_method('spawn' if V % 2 else 'fork', force=True)"),
-    Situation("size of stacks", "import threading\ndef f(): return threading.stack_size()\n", "@f()", "import threading\nthreading.stack_size(65536 * V)"),
+    Situation("size of stacks", "import threading\ndef f():\n    size = threading.stack_size()\n    threading.stack_size(size)  # asking sets the default\n    return size\n", "@f()", "import threading\nthreading.stack_size(65536 * V)"),
     Situation("seed", "import random\ndef f(): return random.random()\n", "@f()", "import random\nrandom.seed(V)"),
     Situation("seed within", "import random\ndef f(v):\n    random.seed(v)\n    return random.random()\nK = 0\n", "@f(@K)", "@K = V"),
     Situation("state of random", "import random\ndef f(): return hash(random.getstate())\n", "@f()", "import random\nrandom.seed(V)"),
