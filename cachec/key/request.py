@@ -292,10 +292,13 @@ class Requests:
         return parts
 
     def global_digest(self, module: str, name: str) -> str:
-        """What stands for a global of a module that is imported."""
-        from cachec.key.dependencies import ABSENT  # of isolated stages
+        """What stands for a global of a module that is imported; for ``*``, for the names of all of them."""
+        from cachec.key import state  # of isolated stages
+        from cachec.key.dependencies import ABSENT
 
         held = sys.modules[module]
+        if name == "*":
+            return state.names_digest(state.names_of(held))
         return self.forms.now(held).digest(vars(held)[name]) if name in vars(held) else ABSENT
 
     def module_path(self) -> list[tuple[str, str]]:

@@ -52,6 +52,14 @@ DYNAMIC = frozenset(
     | {"run_module", "run_path"}
 )
 
+#: Those that find names in an object. Code has the module of a script as an object only where it names ``__main__``,
+#: or ``modules``. ``eval`` is a method of many.
+OF_OBJECTS = frozenset(
+    {"getattr", "hasattr", "setattr", "delattr", "vars", "locals", "dir", "eval", "attrgetter", "methodcaller"}
+    | {"getattr_static", "getmembers", "getmembers_static", "get_type_hints", "get_annotations", "__dict__"}
+    | {"__getattribute__", "__subclasses__", "singledispatch", "singledispatchmethod", "PluginManager"}
+)
+
 #: What reads attributes of its arguments by names that data has. Constants that are there when it runs all count.
 WITH_DATA = frozenset({"format", "format_map", "vformat", "render", "generate", "substitute", "safe_substitute"})
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from types import ModuleType
 from typing import Final
 
+from cachec.base.hashing import digest_bytes
 from cachec.key.forms import Describe, Forms
 from cachec.programs.registry import Plugins
 
@@ -34,6 +35,11 @@ def described_by(plugins: Plugins) -> Describe:
 def names_of(module: ModuleType) -> list[str]:
     """The globals of a module, but for those that only tell where it comes from."""
     return [name for name in vars(module) if name not in _OF_MODULES]
+
+
+def names_digest(names: Iterable[str]) -> str:
+    """What stands for the names of a module's globals."""
+    return digest_bytes(" ".join(sorted(names)).encode())
 
 
 def table(

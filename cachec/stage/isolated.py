@@ -20,7 +20,8 @@ from cachec.base.waiting import Waiter
 from cachec.codecs import decode
 from cachec.commands.traced import Changed, Reads
 from cachec.errors import StageCrashed, StageOutOfMemory, StageTimedOut, shown
-from cachec.key import ambient, libraries, memos, process_state
+from cachec.key import ambient, libraries, memos, process_state, sources, state
+from cachec.key.canonical import SCALARS
 from cachec.key.dependencies import ABSENT, PRESENT
 from cachec.key.tools.environment import OBEYED_NAME, variable_digest
 from cachec.key.tools.process import asked_of_machine, state_digest
@@ -237,8 +238,8 @@ class IsolatedRun(Run):
             self.recorder.keep_out(reason, words)
         if not _TIMES.isdisjoint(done.names):
             self.recorder.keep_out(Reason.VOLATILE_INPUT, "it asks when a file was changed, which counts for nothing")
-        for state in asked_of_machine(done.names):
-            self.recorder.seen(Read("state", state, "", state_digest(state)))
+        for asked in asked_of_machine(done.names):
+            self.recorder.seen(Read("state", asked, "", state_digest(asked)))
         if "__subclasses__" in done.names:
             raise Fallback("it asks a class for its subclasses, which may be others in a worker")
         if not _STATES.isdisjoint(done.names):
@@ -297,11 +298,16 @@ class IsolatedRun(Run):
             theirs = self._prepared.table.get(module, done.imported.get(module, {}))
             named = done.main_names if module == "__main__" else done.names
             of_values = {name for where, name in self._values.named if where == module}
-            is_dynamic = "globals" in done.names or (
-                "getattr" in done.names and module.rpartition(".")[2] in done.names
-            )
+            held = vars(sys.modules[module]) if module in sys.modules else names
             counted = named | of_values | given.get(module, set())
-            for name in names.keys() if is_dynamic else counted & names.keys():
+            if _finds_globals(done, module):
+                counted |= names.keys()
+                known = state.names_digest(names)
+                is_ours = names.keys() != theirs.keys()
+                yield Read("global", module, "*", known) if is_ours else Read("global", module, f"*={known}", PRESENT)
+            elif module != "__main__" and not done.names.isdisjoint(sources.WITH_DATA):
+                counted |= {name for name, value in held.items() if type(value) in SCALARS}
+            for name in counted & names.keys():
                 digest = names[name]
                 if digest and (module, name) not in self._missing:
                     if theirs.get(name) == digest and (module, name) not in self._carried:
@@ -310,8 +316,7 @@ class IsolatedRun(Run):
                         yield Read("global", module, name, digest)
             for name in named & theirs.keys() - names.keys():  # which the caller has deleted
                 yield Read("global", module, name, ABSENT)
-            held = vars(sys.modules[module]).keys() if module in sys.modules else names.keys()
-            unset = " ".join(sorted(named - held - theirs.keys() - _ordinary_names()))
+            unset = " ".join(sorted(named - held.keys() - theirs.keys() - _ordinary_names()))
             if unset:
                 yield Read("unset", module, unset, PRESENT)
 
@@ -398,6 +403,14 @@ class IsolatedRun(Run):
 
             return first_difference(self._request.parts(), again.parts()).detail
         return ""
+
+
+def _finds_globals(done: Done, module: str) -> bool:
+    """Whether the code that ran may have read any global of a module by a name that is not in the code."""
+    found = done.names & sources.DYNAMIC
+    if module == "__main__" and "__main__" not in done.names:
+        found -= sources.OF_OBJECTS
+    return bool(found) or done.evaluates
 
 
 @cache

@@ -335,7 +335,7 @@ def describe_change(read: Read, keeps_out: str = "", change: str = "") -> str:
     verb = {
         "source": "has other code in what ran",
         "modules": "has another module of a name that was looked for",
-        "global": f"{read.name.partition('=')[0]} has another value",
+        "global": "has other globals" if read.name[:1] == "*" else f"{read.name.partition('=')[0]} has another value",
         "path": "is at another place of sys.path",
         "memo": f"remembers another result of {read.name.partition(' ')[0]}",
         "library": f"has another {read.name.partition('=')[0]}",

@@ -69,7 +69,7 @@ def serve(channel: Channel, common: Common) -> None:
     except Exception as error:  # noqa: BLE001 - of cachec itself, or what the project has it do: told, and not a crash
         channel.send(Failed(f"its worker failed: {''.join(traceback.format_exception(error)[-2:])}"))
     finally:
-        _end()
+        end()
 
 
 class Common:
@@ -84,7 +84,7 @@ class Common:
         self.variables.install()
 
 
-def _end() -> None:
+def end() -> None:
     """End at once: libraries take long to take themselves apart, and nobody waits for that."""
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
@@ -226,6 +226,7 @@ class Worker:
             reads=(*(read for read in recorder.reads() if not is_below(read.where, scratch)), *self._reads()),
             names=frozenset(self._imports.names()),
             main_names=self._main_names(),
+            evaluates=self._imports.evaluates(),
             temporary=tuple(self._variables.temporary),
             has_project_paths=self._has_project_paths(),
             new_packages=tuple(self._packages().keys() - packages),

@@ -8,6 +8,7 @@ same files stays visible. Modules of the project are compiled from their text: a
 
 from __future__ import annotations
 
+import dis
 import importlib.machinery
 import importlib.metadata
 import os
@@ -195,14 +196,20 @@ class Imports:
         another of them (functions that the caller sent, and code that was generated, are in none).
         """
         others = self._files - {file} if file is not None else set[str]()
-        late = [] if self._started is None else self._started.late()
-        found = {name for code in late if code.co_filename not in others for name in code_names(code)}
+        return {name for code in self._late() if code.co_filename not in others for name in code_names(code)}
+
+    def evaluates(self) -> bool:
+        """Whether that code may have called ``eval``, and not a method of that name."""
+        return any(_loads(code, "eval") for code in self._late())
+
+    def _late(self) -> Iterator[CodeType]:
+        """All code that may have started since ``begin_run``."""
+        if self._started is not None:
+            yield from self._started.late()
         if not self._sees_functions():
             for loaded in self._loaded:
-                for code in [] if loaded.code is None else [loaded.code] if loaded.is_late else _functions(loaded.code):
-                    if code.co_filename not in others:
-                        found |= code_names(code)
-        return found
+                if loaded.code is not None:
+                    yield from [loaded.code] if loaded.is_late else _functions(loaded.code)
 
     def _codes(self) -> list[CodeType]:
         return [] if self._started is None else self._started.codes()
@@ -411,6 +418,17 @@ def code_names(code: CodeType) -> set[str]:
         elif isinstance(each, tuple | frozenset):
             pending.extend(each)
     return found
+
+
+def _loads(code: CodeType, name: str) -> bool:
+    """Whether a code object, or one inside of it, has ``name`` as a variable; not as an attribute alone."""
+    inner = [each for each in code.co_consts if isinstance(each, CodeType)]
+    return any(_loads(each, name) for each in inner) or (
+        name in code.co_names
+        and any(
+            each.argval == name and each.opname in {"LOAD_NAME", "LOAD_GLOBAL"} for each in dis.get_instructions(code)
+        )
+    )
 
 
 def _functions(code: CodeType) -> Iterator[CodeType]:

@@ -127,6 +127,8 @@ class Done(NamedTuple):
     names: frozenset[str]
     #: Those of them that may be of globals of ``__main__``.
     main_names: frozenset[str]
+    #: Whether it may have called ``eval``, and not a method of that name.
+    evaluates: bool
     #: Names that were made up for temporary files and folders.
     temporary: tuple[str, ...]
     #: Whether the run may have taken paths of the project from globals.

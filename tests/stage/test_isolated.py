@@ -507,3 +507,40 @@ def test_a_global_of_the_script_counts_for_a_function_that_is_an_argument(run: R
     assert run(text, "3")[0] == "3\n"
     assert run(text, "4")[0] == "4\n"
     assert run(text, "3") == ("3\n", ["hit"])
+
+
+_FINDING = [
+    *("eval('helper.' + name)", "getattr(h, name)", "vars(h)[name]", "operator.attrgetter(name)(h)"),
+    *("inspect.getmembers(h)", "[getattr(h, each) for each in dir(h)]", "('{0.%s}' % name).format(h)"),
+    *("sys._getframe().f_globals['h'].__dict__[name]", "getattr(TABLE[0], name)", "eval(name.lower())"),
+]
+
+
+@pytest.mark.parametrize("how", _FINDING)
+def test_globals_count_that_code_finds_by_names_which_are_not_in_it(project: Path, run: Run, how: str) -> None:
+    (project / "helper.py").write_text("FACTOR = 3\n")
+    text = (
+        "import helper, inspect, operator\nh = helper\nTABLE = [helper]\nfactor = 0\n"
+        f"@cache.stage\ndef f(name):\n    return str({how})\n"
+        "factor = helper.FACTOR = int(sys.argv[1])\nshow(f, 'FACTOR')"
+    )
+    for number in ("7", "8"):
+        assert number in run(text, number)[0]
+    assert run(text, "7")[1] == ["hit"]
+
+
+def test_globals_that_a_program_adds_count_for_code_that_finds_any(project: Path, run: Run) -> None:
+    (project / "helper.py").write_text("FACTOR = 3\n")
+    text = "import helper\n@cache.stage\ndef f(x):\n    return sorted(n for n in vars(helper) if n.isupper())\n"
+    assert run(text + "show(f, 1)")[0] == "['FACTOR']\n"
+    assert run(text + "helper.OTHER = 1\nshow(f, 1)")[0] == "['FACTOR', 'OTHER']\n"
+    assert run(text + "show(f, 1)")[1] == ["hit"]
+
+
+def test_a_method_named_eval_finds_no_globals(run: Run) -> None:
+    text = (
+        "import time\nstart = time.time()\nclass Model:\n    def eval(self):\n        return getattr(self, 'x', 1)\n"
+        "@cache.stage\ndef f(x):\n    return Model().eval()\nshow(f, 1)"
+    )
+    run(text)
+    assert run(text)[1] == ["hit"]
