@@ -25,6 +25,7 @@ from cachec.base.hashing import FileDigests, digest_bytes
 from cachec.base.installed import Installed
 from cachec.base.instances import class_attribute
 from cachec.base.unseen import unseen
+from cachec.key.generators import shared
 from cachec.key.sharing import memory_of
 from cachec.programs.plugin import Plugin
 from cachec.programs.program import Program
@@ -112,6 +113,8 @@ class Values(Sending):
             and not self._is_replayed(value)
         ):
             return _itself, (value.__wrapped__,)  # what it calls there is seen by the trace around it
+        if (place := shared(value)) is not None:
+            return getattr, (sys.modules[place[0]], place[1])
         if kind is Layout:
             return Layout, (dict(value.tensors), value.ties, value.nesting)
         if kind is Program:
