@@ -341,7 +341,8 @@ class IsolatedRun(Run):
                 continue
             if before is None or not is_seeded:
                 raise Fallback(
-                    f"it drew from the generator of {each.name} without setting a seed"
+                    f"it drew from the generator of {each.name} without setting a seed; nor did the program since its "
+                    "stage was defined"
                     if is_used
                     else "it asks for the state of a random generator"
                 )
