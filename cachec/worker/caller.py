@@ -182,7 +182,7 @@ class _Starter:
             theirs.close()
         self._control = Channel(ours.detach())
         self.close = weakref.finalize(self, _end_starter, self._control, self._process, state.pid)
-        # It ends with this process by itself. A worker, which has one for the stages that its stage calls, waits for that:
+        # It ends with this process by itself. A worker waits for one that it has for the stages that its stage calls:
         # what it left behind would keep its result out.
         self.close.atexit = "cachec.worker.child" in sys.modules
         with contextlib.suppress(Ended):  # it was killed at once, as the first order finds out

@@ -290,7 +290,8 @@ class Worker:
         for module, names in call.carried.items():
             for name, carried in names.items():
                 if table.get(module, {}).get(name, "") != carried.digest:  # it did not arrive as it was
-                    self._leave_out(module, name, "has another value once it was sent")
+                    kind = type(vars(sys.modules[module]).get(name)).__qualname__
+                    self._leave_out(module, name, f"has another value once it was sent (a {kind})")
         return ""
 
     def _leave_out(self, module: str, name: str, why: str) -> None:

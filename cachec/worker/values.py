@@ -105,6 +105,8 @@ class Values(Sending):
             self.named.add((named.__module__, named.__qualname__.partition(".")[0]))
             if named is kind and self._digest is not None and _is_custom(kind):
                 self._note_custom(value, self._digest(value))
+            if class_attribute(kind, "__new__") is object.__new__ and class_attribute(kind, "__getattr__"):
+                _try_without_attributes(kind)
         if isinstance(value, type | FunctionType) and value.__module__ == "__main__":
             return value.__qualname__ if self._is_replayed(value) else NotImplemented
         if (
@@ -179,6 +181,16 @@ def _is_custom(kind: type) -> bool:
             *("__reduce_ex__", "__reduce__", "__getstate__", "__setstate__", "__getnewargs_ex__", "__getnewargs__"),
         )
     )
+
+
+def _try_without_attributes(kind: type) -> None:
+    """Raise CannotSend where ``__getattr__`` asks for attributes that an object has only once it has arrived."""
+    try:
+        getattr(object.__new__(kind), "__setstate__", None)
+    except Exception as error:  # noqa: BLE001 - the project's code, whatever it raises
+        raise CannotSend(
+            f"a {kind.__qualname__}, whose __getattr__ raises {type(error).__name__} when it is new"
+        ) from None
 
 
 class _Parts:
