@@ -131,6 +131,9 @@ class _NumpyGenerator(Generator):
 
     name = module = "numpy.random"
 
+    def __init__(self) -> None:
+        self._is_watched = False
+
     def state(self) -> bytes | None:
         numpy: Any = sys.modules.get(self.module)
         if not hasattr(numpy, "get_bit_generator"):  # not half imported
@@ -154,11 +157,12 @@ class _NumpyGenerator(Generator):
         return _is_twister(state)
 
     def is_seeded(self, state: bytes) -> bool:
-        return sys.modules[self.module].get_bit_generator().seed_seq is None
+        return self._is_watched or sys.modules[self.module].get_bit_generator().seed_seq is None
 
     def watch(self) -> Callable[[], bool]:
         numpy = sys.modules[self.module]
         numpy.set_bit_generator(numpy.MT19937())
+        self._is_watched = True
         return lambda: numpy.get_bit_generator().seed_seq is None
 
 

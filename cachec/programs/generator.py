@@ -36,7 +36,10 @@ class Generator(ABC):
 
     @abstractmethod
     def is_seeded(self, state: bytes) -> bool:
-        """Whether the program has set a seed, so that another process may have the state of now again."""
+        """Whether the program has set a seed, so that another process may have the state of now again.
+
+        In a worker, for the stages that its stage calls: yes.
+        """
 
     @abstractmethod
     def watch(self) -> Callable[[], bool]:

@@ -231,7 +231,7 @@ class Worker:
             new_packages=tuple(self._packages().keys() - packages),
             drawn=drawn,
             generators=left,
-            has_forked=generators.has_forked,
+            has_forked=self._imports.has_forked,
             packages=tuple(self._packages().values()),
             files=tuple(sorted(self._opened_files())),
             imported={name: names for name, names in self._table().items() if name not in known},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 from collections.abc import Mapping
 
@@ -33,12 +32,6 @@ class Generators:
                     each.put(states[each.name], seeds=False)
                 self._watched[each.name] = was_seeded, each.counted(each.state() or b"")
         self._others = [plugin.watch_generators() for plugin in plugins.all()]
-        #: Whether this process has forked since.
-        self.has_forked = False
-        os.register_at_fork(before=self._note_fork)
-
-    def _note_fork(self) -> None:
-        self.has_forked = True
 
     def outcome(self) -> tuple[tuple[str, ...], dict[str, GeneratorState]]:
         """The names of those that were drawn from and not seeded; and how those were left that were either.

@@ -139,7 +139,7 @@ class Done(NamedTuple):
     drawn: tuple[str, ...]
     #: The states that it left those in that it drew from or seeded.
     generators: Mapping[str, GeneratorState]
-    #: Whether it forked: a child may have drawn, too.
+    #: Whether the worker forked: a child may have drawn, too.
     has_forked: bool
     #: A file of each installed package that is imported.
     packages: tuple[str, ...]

@@ -116,6 +116,17 @@ random.seed(SEED)
 show(outer, 2)
 print(random.random())
 """,
+    "in a process that a nested stage forks": """
+import multiprocessing
+def work(_): return float(np.random.rand())
+@cache.stage
+def inner(n):
+    with multiprocessing.get_context("fork").Pool(1) as pool: return pool.map(work, range(n))
+@cache.stage
+def outer(n): return inner(n)
+np.random.seed(SEED)
+show(outer, 2); show(inner, 2)
+""",
     "the state": """
 @cache.stage
 def f(x): return hash(random.getstate()[1])

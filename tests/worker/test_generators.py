@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import sys
 from collections.abc import Callable, Iterator
@@ -91,16 +90,6 @@ def test_what_a_stored_result_leaves_does_not_count_as_a_seed_where_it_set_none(
     second = Generators(plugins, states)
     generators.put(plugins, left)
     assert second.outcome() == (("random", "numpy.random"), left)
-
-
-def test_a_fork_is_noticed(plugins: Plugins) -> None:
-    watched = Generators(plugins, {})
-    pid = os.fork()
-    if pid == 0:
-        os._exit(0)
-    os.waitpid(pid, 0)
-    watched.outcome()
-    assert watched.has_forked
 
 
 def test_bytes_that_are_no_state(plugins: Plugins) -> None:
