@@ -132,7 +132,7 @@ class IsolatedRun(Run):
     async def _run_worker(
         self, setup: Setup, waiter: Waiter, limits: caller.Limits, packages: Sequence[str] = ()
     ) -> caller.RunResult:
-        self._values = Values(self._tools.plugins, self._tools.requests.forms.now().digest)
+        self._values = Values(self._tools.plugins, self._tools.requests.forms.now())
         run = self._tools.starters.run
         return await run(setup, self._call, self._values, waiter=waiter, limits=limits, packages=packages)
 
@@ -183,6 +183,8 @@ class IsolatedRun(Run):
             for name, digest in names.items():
                 if theirs.get(name) == digest and (digest or not is_stateful(held[name])):
                     replayed.add((module, name))
+                elif not digest:
+                    missing[module, name] = f"has no form that could count: {forms.now().obstacle(held[name])}"
                 elif module == "__main__" and name not in theirs:
                     carried.setdefault(module, {})[name] = Carried(digest, held[name])
                 else:
@@ -194,7 +196,7 @@ class IsolatedRun(Run):
                         carried.setdefault(module, {})[name] = Carried(digest, sent)
             for name in theirs.keys() - names.keys():
                 carried.setdefault(module, {})[name] = Carried("", Deleted())
-        self._values.replayed = {name for module, name in replayed if module == "__main__"}
+        self._values.replayed = replayed
         self._drop_what_cannot_be_sent(carried, missing)
         self._missing = frozenset(missing)
         self._generators = generators.snapshot(self._tools.plugins)
@@ -220,7 +222,7 @@ class IsolatedRun(Run):
     def _by_name(self, function: Any) -> Any:
         """The module and the qualified name of a function that the worker has too; else itself."""
         module, name = function.__module__, function.__qualname__
-        is_there = module != "__main__" or name.partition(".")[0] in self._values.replayed
+        is_there = module != "__main__" or (module, name.partition(".")[0]) in self._values.replayed
         return (module, name) if is_there and "<locals>" not in name else function
 
     def _drop_what_cannot_be_sent(

@@ -581,3 +581,125 @@ def test_a_method_named_eval_finds_no_globals(run: Run) -> None:
     )
     run(text)
     assert run(text)[1] == ["hit"]
+
+
+_PLUGINS = """
+import importlib.util, types
+def load(path):
+    spec = importlib.util.spec_from_file_location("plug", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+def execute(path):
+    module = types.ModuleType("plug")
+    exec(compile(open(path).read(), path, "exec"), vars(module))
+    return module
+HELD = {}
+@cache.stage
+def by_module(x): return HELD["module"].run(x)
+@cache.stage
+def by_function(x): return HELD["function"](x)
+if __name__ == "__main__":
+    HELD["module"] = HOW("plug.py")
+    HELD["function"] = HELD["module"].run
+    show(by_module, 3)
+    show(by_function, 3)
+    HELD["module"].run = lambda x: x - 1
+    show(by_module, 3)
+"""
+
+
+@pytest.mark.parametrize("how", ["load", "execute"])
+@pytest.mark.parametrize(("before", "after"), [("x * K", "x + K"), ("K = 2", "K = 20")])
+def test_a_module_that_nothing_registered_counts(project: Path, run: Run, how: str, before: str, after: str) -> None:
+    text = _PLUGINS.replace("HOW", how)
+    plugin = "K = 2\ndef run(x): return x * K\n"
+    (project / "plug.py").write_text(plugin)
+    assert run(text)[0].split() == ["6", "6", "2"]
+    assert run(text)[1] == ["hit"] * 3
+    (project / "plug.py").write_text(plugin.replace(before, after))
+    value = "5" if before == "x * K" else "60"
+    assert run(text)[0].split() == [value, value, "2"]
+
+
+def test_a_global_without_a_form_is_not_given_to_a_worker(run: Run) -> None:
+    text = """
+DEEP = []
+@cache.stage
+def f():
+    held = DEEP
+    while type(held) is list: held = held[0]
+    return held
+if __name__ == "__main__":
+    held = int(sys.argv[1])
+    for _ in range(130): held = [held]
+    DEEP.append(held)
+    show(f)
+"""
+    for value in ("1", "2"):
+        printed, (outcome,) = run(text, value)
+        assert printed == f"{value}\n"
+        assert outcome.startswith("bypass:not-isolated (it needs DEEP of __main__, which has no form")
+
+
+_SENTINELS = """
+import dataclasses
+UNSET = object()
+class Auto: pass
+class Options: NONE = object()
+AUTO = Auto()
+@cache.stage
+def by_object(x, opt=UNSET): return opt is UNSET
+@cache.stage
+def by_class(x, *, target=AUTO): return target is AUTO
+@cache.stage
+def of_library(x=dataclasses.MISSING): return x is dataclasses.MISSING
+@cache.stage
+def within(x): return x[0] is UNSET
+@cache.stage
+def of_class(x): return x is Options.NONE
+if __name__ == "__main__":
+    show(by_object, 1)
+    show(by_object, 1, opt=object())
+    show(by_class, 1)
+    show(by_class, 1, target=Auto())
+    show(of_library)
+    show(within, [UNSET])
+    show(of_class, Options.NONE)
+"""
+
+
+def test_an_object_that_only_its_identity_tells_apart_is_the_workers_own(run: Run) -> None:
+    for _ in range(2):
+        printed, outcomes = run(_SENTINELS)
+        assert printed.split() == ["True", "False", "True", "False", "True", "True", "True"]
+    assert outcomes.pop(1).endswith("(an object() that is no global: its copy would be another)")
+    assert outcomes == ["hit"] * 6
+
+
+_WEAK_TABLE = """
+import weakref
+class Width:
+    held = weakref.WeakKeyDictionary()
+    def __get__(self, owner, kind=None): return self.held.get(owner, 4)
+    def __set__(self, owner, value): self.held[owner] = value
+class Model:
+    width = Width()
+@cache.stage
+def f(model): return model.width
+@cache.stage
+def nested(models): return models[0].width
+if __name__ == "__main__":
+    model = Model()
+    show(f, model)
+    model.width = int(sys.argv[1])
+    show(f, model)
+    show(nested, [model])
+"""
+
+
+def test_an_argument_that_a_weak_table_holds_something_for_stays_here(run: Run) -> None:
+    for value in ("7", "8"):
+        printed, outcomes = run(_WEAK_TABLE, value)
+        assert printed.split() == ["4", value, value]
+        assert ["a Model is in a weak table (weakref)" in each for each in outcomes] == [False, True, True]
