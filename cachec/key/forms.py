@@ -276,6 +276,7 @@ class _Walk:
             parts += [
                 part for key, value in list(_attributes_of(cls).items()) if (part := self._class_part(key, value))
             ]
+            parts.append(self._described(cls))
             if "_abc_impl" in vars(cls):
                 parts.append(self.forms("registered", _registered(cls)))
             form = b"c" + bytes.fromhex(digest_bytes(self.node("class", *parts)))

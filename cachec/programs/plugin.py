@@ -109,7 +109,8 @@ class Plugin:
 
         Asked for every function and every instance of a class, of whatever library, so it must be quick and import
         nothing. For values whose state no attribute shows, or shows with what only this process means (addresses,
-        caches, places in files). Values of ``types`` are described by ``fingerprint``.
+        caches, places in files). Values of ``types`` are described by ``fingerprint``. Asked for classes, too: what it
+        says of one counts beside the class itself (that a registry of the library has it).
         """
         return NotImplemented
 

@@ -222,7 +222,7 @@ class IsolatedRun(Run):
     def _by_name(self, function: Any) -> Any:
         """The module and the qualified name of a function that the worker has too; else itself."""
         module, name = function.__module__, function.__qualname__
-        is_there = module != "__main__" or (module, name.partition(".")[0]) in self._values.replayed
+        is_there = module != "__main__" or (module, name.partition(".")[0]) in (self._values.replayed or ())
         return (module, name) if is_there and "<locals>" not in name else function
 
     def _drop_what_cannot_be_sent(

@@ -86,7 +86,8 @@ class Values(Sending):
         self.weights: list[WeightSet] = []
         #: The globals, by module, that the worker has too, equal to ours: functions and classes of ``__main__`` go by
         #: their names, and so does what only its identity tells apart.
-        self.replayed: set[tuple[str, str]] = set()
+        #: None before that is known.
+        self.replayed: set[tuple[str, str]] | None = None
         #: Arrays and tensors of the arguments by the memory that they lie in.
         self._arrays: dict[int, list[Any]] = {}
         self._is_at_globals = False
@@ -110,6 +111,8 @@ class Values(Sending):
         named = value if isinstance(value, type | FunctionType) else kind
         if _is_own(named.__module__):
             self.named.add((named.__module__, named.__qualname__.partition(".")[0]))
+            if isinstance(named, type) and self._forms is not None:
+                self._refuse_registered(named, self._forms)
             if named is kind and self._forms is not None and _is_custom(kind):
                 self._note_custom(value, self._forms.digest(value))
             if class_attribute(kind, "__new__") is object.__new__ and class_attribute(kind, "__getattr__"):
@@ -160,7 +163,7 @@ class Values(Sending):
         module, _, name = forms.sentinel(value).partition(":")
         if not module and type(value) is object and not self._is_at_globals:
             raise CannotSend("an object() that is no global: its copy would be another")
-        if not module or (_is_own(module) and (module, name.partition(".")[0]) not in self.replayed):
+        if not module or (_is_own(module) and not self._has(module, name)):
             return None  # one that is sent as a global, too, stays the same object
         return _global, (module, name)
 
@@ -176,9 +179,19 @@ class Values(Sending):
             raise CannotSend(f"a {type(value).__qualname__}, which is pickled by code of its own")
         self.custom.append((value, digest))
 
+    def _has(self, module: str, name: str) -> bool:
+        """Whether the worker has a global too. name: its own, or that of an attribute of it."""
+        return (module, name.partition(".")[0]) in (self.replayed or ())
+
+    def _refuse_registered(self, cls: type, forms: Forms) -> None:
+        """Raise CannotSend where a registry of a library has a class that it has not in the worker."""
+        is_there = self._has(cls.__module__, cls.__qualname__) and "<locals>" not in cls.__qualname__
+        if self.replayed is not None and not is_there and forms.describe(cls) is not NotImplemented:
+            raise CannotSend(f"a {cls.__qualname__}, which a library's registry has in this process alone")
+
     def _is_replayed(self, value: Any) -> bool:
         first, _, rest = value.__qualname__.partition(".")
-        held: Any = vars(sys.modules["__main__"]).get(first) if ("__main__", first) in self.replayed else None
+        held: Any = vars(sys.modules["__main__"]).get(first) if self._has("__main__", first) else None
         for name in rest.split(".") if rest else ():
             held = getattr(held, name, None)
         return held is value

@@ -703,3 +703,29 @@ def test_an_argument_that_a_weak_table_holds_something_for_stays_here(run: Run) 
         printed, outcomes = run(_WEAK_TABLE, value)
         assert printed.split() == ["4", value, value]
         assert ["a Model is in a weak table (weakref)" in each for each in outcomes] == [False, True, True]
+
+
+_PYTREE = """
+import jax
+class Pair:
+    def __init__(self, a, b): self.a, self.b = a, b
+@cache.stage
+def named(n): return len(jax.tree.leaves(Pair(1, n)))
+@cache.stage
+def given(pair): return len(jax.tree.leaves(pair))
+if __name__ == "__main__":
+    if "register" in sys.argv:
+        for each in (Pair,):
+            jax.tree_util.register_pytree_node(each, lambda p: ((p.a, p.b), None), lambda _, parts: each(*parts))
+    show(named, 3)
+    show(given, [Pair(1, 2)])
+"""
+
+
+def test_a_class_that_jax_knows_here_alone_stays_here(run: Run) -> None:
+    pytest.importorskip("jax")
+    assert run(_PYTREE)[0] == "1\n1\n"
+    printed, outcomes = run(_PYTREE, "register")
+    assert printed == "2\n2\n"
+    assert all(each.startswith("bypass:not-isolated (") for each in outcomes)
+    assert run(_PYTREE)[1] == ["hit"] * 2
