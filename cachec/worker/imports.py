@@ -30,6 +30,9 @@ CODE_READERS = ("torch._dynamo.convert_frame", "numba.core.bytecode")
 #: Functions of cloudpickle and dill that send code to a process which need not open its file; it may run there.
 CODE_SENDERS = frozenset({"_code_reduce", "save_code"})
 
+#: What cloudpickle calls the file of code that it sends.
+_SENT = "<dynamic-code>"
+
 #: Names of what makes functions run unseen: those that trace others are not traced themselves.
 _TRACES = frozenset({"settrace", "setprofile", "settrace_all_threads", "setprofile_all_threads"})
 
@@ -236,8 +239,9 @@ class Imports:
         found, generated = self._named | self._late_named, set[str]()
         constants = set[str]()
         for code in self._codes():
-            has_file = code.co_filename in self._files or code.co_filename[:1] == "/"
-            if code.co_flags & _IS_FUNCTION or code.co_filename not in self._files:
+            path = code.co_filename
+            has_file = path in self._files or path[:1] == "/" or path == _SENT
+            if code.co_flags & _IS_FUNCTION or path not in self._files:
                 (found if has_file else generated).update(code_names(code))
         for loaded in self._loaded:
             try:

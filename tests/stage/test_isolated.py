@@ -564,3 +564,14 @@ def test_what_python_notes_of_warnings_is_no_global(project: Path, run: Run) -> 
     text = "@cache.stage\ndef f(path):\n    return sorted(globals())[0], eval('1')\nshow(f, 'data.txt')"
     run(text)
     assert run(text)[1] == ["hit"]
+
+
+def test_a_function_that_is_an_argument_finds_globals_by_names_that_are_not_in_it(project: Path, run: Run) -> None:
+    text = (
+        "def make():\n    def get(name):\n        import helper\n        return getattr(helper, name)\n    return get\n"
+        "@cache.stage\ndef f(get, name):\n    return get(name)\nshow(f, make(), 'FACTOR')"
+    )
+    for number in ("3", "4", "3"):
+        (project / "helper.py").write_text(f"FACTOR = {number}\n")
+        assert run(text)[0] == f"{number}\n"
+    assert run(text)[1] == ["hit"]
