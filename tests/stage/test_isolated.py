@@ -575,3 +575,15 @@ def test_a_function_that_is_an_argument_finds_globals_by_names_that_are_not_in_i
         (project / "helper.py").write_text(f"FACTOR = {number}\n")
         assert run(text)[0] == f"{number}\n"
     assert run(text)[1] == ["hit"]
+
+
+def test_attributes_that_are_called_as_globals_of_the_script_do_not_count(run: Run) -> None:
+    text = (
+        "import threading, time\nstart = time.time()\nclass C:\n    stop = 2\n@cache.stage\ndef f(x):\n"
+        "    thread = threading.Thread(target=int)\n    thread.start()\n    thread.join()\n    return C().stop\n"
+        "stop = int(sys.argv[1])\nshow(f, 1)"
+    )
+    run(text, "1")
+    assert run(text, "2")[1] == ["hit"]
+    assert run(text.replace("C().stop", "(C().stop, stop)"), "2")[0] == "(2, 2)\n"
+    assert run(text.replace("C().stop", "(C().stop, stop)"), "3")[0] == "(2, 3)\n"
