@@ -23,6 +23,7 @@ from cachec.errors import StageCrashed, StageOutOfMemory, StageTimedOut, shown
 from cachec.key import ambient, generators, libraries, memos, process_state, sources, state
 from cachec.key.canonical import SCALARS
 from cachec.key.dependencies import ABSENT, PRESENT
+from cachec.key.forms import Forms
 from cachec.key.tools.environment import OBEYED_NAME, variable_digest
 from cachec.key.tools.process import asked_of_machine, state_digest
 from cachec.model import ArtifactRef, Node, Read, Reason
@@ -162,10 +163,12 @@ class IsolatedRun(Run):
         needed = {name: held[name] for name in main.needed if name in held}
         return {name: value for name, value in needed.items() if not self._obstacle(value)}
 
-    def _obstacle(self, value: Any) -> str:
-        """Why a value can't be sent; empty where it can."""
+    def _obstacle(self, value: Any, forms: Forms | None = None) -> str:
+        """Why a value can't be sent; empty where it can. forms: once it is known what the worker has."""
+        values = Values(self._tools.plugins, forms)
+        values.replayed = None if forms is None else self._values.replayed
         try:
-            os.close(encode(value, Values(self._tools.plugins)))
+            os.close(encode(value, values))
         except CannotSend as error:
             return str(error)
         return ""
@@ -184,7 +187,7 @@ class IsolatedRun(Run):
                 if theirs.get(name) == digest and (digest or not is_stateful(held[name])):
                     replayed.add((module, name))
                 elif not digest:
-                    missing[module, name] = f"has no form that could count: {forms.now().obstacle(held[name])}"
+                    missing[module, name] = f"can't be compared: {forms.now().obstacle(held[name])}"
                 elif module == "__main__" and name not in theirs:
                     carried.setdefault(module, {})[name] = Carried(digest, held[name])
                 else:
@@ -228,11 +231,12 @@ class IsolatedRun(Run):
     def _drop_what_cannot_be_sent(
         self, carried: dict[str, dict[str, Carried]], missing: dict[tuple[str, str], str]
     ) -> None:
-        if not self._obstacle(carried):
+        forms = self._tools.requests.forms.now()
+        if not self._obstacle(carried, forms):
             return
         for module, names in carried.items():
             for name, value in list(names.items()):
-                if obstacle := self._obstacle(value):
+                if obstacle := self._obstacle(value, forms):
                     del names[name]
                     missing[module, name] = f"can't be sent: {obstacle}"
 

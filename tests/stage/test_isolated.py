@@ -622,26 +622,6 @@ def test_a_module_that_nothing_registered_counts(project: Path, run: Run, how: s
     assert run(text)[0].split() == [value, value, "2"]
 
 
-def test_a_global_without_a_form_is_not_given_to_a_worker(run: Run) -> None:
-    text = """
-DEEP = []
-@cache.stage
-def f():
-    held = DEEP
-    while type(held) is list: held = held[0]
-    return held
-if __name__ == "__main__":
-    held = int(sys.argv[1])
-    for _ in range(130): held = [held]
-    DEEP.append(held)
-    show(f)
-"""
-    for value in ("1", "2"):
-        printed, (outcome,) = run(text, value)
-        assert printed == f"{value}\n"
-        assert outcome.startswith("bypass:not-isolated (it needs DEEP of __main__, which has no form")
-
-
 _SENTINELS = """
 import dataclasses
 UNSET = object()
@@ -729,3 +709,57 @@ def test_a_class_that_jax_knows_here_alone_stays_here(run: Run) -> None:
     assert printed == "2\n2\n"
     assert all(each.startswith("bypass:not-isolated (") for each in outcomes)
     assert run(_PYTREE)[1] == ["hit"] * 2
+
+
+@pytest.mark.parametrize("how", ["pickle.load(open('config.pickle', 'rb')).width", "helper.width_of(f.__wrapped__)"])
+def test_globals_of_the_script_count_that_others_name(project: Path, run: Run, how: str) -> None:
+    (project / "helper.py").write_text("import inspect\ndef width_of(f):\n    return inspect.getmodule(f).WIDTH\n")
+    (project / "config.pickle").write_bytes(b"c__main__\nConfig\n.")  # made elsewhere
+    text = (
+        "import helper, pickle\nWIDTH = 0\nclass Config:\n    width = 0\n"
+        f"@cache.stage\ndef f(x):\n    return {how}\n"
+        "WIDTH = Config.width = int(sys.argv[1])\nshow(f, 1)"
+    )
+    assert [run(text, number)[0] for number in ("7", "8", "7")] == ["7\n", "8\n", "7\n"]
+    assert run(text, "7")[1] == ["hit"]
+
+
+def test_what_python_notes_of_warnings_is_no_global(project: Path, run: Run) -> None:
+    (project / "data.txt").write_text("1")  # an argument that names a file: cachec warns of it
+    text = "@cache.stage\ndef f(path):\n    return sorted(globals())[0], eval('1')\nshow(f, 'data.txt')"
+    run(text)
+    assert run(text)[1] == ["hit"]
+
+
+def test_a_function_that_is_an_argument_finds_globals_by_names_that_are_not_in_it(project: Path, run: Run) -> None:
+    text = (
+        "def make():\n    def get(name):\n        import helper\n        return getattr(helper, name)\n    return get\n"
+        "@cache.stage\ndef f(get, name):\n    return get(name)\nshow(f, make(), 'FACTOR')"
+    )
+    for number in ("3", "4", "3"):
+        (project / "helper.py").write_text(f"FACTOR = {number}\n")
+        assert run(text)[0] == f"{number}\n"
+    assert run(text)[1] == ["hit"]
+
+
+def test_attributes_that_are_called_as_globals_of_the_script_do_not_count(run: Run) -> None:
+    text = (
+        "import threading, time\nstart = time.time()\nclass C:\n    stop = 2\n@cache.stage\ndef f(x):\n"
+        "    thread = threading.Thread(target=int)\n    thread.start()\n    thread.join()\n    return C().stop\n"
+        "stop = int(sys.argv[1])\nshow(f, 1)"
+    )
+    run(text, "1")
+    assert run(text, "2")[1] == ["hit"]
+    assert run(text.replace("C().stop", "(C().stop, stop)"), "2")[0] == "(2, 2)\n"
+    assert run(text.replace("C().stop", "(C().stop, stop)"), "3")[0] == "(2, 3)\n"
+
+
+def test_a_global_that_can_be_sent_but_not_compared_keeps_a_stage_here(run: Run) -> None:
+    text = (
+        "K = int(sys.argv[1])\nfor _ in range(200):\n    K = [K]\n"
+        "@cache.stage\ndef f(x):\n    k = K\n    while isinstance(k, list):\n        k = k[0]\n    return k\nshow(f, 1)"
+    )
+    for number in ("3", "4"):
+        printed, (outcome,) = run(text, number)
+        assert printed == f"{number}\n"
+        assert "it needs K of __main__" in outcome
