@@ -12,19 +12,21 @@ from __future__ import annotations
 
 import _abc  # type: ignore[import-not-found] # typeshed has none
 import copyreg
+import enum
 import functools
 import logging
 import os
 import sys
 import types
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any, Final
 
 from cachec.base.hashing import digest_bytes
 from cachec.base.instances import attribute, attributes, class_attribute, holds_only_attributes
 from cachec.base.texts import module_of
+from cachec.base.unsent import Unsent
 from cachec.key.canonical import SCALARS
 from cachec.key.constant_forms import code_form, scalars_form
 
@@ -53,6 +55,17 @@ OF_TEXT: Final = frozenset(
         *("__pydantic_core_schema__", "__pydantic_decorators__", "__pydantic_serializer__", "__pydantic_validator__"),
     }
 )
+
+#: Globals of every module that only tell where it comes from.
+OF_MODULES: Final = frozenset(
+    {
+        *("__annotations__", "__builtins__", "__cached__", "__doc__", "__file__", "__loader__", "__name__"),
+        *("__package__", "__path__", "__spec__", "__warningregistry__"),
+    }
+)
+
+#: By these a function may read any of its globals.
+_FINDS_GLOBALS: Final = frozenset({"eval", "exec", "f_globals", "globals", "locals", "vars", "__globals__"})
 
 #: What ``functools.singledispatch`` remembers of the calls that there were.
 _OF_DISPATCH: Final = frozenset({"_clear_cache", "cache_token", "dispatch_cache"})
@@ -98,6 +111,7 @@ class Forms:
         self.classes: dict[type, tuple[bytes, frozenset[int]]] = {}
         self._is_project = is_project
         self._modules: dict[str, bool] = {}
+        self._sentinels: dict[int, str] | None = None
 
     def form(self, value: object) -> bytes | None:
         """The canonical bytes of a value, or None where it has none."""
@@ -145,6 +159,18 @@ class Forms:
         if "." in name:  # compiled packages have modules that no import has made
             return self.is_own_module(name.rpartition(".")[0])
         return getattr(module, "__spec__", None) is None
+
+    def sentinel(self, value: object) -> str:
+        """``module:qualname`` of an object without content that is a global, or an attribute of a class of the project:
+        code tells it from others by its identity alone. Empty for any other value."""
+        if not _is_bare(value):
+            return ""
+        if self._sentinels is None:
+            names = sorted(filter(self.is_own_module, sys.modules), key=lambda name: (name == "__main__", name))
+            found = [each for name in names if name != "__mp_main__" for each in _bare_in(name)]
+            self._sentinels = {id(held): place for place, held in reversed(found)}
+        of_library = (place for place, held in _bare_in(module_of(type(value))) if held is value)
+        return self._sentinels.get(id(value)) or next(of_library, "")
 
     def is_installed(self, value: object, name: str) -> bool:
         """Whether an installed module has a class or a function under its own name, which then says it all."""
@@ -247,7 +273,10 @@ class _Walk:
         self._lowest, self._numbers, self._inside = level, {}, {id(cls)}
         try:
             parts = [self.forms("name", (*name, type(cls), *cls.__bases__))]
-            parts += [part for key, value in list(vars(cls).items()) if (part := self._class_part(key, value))]
+            parts += [
+                part for key, value in list(_attributes_of(cls).items()) if (part := self._class_part(key, value))
+            ]
+            parts.append(self._described(cls))
             if "_abc_impl" in vars(cls):
                 parts.append(self.forms("registered", _registered(cls)))
             form = b"c" + bytes.fromhex(digest_bytes(self.node("class", *parts)))
@@ -302,6 +331,8 @@ class _Walk:
         return b"" if described is NotImplemented else self.forms("described", (cls, described))
 
     def _instance(self, value: Any, cls: type) -> bytes:
+        if place := self._forms.sentinel(value):
+            return self.node("sentinel", self.form(cls), self.form(place))
         base = next((each for each in _BASES if issubclass(cls, each)), None)
         bare = holds_only_attributes(cls, base or object)
         reduce = copyreg.dispatch_table.get(cls)
@@ -341,7 +372,8 @@ class _Walk:
         return self.node("reduced", *parts, self.forms("list", items or ()), self.pairs("dict", pairs or ()))
 
     def function(self, value: types.FunctionType) -> bytes:
-        """By name where an installed module has it, else its code and all that it holds but its globals."""
+        """By name where an installed module has it, else its code and all that it holds. Its globals count here where
+        no module of ``sys.modules`` has them."""
         name = value.__module__, value.__qualname__
         if self._forms.is_installed(value, value.__qualname__):
             return self.forms("named", name)
@@ -353,6 +385,8 @@ class _Walk:
             cells = {name: cell for name, cell in cells.items() if name not in _OF_DISPATCH}
         held = [(key, part) for key, part in value.__dict__.items() if key not in OF_TEXT | _OF_DISPATCH]
         parts = [self.form((*name, value.__defaults__, value.__kwdefaults__, tuple(cells.values())))]
+        if loose := _loose_globals(value):
+            parts.append(self.pairs("globals", loose.items()))
         return self.node("function", *parts, self.pairs("attributes", held), code_form(value.__code__))
 
     def memo(self, value: Any) -> bytes:
@@ -368,11 +402,57 @@ class _Walk:
         return self.forms("array", (*placed, digest_bytes(memoryview(flat.view("u1"))) if flat.nbytes else ""))
 
 
+def _is_bare(value: object) -> bool:
+    """Whether an instance holds nothing."""
+    cls = type(value)
+    if cls is not object and (not cls.__flags__ & _HEAPTYPE or issubclass(cls, type) or not holds_only_attributes(cls)):
+        return False
+    return not attributes(value)
+
+
+def _bare_in(name: str) -> Iterator[tuple[str, object]]:
+    """The objects without content among the globals of a module, and among the attributes of its classes, by place."""
+    for key, held in list(getattr(sys.modules.get(name), "__dict__", {}).items()):
+        if issubclass(type(held), type) and module_of(held) == name:
+            yield from ((f"{name}:{key}.{each}", part) for each, part in list(vars(held).items()) if _is_bare(part))
+        elif _is_bare(held):
+            yield f"{name}:{key}", held
+
+
+def _attributes_of(cls: type) -> Mapping[str, Any]:
+    """What a class holds. A flag makes a member of each combination when it is first asked for."""
+    held = vars(cls)
+    if not issubclass(cls, enum.Flag):
+        return held
+    members = {value: each for value, each in cls._value2member_map_.items() if each._name_ in cls._member_map_}
+    return {**held, "_value2member_map_": members}
+
+
 def _module(walk: _Walk, value: types.ModuleType) -> bytes:
     name = attribute(value, "__name__")
-    if sys.modules.get(name) is not value:
+    if sys.modules.get(name) is value:
+        return walk.forms("module", (name,))
+    if type(value) is not types.ModuleType:
         raise _FormlessError(f"a module that is not in sys.modules ({name})")
-    return walk.forms("module", (name,))
+    held = [(name, part) for name, part in vars(value).items() if name not in OF_MODULES]
+    return walk.node("loose module", walk.form(name), walk.pairs("globals", held))
+
+
+def _loose_globals(function: types.FunctionType) -> dict[str, Any]:
+    """The globals that a function may read where they are those of no module in ``sys.modules``: ``exec`` made it, or
+    a file was loaded as a module that nothing registered."""
+    held = function.__globals__
+    module = sys.modules.get(held.get("__name__", ""))
+    if module is not None and vars(module) is held:
+        return {}
+    names = _names_in(function.__code__)
+    counted = held.keys() - OF_MODULES if names & _FINDS_GLOBALS else names & held.keys()
+    return {name: held[name] for name in sorted(counted)}
+
+
+def _names_in(code: types.CodeType) -> set[str]:
+    inner = [_names_in(each) for each in code.co_consts if isinstance(each, types.CodeType)]
+    return set(code.co_names).union(*inner)
 
 
 def _compiled(walk: _Walk, value: Any) -> bytes:
@@ -411,6 +491,10 @@ def _context_variable(walk: _Walk, value: ContextVar[Any]) -> bytes:
 
 def _logger(walk: _Walk, value: logging.Logger) -> bytes:
     return walk.forms("logger", (value.name, value.level, value.disabled, value.propagate))
+
+
+def _unsent(walk: _Walk, value: Unsent) -> bytes:
+    raise _FormlessError("what this worker was not sent")
 
 
 def _stream(walk: _Walk, value: object) -> bytes:
@@ -453,6 +537,7 @@ _HANDLERS: Final[dict[type, Callable[[_Walk, Any], bytes]]] = {
 _INHERITED: Final[tuple[tuple[type, Callable[[_Walk, Any], bytes]], ...]] = (
     (types.ModuleType, _module),
     (logging.Logger, _logger),
+    (Unsent, _unsent),
 )
 
 #: Types by name, so that their modules are not imported for this.

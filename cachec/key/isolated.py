@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from cachec.base.hashing import FileDigests, digest_bytes
+from cachec.base.hashing import FileDigests, digest_bytes, frame
 from cachec.errors import UnkeyableArgument, UnresolvedCode
 from cachec.key.arguments import Annotation, ArgumentKeys, Collector, Payload
 from cachec.key.described import FormsWithPlugins
@@ -68,7 +68,7 @@ class IsolatedArguments(ArgumentKeys):
 
         Raises UnresolvedCode where it has none of both."""
         found: list[Payload] = []
-        inventory.sharing = sharing = Sharing()
+        inventory.sharing = sharing = Sharing(self._forms.now())
         for name, value in arguments.items():
             try:
                 found += super().payloads({name: value}, per_rank=per_rank, inventory=inventory)
@@ -78,6 +78,8 @@ class IsolatedArguments(ArgumentKeys):
                     raise UnresolvedCode(str(error)) from error
                 annotation = Annotation(f"{type(value).__qualname__} {digest[:12]}")
                 found.append(Payload(PartKind.ARGUMENT, name, digest.encode(), partial(_itself, annotation)))
+        if sharing.in_weak_table:
+            raise UnresolvedCode(f"a {sharing.in_weak_table} is in a weak table (weakref), and its copy would not be")
         if sharing.pattern:
             annotation = Annotation(f"{len(sharing.pattern)} objects are given more than once")
             data = repr(sharing.pattern).encode()
@@ -104,6 +106,8 @@ class _SharingCollector(Collector):
         answer = super().special(value, path)
         assert self._inventory.sharing is not None
         self._inventory.sharing.meet(value)
+        if answer is None and (place := self._inventory.sharing.forms.sentinel(value)):
+            return frame("sentinel", place.encode())
         return answer
 
     def layout(self, array: Any) -> bytes:

@@ -13,6 +13,7 @@ import logging
 import os
 import socket
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -33,7 +34,7 @@ class _Setting(NamedTuple):
     changes results, as plain data; None where the path of the project or the terminal decides."""
 
     read: Callable[[], Any]
-    write: Callable[[Any], None]
+    write: Callable[[Any], object]
     counted: Callable[[Any], Any] | None = lambda value: value
 
 
@@ -66,7 +67,7 @@ def digest(name: str) -> str:
 # --- one by one
 
 
-def _by_default(read: Callable[[], Any], write: Callable[[Any], None], default: Any) -> _Setting:
+def _by_default(read: Callable[[], Any], write: Callable[[Any], object], default: Any) -> _Setting:
     """A setting that one function reads and another writes."""
     return _Setting(
         lambda: None if (value := read()) == default else value,
@@ -274,6 +275,13 @@ def _set_dialects(values: Mapping[str, Mapping[str, Any]] | None) -> None:
         csv.register_dialect(name, **options)
 
 
+def _stack_size() -> int:
+    """Asking sets the default: what it was is set again."""
+    value = threading.stack_size()
+    threading.stack_size(value)
+    return value
+
+
 _SETTINGS: Final[dict[str, _Setting]] = {
     "current folder": _Setting(os.getcwd, os.chdir, None),
     "arguments": _Setting(
@@ -283,6 +291,7 @@ _SETTINGS: Final[dict[str, _Setting]] = {
     ),
     "umask": _by_default(_mask, _set_mask, 0o022),
     "recursion limit": _by_default(sys.getrecursionlimit, sys.setrecursionlimit, 1000),
+    "size of stacks of threads": _by_default(_stack_size, threading.stack_size, 0),
     "digits of an int": _by_default(sys.get_int_max_str_digits, sys.set_int_max_str_digits, 4300),
     "decimal": _by_default(
         lambda: _context_of(decimal.getcontext()), lambda value: _set_context(decimal.getcontext(), value), _CONTEXT

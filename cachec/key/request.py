@@ -300,10 +300,13 @@ class Requests:
         return [*parts, *self._extra_parts()]
 
     def global_digest(self, module: str, name: str) -> str:
-        """What stands for a global of a module that is imported."""
-        from cachec.key.dependencies import ABSENT  # of isolated stages
+        """What stands for a global of a module that is imported; for ``*``, for the names of all of them."""
+        from cachec.key import state  # of isolated stages
+        from cachec.key.dependencies import ABSENT
 
         held = sys.modules[module]
+        if name == "*":
+            return state.names_digest(state.names_of(held))
         return self.forms.now(held).digest(vars(held)[name]) if name in vars(held) else ABSENT
 
     def module_path(self) -> list[tuple[str, str]]:
@@ -339,6 +342,15 @@ class Requests:
 
         found = [each for each in self._plugins.all() if each.name == plugin]
         return ambient.digest(found[0]) if found else ABSENT
+
+    def generator_digest(self, name: str) -> str:
+        """What stands for the state of a random generator of the process; ``ABSENT`` where it is not here."""
+        from cachec.key import generators  # of isolated stages
+        from cachec.key.dependencies import ABSENT
+
+        found = generators.named(self._plugins, name)
+        state = None if found is None else found.state()
+        return ABSENT if found is None or state is None else generators.digest(found, state)
 
     def metadata(self, name: str) -> str:
         """What stands for an installed distribution as it is now."""

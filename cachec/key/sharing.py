@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import enum
 import types
+import weakref
 from pathlib import PurePath
 from typing import Any, Final
 
 from cachec.base.texts import module_of
+from cachec.key.forms import Forms
 
 _UNCHANGING: Final = frozenset(
     {tuple, frozenset, complex, range, slice, types.FunctionType, types.BuiltinFunctionType, types.ModuleType}
@@ -25,7 +27,10 @@ class Sharing:
     distance, too.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, forms: Forms) -> None:
+        self.forms = forms
+        #: The class of an object that a weak table of this process holds something for; empty where there is none.
+        self.in_weak_table = ""
         self.pattern: list[tuple[int, ...]] = []
         #: By identity, or by memory: the number, and the address; and what must stay alive for that.
         self._first: dict[object, tuple[int, int, object]] = {}
@@ -36,6 +41,8 @@ class Sharing:
         cls = type(value)
         if cls in _UNCHANGING or isinstance(value, type | enum.Enum | PurePath):
             return
+        if _is_in_weak_table(value) and self.forms.is_own_module(module_of(cls)):
+            self.in_weak_table = cls.__qualname__
         self._count += 1
         number, _, _ = self._first.setdefault(id(value), (self._count, 0, value))
         if number != self._count:
@@ -47,6 +54,12 @@ class Sharing:
             number, first, _ = self._first.setdefault(("memory", owner), (self._count, address, value))
             if number != self._count:
                 self.pattern.append((self._count, number, address - first))
+
+
+def _is_in_weak_table(value: object) -> bool:
+    """Whether a ``WeakKeyDictionary``, ``WeakSet`` or ``WeakValueDictionary`` holds an object: its copy is in none."""
+    callbacks = [each.__callback__ for each in weakref.getweakrefs(value)]
+    return any(type(each) is types.FunctionType and each.__module__ in {"weakref", "_weakrefset"} for each in callbacks)
 
 
 def memory_of(value: Any, cls: type) -> tuple[int, int] | None:

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from types import ModuleType
-from typing import Final
 
-from cachec.key.forms import Describe, Forms
+from cachec.base.hashing import digest_bytes
+from cachec.key.forms import OF_MODULES, Describe, Forms
 from cachec.programs.registry import Plugins
-
-#: Globals of every module that only tell where it comes from.
-_OF_MODULES: Final = frozenset(
-    {
-        *("__annotations__", "__builtins__", "__cached__", "__doc__", "__file__", "__loader__", "__name__"),
-        *("__package__", "__path__", "__spec__"),
-    }
-)
 
 
 def described_by(plugins: Plugins) -> Describe:
@@ -33,7 +25,12 @@ def described_by(plugins: Plugins) -> Describe:
 
 def names_of(module: ModuleType) -> list[str]:
     """The globals of a module, but for those that only tell where it comes from."""
-    return [name for name in vars(module) if name not in _OF_MODULES]
+    return [name for name in vars(module) if name not in OF_MODULES]
+
+
+def names_digest(names: Iterable[str]) -> str:
+    """What stands for the names of a module's globals."""
+    return digest_bytes(" ".join(sorted(names)).encode())
 
 
 def table(
@@ -47,7 +44,7 @@ def table(
         module: {
             name: forms.digest(value)
             for name, value in list(vars(live).items())
-            if name not in _OF_MODULES and (names is None or name in names)
+            if name not in OF_MODULES and (names is None or name in names)
         }
         for module, live in modules.items()
     }

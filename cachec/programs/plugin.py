@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 from cachec.base.texts import module_of
 from cachec.errors import PluginError
 from cachec.programs.artifact import File
+from cachec.programs.generator import Generator
 from cachec.programs.program import Program
 from cachec.weights import WeightSet
 
@@ -108,13 +109,18 @@ class Plugin:
 
         Asked for every function and every instance of a class, of whatever library, so it must be quick and import
         nothing. For values whose state no attribute shows, or shows with what only this process means (addresses,
-        caches, places in files). Values of ``types`` are described by ``fingerprint``.
+        caches, places in files). Values of ``types`` are described by ``fingerprint``. Asked for classes, too: what it
+        says of one counts beside the class itself (that a registry of the library has it).
         """
         return NotImplemented
 
+    def generators(self) -> Sequence[Generator]:
+        """The random generators of the library that a whole process shares. Must not import the library."""
+        return ()
+
     def watch_generators(self) -> Callable[[], Sequence[str]]:
-        """Called in a worker before a run. Returns what tells after it which of the library's global random generators
-        the run has moved on without seeding them. The worker's own state of these may be changed.
+        """Called in a worker before a run. Returns what tells after it which of the library's other random generators,
+        whose state no process can give to another, the run has drawn from. Their names are not those of others.
         """
         return lambda: ()
 

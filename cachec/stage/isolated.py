@@ -20,11 +20,13 @@ from cachec.base.waiting import Waiter
 from cachec.codecs import decode
 from cachec.commands.traced import Changed, Reads
 from cachec.errors import StageCrashed, StageOutOfMemory, StageTimedOut, shown
-from cachec.key import ambient, libraries, memos, process_state
+from cachec.key import ambient, generators, libraries, memos, process_state, sources, state
+from cachec.key.canonical import SCALARS
 from cachec.key.dependencies import ABSENT, PRESENT
+from cachec.key.forms import Forms
 from cachec.key.tools.environment import OBEYED_NAME, variable_digest
 from cachec.key.tools.process import asked_of_machine, state_digest
-from cachec.model import Node, Read, Reason
+from cachec.model import ArtifactRef, Node, Read, Reason
 from cachec.stage.bracket import Bracket
 from cachec.stage.look import Look
 from cachec.stage.run import Finished, Run
@@ -44,8 +46,12 @@ _OF_PROCESS = frozenset({"global", "unset", "library", "memo", "imported", "proc
 _TIMES = frozenset(
     {"getmtime", "getctime", "getatime"} | {f"st_{each}time{end}" for each in "amc" for end in ("", "_ns")}
 )
-#: Functions that return the state of a global random generator.
-_STATES = frozenset({"getstate", "get_state", "get_rng_state"})
+#: Functions that return the state of a random generator of the process, or put it back.
+_STATES = {
+    "getstate": "random",
+    "get_state": "numpy.random",
+    **dict.fromkeys(("get_rng_state", "initial_seed", "fork_rng"), "torch"),
+}
 _READ = Kind.CONTENT | Kind.EXECUTED
 
 
@@ -106,7 +112,7 @@ class IsolatedRun(Run):
         )
         try:
             ran = await self._run_worker(setup, waiter, limits)
-            if ran.done is not None and ran.done.moved and ran.done.new_packages:
+            if ran.done is not None and ran.done.drawn and ran.done.new_packages:
                 # Importing a package may draw random numbers: seen once it is imported before.
                 ran = await self._run_worker(setup, waiter, limits, ran.done.new_packages)
         except caller.TimedOut as error:
@@ -127,7 +133,7 @@ class IsolatedRun(Run):
     async def _run_worker(
         self, setup: Setup, waiter: Waiter, limits: caller.Limits, packages: Sequence[str] = ()
     ) -> caller.RunResult:
-        self._values = Values(self._tools.plugins, self._tools.requests.forms.now().digest)
+        self._values = Values(self._tools.plugins, self._tools.requests.forms.now())
         run = self._tools.starters.run
         return await run(setup, self._call, self._values, waiter=waiter, limits=limits, packages=packages)
 
@@ -157,10 +163,12 @@ class IsolatedRun(Run):
         needed = {name: held[name] for name in main.needed if name in held}
         return {name: value for name, value in needed.items() if not self._obstacle(value)}
 
-    def _obstacle(self, value: Any) -> str:
-        """Why a value can't be sent; empty where it can."""
+    def _obstacle(self, value: Any, forms: Forms | None = None) -> str:
+        """Why a value can't be sent; empty where it can. forms: once it is known what the worker has."""
+        values = Values(self._tools.plugins, forms)
+        values.replayed = None if forms is None else self._values.replayed
         try:
-            os.close(encode(value, Values(self._tools.plugins)))
+            os.close(encode(value, values))
         except CannotSend as error:
             return str(error)
         return ""
@@ -178,6 +186,8 @@ class IsolatedRun(Run):
             for name, digest in names.items():
                 if theirs.get(name) == digest and (digest or not is_stateful(held[name])):
                     replayed.add((module, name))
+                elif not digest:
+                    missing[module, name] = f"can't be compared: {forms.now().obstacle(held[name])}"
                 elif module == "__main__" and name not in theirs:
                     carried.setdefault(module, {})[name] = Carried(digest, held[name])
                 else:
@@ -189,9 +199,10 @@ class IsolatedRun(Run):
                         carried.setdefault(module, {})[name] = Carried(digest, sent)
             for name in theirs.keys() - names.keys():
                 carried.setdefault(module, {})[name] = Carried("", Deleted())
-        self._values.replayed = {name for module, name in replayed if module == "__main__"}
+        self._values.replayed = replayed
         self._drop_what_cannot_be_sent(carried, missing)
         self._missing = frozenset(missing)
+        self._generators = generators.snapshot(self._tools.plugins)
         self._carried = {(module, name) for module, names in carried.items() for name in names}
         function = self._stage.__wrapped__
         options = self._stage.options
@@ -204,6 +215,7 @@ class IsolatedRun(Run):
             missing=missing,
             process=self._process,
             ambient=self._ambient,
+            generators=self._generators,
             streams=(_is_replaced("stdout"), _is_replaced("stderr")),
             store=StoreOptions(os.fspath(store.folder), store.namespace, store.fsync),
             per_rank=options.per_rank,
@@ -213,17 +225,18 @@ class IsolatedRun(Run):
     def _by_name(self, function: Any) -> Any:
         """The module and the qualified name of a function that the worker has too; else itself."""
         module, name = function.__module__, function.__qualname__
-        is_there = module != "__main__" or name.partition(".")[0] in self._values.replayed
+        is_there = module != "__main__" or (module, name.partition(".")[0]) in (self._values.replayed or ())
         return (module, name) if is_there and "<locals>" not in name else function
 
     def _drop_what_cannot_be_sent(
         self, carried: dict[str, dict[str, Carried]], missing: dict[tuple[str, str], str]
     ) -> None:
-        if not self._obstacle(carried):
+        forms = self._tools.requests.forms.now()
+        if not self._obstacle(carried, forms):
             return
         for module, names in carried.items():
             for name, value in list(names.items()):
-                if obstacle := self._obstacle(value):
+                if obstacle := self._obstacle(value, forms):
                     del names[name]
                     missing[module, name] = f"can't be sent: {obstacle}"
 
@@ -237,17 +250,20 @@ class IsolatedRun(Run):
             self.recorder.keep_out(reason, words)
         if not _TIMES.isdisjoint(done.names):
             self.recorder.keep_out(Reason.VOLATILE_INPUT, "it asks when a file was changed, which counts for nothing")
-        for state in asked_of_machine(done.names):
-            self.recorder.seen(Read("state", state, "", state_digest(state)))
+        for asked in asked_of_machine(done.names):
+            self.recorder.seen(Read("state", asked, "", state_digest(asked)))
         if "__subclasses__" in done.names:
             raise Fallback("it asks a class for its subclasses, which may be others in a worker")
-        if not _STATES.isdisjoint(done.names):
-            raise Fallback("it asks for the state of a random generator")
         if done.kept_out is not None:
             self.recorder.keep_out(Reason(done.kept_out[0]), done.kept_out[1])
         self.recorder.has_project_paths = done.has_project_paths
         made = {change.path for change in traced.accesses.changes if change.effect & Effect.CREATED}
+        for read in self._generator_reads(done):
+            self.recorder.seen(read)
+            self.recorder.checked.add(read)  # in mode ``both`` the stage draws here, too
         for read in done.reads:
+            if read.kind == "generator":
+                continue
             if read.kind in _OF_PROCESS and self._tools.looker.present(read, {}) != read.digest:
                 raise Fallback(f"a stage within it read {read.name or read.kind} of {read.where}, which differs here")
             is_own = os.path.realpath(read.where) in made or is_below(read.where, done.temporary)
@@ -297,11 +313,16 @@ class IsolatedRun(Run):
             theirs = self._prepared.table.get(module, done.imported.get(module, {}))
             named = done.main_names if module == "__main__" else done.names
             of_values = {name for where, name in self._values.named if where == module}
-            is_dynamic = "globals" in done.names or (
-                "getattr" in done.names and module.rpartition(".")[2] in done.names
-            )
+            held = vars(sys.modules[module]) if module in sys.modules else names
             counted = named | of_values | given.get(module, set())
-            for name in names.keys() if is_dynamic else counted & names.keys():
+            if _finds_globals(done, module):
+                counted |= names.keys()
+                known = state.names_digest(names)
+                is_ours = names.keys() != theirs.keys()
+                yield Read("global", module, "*", known) if is_ours else Read("global", module, f"*={known}", PRESENT)
+            elif module != "__main__" and not done.names.isdisjoint(sources.WITH_DATA):
+                counted |= {name for name, value in held.items() if type(value) in SCALARS}
+            for name in counted & names.keys():
                 digest = names[name]
                 if digest and (module, name) not in self._missing:
                     if theirs.get(name) == digest and (module, name) not in self._carried:
@@ -310,10 +331,31 @@ class IsolatedRun(Run):
                         yield Read("global", module, name, digest)
             for name in named & theirs.keys() - names.keys():  # which the caller has deleted
                 yield Read("global", module, name, ABSENT)
-            held = vars(sys.modules[module]).keys() if module in sys.modules else names.keys()
-            unset = " ".join(sorted(named - held - theirs.keys() - _ordinary_names()))
+            unset = " ".join(sorted(named - held.keys() - theirs.keys() - _ordinary_names()))
             if unset:
                 yield Read("unset", module, unset, PRESENT)
+
+    def _generator_reads(self, done: Done) -> Iterator[Read]:
+        """The random generators whose state the run has used. Raises Fallback where no other process can have it again,
+        and where it is no longer what the run began with."""
+        asked = {_STATES[name] for name in done.names & _STATES.keys()}
+        nested = {read.where: read.digest for read in done.reads if read.kind == "generator"}
+        for name in {*done.drawn, *asked} - self._generators.keys():
+            raise Fallback(_unseeded(name, is_drawn=name in done.drawn))
+        for each in generators.every(self._tools.plugins):
+            before, left = self._generators.get(each.name), done.generators.get(each.name)
+            if before is None:
+                continue
+            digest = generators.digest(each, before)
+            is_drawn = each.name in done.drawn or nested.get(each.name) == digest
+            if done.has_forked and each.is_inherited and not (left and left.seeds):  # a child may have drawn
+                is_drawn = is_drawn or each.is_seeded(before)
+            if is_drawn or each.name in asked:
+                if not each.is_seeded(before):
+                    raise Fallback(_unseeded(each.name, is_drawn=is_drawn))
+                if each.state() != before:
+                    raise Fallback(f"the generator of {each.name} was moved by something else meanwhile")
+                yield Read("generator", each.name, "", digest)
 
     def _memos(self, done: Done) -> Iterator[Read]:
         """What memos remember. Raises Fallback where one of this process remembers another result."""
@@ -349,17 +391,29 @@ class IsolatedRun(Run):
         assert look.trace is not None
         node = _DECODE(done.node)
         if node == look.trace.value:
-            return None
+            moved = [name for name, state in done.generators.items() if look.generators.get(name) != state]
+            return f"it leaves the generator of {moved[0]} in another state" if moved else None
         return difference(self, self._tools, self._stage.options, self._decoded(node), look)
 
     def difference(self, done: Done, value: Any) -> str:
         """What differs between the value of the worker and that of this process, in words; empty for nothing."""
         mine, theirs = self.encode(value), _DECODE(done.node)
         if mine == theirs:
-            return ""
+            return self._generators_differ(done)
         states = [f"{module}.{name}" for module, name in sorted(self._carried | self._missing)]
         held = f"; the caller's process had set {', '.join(states[:5])}" if states else ""
         return f"a process of its own gives {_shown(theirs)}, this one {_shown(mine)}{held}"
+
+    def _generators_differ(self, done: Done) -> str:
+        for each in generators.every(self._tools.plugins):
+            left, here = done.generators.get(each.name), each.state()
+            if left is not None and here is not None and each.counted(here) != each.counted(left.state):
+                return f"a process of its own leaves the generator of {each.name} in another state than this one"
+        return ""
+
+    def put_generators(self, done: Done) -> None:
+        """Leave the random generators of this process as the run has left those of the worker."""
+        generators.put(self._tools.plugins, done.generators)
 
     def finish(self, result: Any, *, store: bool) -> Finished:
         """Publish what came of the run, where it may be stored; result: the ``Done``."""
@@ -384,6 +438,10 @@ class IsolatedRun(Run):
             self.abandon()
         return finished
 
+    def _left_generators(self) -> ArtifactRef | None:
+        left = self._done.generators
+        return self._tools.store.objects.add_bytes(msgspec.json.encode(left, order="sorted")) if left else None
+
     def _decoded(self, node: Node) -> Any:
         weights = self._request.inventory.weights
         return decode(node, self._tools.store.objects, self._tools.plugins.named, weights.__getitem__)
@@ -398,6 +456,14 @@ class IsolatedRun(Run):
 
             return first_difference(self._request.parts(), again.parts()).detail
         return ""
+
+
+def _finds_globals(done: Done, module: str) -> bool:
+    """Whether the code that ran may have read any global of a module by a name that is not in the code."""
+    found = done.names & sources.DYNAMIC
+    if module == "__main__" and "__main__" not in done.names:
+        found -= sources.OF_OBJECTS
+    return bool(found) or done.evaluates
 
 
 @cache
@@ -496,6 +562,14 @@ def _folders_above(paths: list[str]) -> frozenset[str]:
             found.add(path)
             path = os.path.dirname(path)
     return frozenset(found)
+
+
+def _unseeded(name: str, *, is_drawn: bool) -> str:
+    if not is_drawn:
+        return "it asks for the state of a random generator, and no seed was set"
+    return (
+        f"it drew from the generator of {name} without setting a seed; nor did the program since its stage was defined"
+    )
 
 
 def _shown(node: Node) -> str:

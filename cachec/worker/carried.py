@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from cachec.base.instances import class_attribute
 from cachec.base.texts import module_of
+from cachec.base.unsent import Unsent
 from cachec.key.forms import OF_TEXT, Forms
 
 
@@ -29,7 +30,7 @@ _STATEFUL = frozenset(
     {"builtins.generator", "builtins.coroutine", "builtins.async_generator", "sqlite3.Connection"}
 ) | {
     *("_io._IOBase", "_socket.socket", "subprocess.Popen", "mmap.mmap", "sqlite3.Cursor", "queue.Queue"),
-    *("_queue.SimpleQueue", "itertools.count", "itertools.cycle", "itertools.chain"),
+    *("_queue.SimpleQueue", "itertools.count", "itertools.cycle", "itertools.chain", "cachec.base.unsent.Unsent"),
 }
 
 
@@ -65,6 +66,8 @@ class LocalValues(NamedTuple):
 def to_send(value: Any, forms: Forms) -> Any:
     """Return what stands for a global's value on its way. Raises UnsendableError."""
     kind = type(value)
+    if issubclass(kind, Unsent):
+        raise UnsendableError("this process was not sent it")
     if isinstance(value, type | FunctionType) and _found(value.__module__, value.__qualname__) is value:
         is_own = forms.is_own_module(value.__module__)
         return Attributes(value.__module__, value.__qualname__, _data_of(value) if is_own else {})

@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -21,6 +21,7 @@ from cachec.base.distributions import Distributions
 from cachec.base.hashing import FileDigests
 from cachec.base.installed import InstalledFolders
 from cachec.base.paths import is_below
+from cachec.base.unsent import UnsentError, stand_in
 from cachec.base.untraced import unseen
 from cachec.codecs.encoder import encode
 from cachec.errors import Uncacheable, UnstorableResult
@@ -43,7 +44,6 @@ from cachec.worker.messages import Call, Done, Failed, Output, Prepared, Setup
 from cachec.worker.observed import Variables
 from cachec.worker.protocol import CannotSend, Channel, Ended
 from cachec.worker.replay import replay
-from cachec.worker.unsent import UnsentError, stand_in
 from cachec.worker.values import WeightsRef, received_weights
 
 #: What cachec itself has imported, and no result depends on.
@@ -69,7 +69,7 @@ def serve(channel: Channel, common: Common) -> None:
     except Exception as error:  # noqa: BLE001 - of cachec itself, or what the project has it do: told, and not a crash
         channel.send(Failed(f"its worker failed: {''.join(traceback.format_exception(error)[-2:])}"))
     finally:
-        _end()
+        end()
 
 
 class Common:
@@ -84,7 +84,7 @@ class Common:
         self.variables.install()
 
 
-def _end() -> None:
+def end() -> None:
     """End at once: libraries take long to take themselves apart, and nobody waits for that."""
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
@@ -199,7 +199,7 @@ class Worker:
         self._now = self._forms.now(has_fills=False)
         before, known = self._snapshots(call), self._modules().keys()
         with unseen():
-            watchers = [Generators().moved, *(_watched(plugin) for plugin in self._plugins.all())]
+            generators = Generators(self._plugins, call.generators)
         packages = self._packages().keys()
         self._imports.begin_run()
         self._unsent.clear()
@@ -216,7 +216,7 @@ class Worker:
             except BaseException as error:  # noqa: BLE001 - the stage's own: the caller's process raises it again
                 return Failed(self._unsent[0] if self._unsent else words_of(error), raised=True)
             seconds = time.perf_counter() - started
-        moved = [name for watch in watchers for name in watch(seconds)]
+        drawn, left = generators.outcome()
         scratch = recorder.scratch()
         recorder.drop_scratch()
         kept_out = recorder.kept_out()
@@ -226,24 +226,29 @@ class Worker:
             reads=(*(read for read in recorder.reads() if not is_below(read.where, scratch)), *self._reads()),
             names=frozenset(self._imports.names()),
             main_names=self._main_names(),
+            evaluates=self._imports.evaluates(),
             temporary=tuple(self._variables.temporary),
             has_project_paths=self._has_project_paths(),
             new_packages=tuple(self._packages().keys() - packages),
-            moved=tuple(moved),
+            drawn=drawn,
+            generators=left,
+            has_forked=self._imports.has_forked,
             packages=tuple(self._packages().values()),
             files=tuple(sorted(self._opened_files())),
             imported={name: names for name, names in self._table().items() if name not in known},
             libraries=self._libraries(),
             memos=memos.remembered(self._modules(), self._imports.names(), self._forms.now),
-            changed=self._changed(call, before, moved),
+            changed=self._changed(call, before),
             kept_out=None if kept_out is None else (kept_out[0].value, kept_out[1]),
         )
 
     def _main_names(self) -> frozenset[str]:
         """The names that may be of globals of ``__main__``: what code of other modules names is elsewhere."""
-        file = getattr(sys.modules.get("__main__"), "__file__", None)
-        names = self._imports.names()
-        return frozenset(names if file is None or "__main__" in names else self._imports.names(file))
+        main = sys.modules["__main__"]
+        file, names = getattr(main, "__file__", None), self._imports.names()
+        if file is None or "__main__" in names:
+            return frozenset(names)
+        return frozenset(self._imports.main_names(file, state.names_of(main)))
 
     def _reads(self) -> Iterator[Read]:
         with unseen():
@@ -288,7 +293,8 @@ class Worker:
         for module, names in call.carried.items():
             for name, carried in names.items():
                 if table.get(module, {}).get(name, "") != carried.digest:  # it did not arrive as it was
-                    self._leave_out(module, name, "has another value once it was sent")
+                    kind = type(vars(sys.modules[module]).get(name)).__qualname__
+                    self._leave_out(module, name, f"has another value once it was sent (a {kind})")
         return ""
 
     def _leave_out(self, module: str, name: str, why: str) -> None:
@@ -315,7 +321,7 @@ class Worker:
                         found[f"{name} of {module}"] = snapshot(vars(live)[name], self._now)
             return found
 
-    def _changed(self, call: Call, before: Mapping[str, Snapshot], moved: list[str]) -> str:
+    def _changed(self, call: Call, before: Mapping[str, Snapshot]) -> str:
         """What the run has changed of the caller's, in words; empty for nothing."""
         self._now = self._forms.now(has_fills=False)
         after = self._snapshots(call)
@@ -324,8 +330,6 @@ class Worker:
                 return f"it deleted {name}"
             if changed := change(was, after[name], name):
                 return f"it changed {changed}"
-        if moved:
-            return f"it drew from the generator of {moved[0]} without setting a seed"
         variables = self._variables.changed()
         if variables:
             return f"it set the variable {min(variables)}"
@@ -346,13 +350,8 @@ class Worker:
             sys.stdin, sys.stdout, sys.stderr = before
 
 
-def _watched(plugin: Plugin) -> Callable[[float], Sequence[str]]:
-    moved = plugin.watch_generators()
-    return lambda _seconds: moved()
-
-
 class _Input(io.TextIOBase):
-    """The caller's standard input, which a worker can't read. used: see ``unsent``."""
+    """The caller's standard input, which a worker can't read. used: see ``base.unsent``."""
 
     def __init__(self, used: list[str]) -> None:
         self._used = used

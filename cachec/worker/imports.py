@@ -8,6 +8,7 @@ same files stays visible. Modules of the project are compiled from their text: a
 
 from __future__ import annotations
 
+import dis
 import importlib.machinery
 import importlib.metadata
 import os
@@ -28,6 +29,9 @@ CODE_READERS = ("torch._dynamo.convert_frame", "numba.core.bytecode")
 
 #: Functions of cloudpickle and dill that send code to a process which need not open its file; it may run there.
 CODE_SENDERS = frozenset({"_code_reduce", "save_code"})
+
+#: What cloudpickle calls the file of code that it sends.
+_SENT = "<dynamic-code>"
 
 #: Names of what makes functions run unseen: those that trace others are not traced themselves.
 _TRACES = frozenset({"settrace", "setprofile", "settrace_all_threads", "setprofile_all_threads"})
@@ -115,7 +119,9 @@ class Imports:
         self._loaded: list[_Loaded] = []
         self._files: set[str] = set()
         self._started: Started | None = None
+        #: Names that were unpickled; those since ``begin_run``.
         self._named: set[str] = set()
+        self._late_named: set[str] = set()
         self._is_late = False
         self._is_child = False
         #: Whether the process was forked: what ran in its children is not known.
@@ -191,16 +197,36 @@ class Imports:
     def names(self, file: str | None = None) -> set[str]:
         """Every name that code of the project may have read since ``begin_run``: of variables, attributes and items.
 
-        Where functions can't be watched, of all code of the files that were imported. file: only of code in that.
+        Where functions can't be watched, of all code of the files that were imported. file: not of code that is in
+        another of them (functions that the caller sent, and code that was generated, are in none). Names that were
+        unpickled are among them.
         """
-        late = [] if self._started is None else self._started.late()
-        found = {name for code in late if file in {None, code.co_filename} for name in code_names(code)}
+        others = self._files - {file} if file is not None else set[str]()
+        found = {name for code in self._late() if code.co_filename not in others for name in code_names(code)}
+        return found | self._late_named
+
+    def main_names(self, file: str, names: Iterable[str]) -> set[str]:
+        """Those of ``names``, the globals of a script, that code may have read; attributes of objects are none, as the
+        script's module is no object for that code. With what ``names`` says of others.
+        """
+        found = self.names(file)
+        attributes = found.intersection(names) - self._late_named
+        others = self._files - {file}
+        codes = [code for code in self._late() if code.co_filename not in others]
+        return found - {name for name in attributes if not any(_is_variable(name, code) for code in codes)}
+
+    def evaluates(self) -> bool:
+        """Whether that code may have called ``eval``, and not a method of that name."""
+        return any(_is_variable("eval", code) for code in self._late())
+
+    def _late(self) -> Iterator[CodeType]:
+        """All code that may have started since ``begin_run``."""
+        if self._started is not None:
+            yield from self._started.late()
         if not self._sees_functions():
             for loaded in self._loaded:
-                for code in [] if loaded.code is None else [loaded.code] if loaded.is_late else _functions(loaded.code):
-                    if file in {None, code.co_filename}:
-                        found |= code_names(code)
-        return found
+                if loaded.code is not None:
+                    yield from [loaded.code] if loaded.is_late else _functions(loaded.code)
 
     def _codes(self) -> list[CodeType]:
         return [] if self._started is None else self._started.codes()
@@ -220,11 +246,12 @@ class Imports:
         Libraries generate code that finds names (of no file: dataclasses, pytrees), and names all that it means. What
         the project itself generates, it executes by a name of ``sources.DYNAMIC``.
         """
-        found, generated = set(self._named), set[str]()
+        found, generated = self._named | self._late_named, set[str]()
         constants = set[str]()
         for code in self._codes():
-            has_file = code.co_filename in self._files or code.co_filename[:1] == "/"
-            if code.co_flags & _IS_FUNCTION or code.co_filename not in self._files:
+            path = code.co_filename
+            has_file = path in self._files or path[:1] == "/" or path == _SENT
+            if code.co_flags & _IS_FUNCTION or path not in self._files:
                 (found if has_file else generated).update(code_names(code))
         for loaded in self._loaded:
             try:
@@ -244,7 +271,7 @@ class Imports:
 
     def _heard(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event == "pickle.find_class":
-            self._named.update(str(arguments[1]).split("."))
+            (self._late_named if self._is_late else self._named).update(str(arguments[1]).split("."))
 
     # --- the import system
 
@@ -399,16 +426,33 @@ def _replace(holder: type, name: str, function: Callable[..., object]) -> None:
 def code_names(code: CodeType) -> set[str]:
     """The names that a code object may read, and those inside of it; so ``getattr(x, "name")`` is among them."""
     found = set(code.co_names)
+    for each in _constants(code):
+        found.update(code_names(each) if isinstance(each, CodeType) else sources.words(each))
+    return found
+
+
+def _constants(code: CodeType) -> Iterator[CodeType | str]:
     pending: list[object] = list(code.co_consts)
     while pending:
         each = pending.pop()
-        if isinstance(each, CodeType):
-            found |= code_names(each)
-        elif isinstance(each, str):
-            found.update(sources.words(each))
+        if isinstance(each, CodeType | str):
+            yield each
         elif isinstance(each, tuple | frozenset):
             pending.extend(each)
-    return found
+
+
+def _is_variable(name: str, code: CodeType) -> bool:
+    """Whether a code object, or one inside of it, may have ``name`` as a variable or a text; not as an attribute
+    alone."""
+    if name in code.co_names and any(
+        each.argval == name and "ATTR" not in each.opname and each.opname != "LOAD_METHOD"
+        for each in dis.get_instructions(code)
+    ):
+        return True
+    return any(
+        _is_variable(name, each) if isinstance(each, CodeType) else name in sources.words(each)
+        for each in _constants(code)
+    )
 
 
 def _functions(code: CodeType) -> Iterator[CodeType]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from cachec.model import Read
+from cachec.model import GeneratorState, Read
 from cachec.worker.replay import MainModule
 
 #: Globals by module and name: digests of their forms, empty for what has none.
@@ -91,12 +91,14 @@ class Call(NamedTuple):
     arguments: Mapping[str, Any]
     #: Globals that differ, by module and name.
     carried: Mapping[str, Mapping[str, Carried]]
-    #: Module and name of those that can't be sent, and why: see ``unsent``.
+    #: Module and name of those that can't be sent, and why: see ``base.unsent``.
     missing: Mapping[tuple[str, str], str]
     #: Settings of the process, to be set: see ``key.process_state``.
     process: Mapping[str, Any]
     #: Live settings of libraries, by plugin, to be set: see ``key.ambient``.
     ambient: Mapping[str, Any]
+    #: The states of the random generators of the process, to be put: see ``key.generators``.
+    generators: Mapping[str, bytes]
     #: Whether the caller has replaced ``sys.stdout`` and ``sys.stderr``: what is written to them is sent.
     streams: tuple[bool, bool]
     store: StoreOptions
@@ -127,6 +129,8 @@ class Done(NamedTuple):
     names: frozenset[str]
     #: Those of them that may be of globals of ``__main__``.
     main_names: frozenset[str]
+    #: Whether it may have called ``eval``, and not a method of that name.
+    evaluates: bool
     #: Names that were made up for temporary files and folders.
     temporary: tuple[str, ...]
     #: Whether the run may have taken paths of the project from globals.
@@ -134,7 +138,11 @@ class Done(NamedTuple):
     #: The installed packages that were imported during the run.
     new_packages: tuple[str, ...]
     #: The random generators that it drew from and did not seed.
-    moved: tuple[str, ...]
+    drawn: tuple[str, ...]
+    #: The states that it left those in that it drew from or seeded.
+    generators: Mapping[str, GeneratorState]
+    #: Whether the worker forked: a child may have drawn, too.
+    has_forked: bool
     #: A file of each installed package that is imported.
     packages: tuple[str, ...]
     #: What was opened while the starter imported packages, outside of these; and modules whose docstrings were read.

@@ -22,7 +22,7 @@ from functools import partial
 from cachec.tracing.codec import encode
 from cachec.tracing.process import kill_traced, subreaper
 from cachec.tracing.supervisor import trace_call
-from cachec.worker.child import Common, serve
+from cachec.worker.child import Common, end, serve
 from cachec.worker.generators import import_generators
 from cachec.worker.messages import Start, Started
 from cachec.worker.protocol import Channel, Ended
@@ -40,6 +40,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(Ended, ProcessLookupError), subreaper():
         _Starter(Channel(fd)).serve()
+    end()  # at once: a worker whose stage called another is not done before
 
 
 class _Starter:

@@ -8,6 +8,7 @@ its name. Nothing whose copy could differ is sent at all: the stage then runs in
 from __future__ import annotations
 
 import copyreg
+import importlib
 import io
 import mmap
 import os
@@ -17,6 +18,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from operator import attrgetter
 from pathlib import Path
 from types import FunctionType
 from typing import Any, NamedTuple
@@ -24,7 +26,10 @@ from typing import Any, NamedTuple
 from cachec.base.hashing import FileDigests, digest_bytes
 from cachec.base.installed import InstalledFolders
 from cachec.base.instances import class_attribute
+from cachec.base.unsent import Unsent
 from cachec.base.untraced import unseen
+from cachec.key.forms import Forms
+from cachec.key.generators import shared
 from cachec.key.sharing import memory_of
 from cachec.programs.plugin import Plugin
 from cachec.programs.program import Program
@@ -74,13 +79,15 @@ Ask = Callable[[WeightRequest], tuple[WeightAnswer, list[int]]]
 class Values(Sending):
     """Sends values of one call. ``weights``: the sets that were met, in the order of their numbers."""
 
-    def __init__(self, plugins: Plugins, digest: Callable[[object], str] | None = None) -> None:
-        """digest: of the form of a value; None where nothing is to be checked when it has arrived."""
+    def __init__(self, plugins: Plugins, forms: Forms | None = None) -> None:
+        """forms: in the state of now; None where nothing is to be checked when it has arrived."""
         self._plugins = plugins
-        self._digest = digest
+        self._forms = forms
         self.weights: list[WeightSet] = []
-        #: The functions and classes of ``__main__`` that the worker has too, equal to ours: they go by their names.
-        self.replayed: set[str] = set()
+        #: The globals, by module, that the worker has too, equal to ours: functions and classes of ``__main__`` go by
+        #: their names, and so does what only its identity tells apart.
+        #: None before that is known.
+        self.replayed: set[tuple[str, str]] | None = None
         #: Arrays and tensors of the arguments by the memory that they lie in.
         self._arrays: dict[int, list[Any]] = {}
         self._is_at_globals = False
@@ -90,6 +97,8 @@ class Values(Sending):
         self.custom: list[tuple[Any, str]] = []
 
     def refer(self, value: Any) -> Any:
+        if issubclass(type(value), Unsent):
+            raise CannotSend("this process was not sent it")
         if not isinstance(value, WeightSet):
             return None
         if not any(value is known for known in self.weights):
@@ -102,8 +111,12 @@ class Values(Sending):
         named = value if isinstance(value, type | FunctionType) else kind
         if _is_own(named.__module__):
             self.named.add((named.__module__, named.__qualname__.partition(".")[0]))
-            if named is kind and self._digest is not None and _is_custom(kind):
-                self._note_custom(value, self._digest(value))
+            if isinstance(named, type) and self._forms is not None:
+                self._refuse_registered(named, self._forms)
+            if named is kind and self._forms is not None and _is_custom(kind):
+                self._note_custom(value, self._forms.digest(value))
+            if class_attribute(kind, "__new__") is object.__new__ and class_attribute(kind, "__getattr__"):
+                _try_without_attributes(kind)
         if isinstance(value, type | FunctionType) and value.__module__ == "__main__":
             return value.__qualname__ if self._is_replayed(value) else NotImplemented
         if (
@@ -112,6 +125,10 @@ class Values(Sending):
             and not self._is_replayed(value)
         ):
             return _itself, (value.__wrapped__,)  # what it calls there is seen by the trace around it
+        if (place := shared(value)) is not None:
+            return getattr, (sys.modules[place[0]], place[1])
+        if self._forms is not None and (reduced := self._reduce_sentinel(value, self._forms)):
+            return reduced
         if kind is Layout:
             return Layout, (dict(value.tensors), value.ties, value.nesting)
         if kind is Program:
@@ -141,6 +158,15 @@ class Values(Sending):
                     return plugin.reduce(value)
         return NotImplemented
 
+    def _reduce_sentinel(self, value: Any, forms: Forms) -> Any:
+        """What finds the worker's own object, where only its identity tells a value from others; else None."""
+        module, _, name = forms.sentinel(value).partition(":")
+        if not module and type(value) is object and not self._is_at_globals:
+            raise CannotSend("an object() that is no global: its copy would be another")
+        if not module or (_is_own(module) and not self._has(module, name)):
+            return None  # one that is sent as a global, too, stays the same object
+        return _global, (module, name)
+
     def _refuse_overlap(self, value: Any, owner: int) -> None:
         """Raise CannotSend where two arrays of arguments lie in the same memory: their copies would not."""
         others = self._arrays.setdefault(owner, [])
@@ -153,9 +179,19 @@ class Values(Sending):
             raise CannotSend(f"a {type(value).__qualname__}, which is pickled by code of its own")
         self.custom.append((value, digest))
 
+    def _has(self, module: str, name: str) -> bool:
+        """Whether the worker has a global too. name: its own, or that of an attribute of it."""
+        return (module, name.partition(".")[0]) in (self.replayed or ())
+
+    def _refuse_registered(self, cls: type, forms: Forms) -> None:
+        """Raise CannotSend where a registry of a library has a class that it has not in the worker."""
+        is_there = self._has(cls.__module__, cls.__qualname__) and "<locals>" not in cls.__qualname__
+        if self.replayed is not None and not is_there and forms.describe(cls) is not NotImplemented:
+            raise CannotSend(f"a {cls.__qualname__}, which a library's registry has in this process alone")
+
     def _is_replayed(self, value: Any) -> bool:
         first, _, rest = value.__qualname__.partition(".")
-        held: Any = vars(sys.modules["__main__"]).get(first) if first in self.replayed else None
+        held: Any = vars(sys.modules["__main__"]).get(first) if self._has("__main__", first) else None
         for name in rest.split(".") if rest else ():
             held = getattr(held, name, None)
         return held is value
@@ -176,6 +212,16 @@ def _is_custom(kind: type) -> bool:
             *("__reduce_ex__", "__reduce__", "__getstate__", "__setstate__", "__getnewargs_ex__", "__getnewargs__"),
         )
     )
+
+
+def _try_without_attributes(kind: type) -> None:
+    """Raise CannotSend where ``__getattr__`` asks for attributes that an object has only once it has arrived."""
+    try:
+        getattr(object.__new__(kind), "__setstate__", None)
+    except Exception as error:  # noqa: BLE001 - the project's code, whatever it raises
+        raise CannotSend(
+            f"a {kind.__qualname__}, whose __getattr__ raises {type(error).__name__} when it is new"
+        ) from None
 
 
 class _Parts:
@@ -206,6 +252,10 @@ def _of_plugin(name: str, meta: dict[str, Any], parts: list[bytes]) -> Any:
             path.write_bytes(data)
         with Asking(plugin):
             return plugin.decode(meta, paths)
+
+
+def _global(module: str, name: str) -> Any:
+    return attrgetter(name)(importlib.import_module(module) if module != "__main__" else sys.modules[module])
 
 
 def _itself(value: Any) -> Any:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from types import FunctionType
 from typing import Any
 
 
 def describe(value: Any) -> Any:
-    """The function or module itself, the backend with its options, and whether it must be one graph."""
+    """The function or module itself, the backend with its options, and whether it must be one graph; of a class whether
+    it is a pytree."""
     kind = type(value)
+    if issubclass(kind, type):
+        trees = getattr(sys.modules.get("torch.utils._pytree"), "SUPPORTED_NODES", ())
+        return "pytree" if value in trees else NotImplemented
     if kind is FunctionType and "_torchdynamo_orig_callable" in vars(value):
         cells = dict(zip(value.__code__.co_freevars, value.__closure__ or (), strict=True))
         if "callback" in cells:

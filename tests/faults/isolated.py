@@ -25,6 +25,8 @@ from tests.faults.campaign import Verdicts
 _GRACE = 5.0
 #: Seconds after which a caller counts as stuck.
 _PATIENCE = 60.0
+#: Seconds that a worker has to be there: on a busy machine most kills hit starters else.
+_UNTIL_THERE = 30.0
 #: After a kill of the caller, or so many calls, the results that were stored are asked for again.
 _CALLS = 12
 
@@ -139,7 +141,7 @@ def _run_caller(folder: Path, rng: random.Random, number: int, stored: dict[int,
             seconds = f"{rng.uniform(0, 0.05):.3f}"
             caller.ask(number, seconds)
             if rng.random() < 0.75:  # there is a stage that runs
-                _wait(caller, lambda: len(list(_family(caller.process.pid))) > 3, 3.0)
+                _wait(caller, lambda: len(list(_family(caller.process.pid))) > 3, _UNTIL_THERE)
                 _wait(caller, lambda: False, rng.uniform(0, 0.08))
             else:
                 _wait(caller, lambda: False, rng.uniform(0, 0.6))

@@ -36,6 +36,10 @@ CHANGES = {
     "arguments": ("import sys; sys.argv = ['program', '--fast']", "import sys; sys.argv[:]"),
     "umask": ("import os; os.umask(0o027)", "import os; os.umask(0)"),
     "recursion limit": ("import sys; sys.setrecursionlimit(2345)", "import sys; sys.getrecursionlimit()"),
+    "size of stacks of threads": (
+        "import threading; threading.stack_size(1 << 20)",
+        "import threading; threading.stack_size()",
+    ),
     "digits of an int": ("import sys; sys.set_int_max_str_digits(5000)", "import sys; sys.get_int_max_str_digits()"),
     "decimal": (
         "import decimal; c = decimal.getcontext(); c.prec = 5; c.traps[decimal.Inexact] = True",

@@ -315,6 +315,43 @@ show(f)
     assert outcomes[0].startswith("bypass:not-isolated (it needs POOL of pool, which can't be sent: ")
 
 
+def test_an_object_that_asks_itself_for_attributes_before_it_has_any(run: Run) -> None:
+    text = """
+class Lazy:
+    def __init__(self, name):
+        self.name = name
+    def __getattr__(self, attribute):
+        return getattr(__import__(self.name), attribute)
+lazy = Lazy("json")
+@cache.stage
+def f(x):
+    return lazy.dumps(x)
+@cache.stage
+def g(x):
+    return x
+show(f, 1)
+show(g, 1)
+"""
+    printed, outcomes = run(text)
+    assert printed == "1\n1\n"
+    assert "it needs lazy of __main__, which can't be sent: a Lazy, whose __getattr__ raises" in outcomes[0]
+    assert outcomes[1].startswith("miss:first-run")
+
+
+def test_where_a_library_saves_time_does_not_count() -> None:
+    program = """
+from cachec.worker.observed import Variables
+variables = Variables(lambda path: path == "mine.py")
+variables.install()
+for file in ("library.py", "mine.py"):
+    text = "import os; os.environ.get('TRITON_CACHE_DIR'); os.environ.get('OTHER')"
+    exec(compile(text, file, "exec"), {"__name__": file})
+    print([read.where for read in variables.reads()])
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ended.stdout.splitlines() == ["['OTHER']", "['OTHER', 'TRITON_CACHE_DIR']"]
+
+
 def test_an_object_that_poses_as_a_module_is_left_alone(tmp_path: Path, run: Run) -> None:
     library = tmp_path / "site-packages"
     library.mkdir()
@@ -490,3 +527,239 @@ def test_a_miss_is_told_by_the_run_that_is_nearest(project: Path, run: Run) -> N
     (project / "data").write_text("a")
     (outcome,) = run(stage.replace("SCALE = 1", "SCALE = 2"))[1]
     assert "data" not in outcome
+
+
+def test_a_stage_within_a_stage_leaves_alone_what_was_not_sent(run: Run) -> None:
+    text = (
+        "import threading\n@cache.stage\ndef inner(x):\n    return x * 2\n@cache.stage\ndef f(x):\n"
+        "    return inner(x) + 1\ndef main():\n    show(f, 1)\n"
+        "thread = threading.Thread(target=main)\nthread.start()\nthread.join()"
+    )
+    assert run(text) == ("3\n", ["miss:first-run (no entry of this stage yet)"])
+    assert run(text) == ("3\n", ["hit"])
+
+
+def test_a_global_of_the_script_counts_for_a_function_that_is_an_argument(run: Run) -> None:
+    text = "BASE = 0\n@cache.stage\ndef f(make):\n    return make()\nBASE = int(sys.argv[1])\nshow(f, lambda: BASE)"
+    assert run(text, "3")[0] == "3\n"
+    assert run(text, "4")[0] == "4\n"
+    assert run(text, "3") == ("3\n", ["hit"])
+
+
+_FINDING = [
+    *("eval('helper.' + name)", "getattr(h, name)", "vars(h)[name]", "operator.attrgetter(name)(h)"),
+    *("inspect.getmembers(h)", "[getattr(h, each) for each in dir(h)]", "('{0.%s}' % name).format(h)"),
+    *("sys._getframe().f_globals['h'].__dict__[name]", "getattr(TABLE[0], name)", "eval(name.lower())"),
+]
+
+
+@pytest.mark.parametrize("how", _FINDING)
+def test_globals_count_that_code_finds_by_names_which_are_not_in_it(project: Path, run: Run, how: str) -> None:
+    (project / "helper.py").write_text("FACTOR = 3\n")
+    text = (
+        "import helper, inspect, operator\nh = helper\nTABLE = [helper]\nfactor = 0\n"
+        f"@cache.stage\ndef f(name):\n    return str({how})\n"
+        "factor = helper.FACTOR = int(sys.argv[1])\nshow(f, 'FACTOR')"
+    )
+    for number in ("7", "8"):
+        assert number in run(text, number)[0]
+    assert run(text, "7")[1] == ["hit"]
+
+
+def test_globals_that_a_program_adds_count_for_code_that_finds_any(project: Path, run: Run) -> None:
+    (project / "helper.py").write_text("FACTOR = 3\n")
+    text = "import helper\n@cache.stage\ndef f(x):\n    return sorted(n for n in vars(helper) if n.isupper())\n"
+    assert run(text + "show(f, 1)")[0] == "['FACTOR']\n"
+    assert run(text + "helper.OTHER = 1\nshow(f, 1)")[0] == "['FACTOR', 'OTHER']\n"
+    assert run(text + "show(f, 1)")[1] == ["hit"]
+
+
+def test_a_method_named_eval_finds_no_globals(run: Run) -> None:
+    text = (
+        "import time\nstart = time.time()\nclass Model:\n    def eval(self):\n        return getattr(self, 'x', 1)\n"
+        "@cache.stage\ndef f(x):\n    return Model().eval()\nshow(f, 1)"
+    )
+    run(text)
+    assert run(text)[1] == ["hit"]
+
+
+_PLUGINS = """
+import importlib.util, types
+def load(path):
+    spec = importlib.util.spec_from_file_location("plug", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+def execute(path):
+    module = types.ModuleType("plug")
+    exec(compile(open(path).read(), path, "exec"), vars(module))
+    return module
+HELD = {}
+@cache.stage
+def by_module(x): return HELD["module"].run(x)
+@cache.stage
+def by_function(x): return HELD["function"](x)
+if __name__ == "__main__":
+    HELD["module"] = HOW("plug.py")
+    HELD["function"] = HELD["module"].run
+    show(by_module, 3)
+    show(by_function, 3)
+    HELD["module"].run = lambda x: x - 1
+    show(by_module, 3)
+"""
+
+
+@pytest.mark.parametrize("how", ["load", "execute"])
+@pytest.mark.parametrize(("before", "after"), [("x * K", "x + K"), ("K = 2", "K = 20")])
+def test_a_module_that_nothing_registered_counts(project: Path, run: Run, how: str, before: str, after: str) -> None:
+    text = _PLUGINS.replace("HOW", how)
+    plugin = "K = 2\ndef run(x): return x * K\n"
+    (project / "plug.py").write_text(plugin)
+    assert run(text)[0].split() == ["6", "6", "2"]
+    assert run(text)[1] == ["hit"] * 3
+    (project / "plug.py").write_text(plugin.replace(before, after))
+    value = "5" if before == "x * K" else "60"
+    assert run(text)[0].split() == [value, value, "2"]
+
+
+_SENTINELS = """
+import dataclasses
+UNSET = object()
+class Auto: pass
+class Options: NONE = object()
+AUTO = Auto()
+@cache.stage
+def by_object(x, opt=UNSET): return opt is UNSET
+@cache.stage
+def by_class(x, *, target=AUTO): return target is AUTO
+@cache.stage
+def of_library(x=dataclasses.MISSING): return x is dataclasses.MISSING
+@cache.stage
+def within(x): return x[0] is UNSET
+@cache.stage
+def of_class(x): return x is Options.NONE
+if __name__ == "__main__":
+    show(by_object, 1)
+    show(by_object, 1, opt=object())
+    show(by_class, 1)
+    show(by_class, 1, target=Auto())
+    show(of_library)
+    show(within, [UNSET])
+    show(of_class, Options.NONE)
+"""
+
+
+def test_an_object_that_only_its_identity_tells_apart_is_the_workers_own(run: Run) -> None:
+    for _ in range(2):
+        printed, outcomes = run(_SENTINELS)
+        assert printed.split() == ["True", "False", "True", "False", "True", "True", "True"]
+    assert outcomes.pop(1).endswith("(an object() that is no global: its copy would be another)")
+    assert outcomes == ["hit"] * 6
+
+
+_WEAK_TABLE = """
+import weakref
+class Width:
+    held = weakref.WeakKeyDictionary()
+    def __get__(self, owner, kind=None): return self.held.get(owner, 4)
+    def __set__(self, owner, value): self.held[owner] = value
+class Model:
+    width = Width()
+@cache.stage
+def f(model): return model.width
+@cache.stage
+def nested(models): return models[0].width
+if __name__ == "__main__":
+    model = Model()
+    show(f, model)
+    model.width = int(sys.argv[1])
+    show(f, model)
+    show(nested, [model])
+"""
+
+
+def test_an_argument_that_a_weak_table_holds_something_for_stays_here(run: Run) -> None:
+    for value in ("7", "8"):
+        printed, outcomes = run(_WEAK_TABLE, value)
+        assert printed.split() == ["4", value, value]
+        assert ["a Model is in a weak table (weakref)" in each for each in outcomes] == [False, True, True]
+
+
+_PYTREE = """
+import jax
+class Pair:
+    def __init__(self, a, b): self.a, self.b = a, b
+@cache.stage
+def named(n): return len(jax.tree.leaves(Pair(1, n)))
+@cache.stage
+def given(pair): return len(jax.tree.leaves(pair))
+if __name__ == "__main__":
+    if "register" in sys.argv:
+        for each in (Pair,):
+            jax.tree_util.register_pytree_node(each, lambda p: ((p.a, p.b), None), lambda _, parts: each(*parts))
+    show(named, 3)
+    show(given, [Pair(1, 2)])
+"""
+
+
+def test_a_class_that_jax_knows_here_alone_stays_here(run: Run) -> None:
+    pytest.importorskip("jax")
+    assert run(_PYTREE)[0] == "1\n1\n"
+    printed, outcomes = run(_PYTREE, "register")
+    assert printed == "2\n2\n"
+    assert all(each.startswith("bypass:not-isolated (") for each in outcomes)
+    assert run(_PYTREE)[1] == ["hit"] * 2
+
+
+@pytest.mark.parametrize("how", ["pickle.load(open('config.pickle', 'rb')).width", "helper.width_of(f.__wrapped__)"])
+def test_globals_of_the_script_count_that_others_name(project: Path, run: Run, how: str) -> None:
+    (project / "helper.py").write_text("import inspect\ndef width_of(f):\n    return inspect.getmodule(f).WIDTH\n")
+    (project / "config.pickle").write_bytes(b"c__main__\nConfig\n.")  # made elsewhere
+    text = (
+        "import helper, pickle\nWIDTH = 0\nclass Config:\n    width = 0\n"
+        f"@cache.stage\ndef f(x):\n    return {how}\n"
+        "WIDTH = Config.width = int(sys.argv[1])\nshow(f, 1)"
+    )
+    assert [run(text, number)[0] for number in ("7", "8", "7")] == ["7\n", "8\n", "7\n"]
+    assert run(text, "7")[1] == ["hit"]
+
+
+def test_what_python_notes_of_warnings_is_no_global(project: Path, run: Run) -> None:
+    (project / "data.txt").write_text("1")  # an argument that names a file: cachec warns of it
+    text = "@cache.stage\ndef f(path):\n    return sorted(globals())[0], eval('1')\nshow(f, 'data.txt')"
+    run(text)
+    assert run(text)[1] == ["hit"]
+
+
+def test_a_function_that_is_an_argument_finds_globals_by_names_that_are_not_in_it(project: Path, run: Run) -> None:
+    text = (
+        "def make():\n    def get(name):\n        import helper\n        return getattr(helper, name)\n    return get\n"
+        "@cache.stage\ndef f(get, name):\n    return get(name)\nshow(f, make(), 'FACTOR')"
+    )
+    for number in ("3", "4", "3"):
+        (project / "helper.py").write_text(f"FACTOR = {number}\n")
+        assert run(text)[0] == f"{number}\n"
+    assert run(text)[1] == ["hit"]
+
+
+def test_attributes_that_are_called_as_globals_of_the_script_do_not_count(run: Run) -> None:
+    text = (
+        "import threading, time\nstart = time.time()\nclass C:\n    stop = 2\n@cache.stage\ndef f(x):\n"
+        "    thread = threading.Thread(target=int)\n    thread.start()\n    thread.join()\n    return C().stop\n"
+        "stop = int(sys.argv[1])\nshow(f, 1)"
+    )
+    run(text, "1")
+    assert run(text, "2")[1] == ["hit"]
+    assert run(text.replace("C().stop", "(C().stop, stop)"), "2")[0] == "(2, 2)\n"
+    assert run(text.replace("C().stop", "(C().stop, stop)"), "3")[0] == "(2, 3)\n"
+
+
+def test_a_global_that_can_be_sent_but_not_compared_keeps_a_stage_here(run: Run) -> None:
+    text = (
+        "K = int(sys.argv[1])\nfor _ in range(200):\n    K = [K]\n"
+        "@cache.stage\ndef f(x):\n    k = K\n    while isinstance(k, list):\n        k = k[0]\n    return k\nshow(f, 1)"
+    )
+    for number in ("3", "4"):
+        printed, (outcome,) = run(text, number)
+        assert printed == f"{number}\n"
+        assert "it needs K of __main__" in outcome

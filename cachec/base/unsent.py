@@ -36,6 +36,10 @@ class UnsentError(Exception):
     """Code has used a global that a worker can't be given."""
 
 
+class Unsent:
+    """The type of all stand-ins. Ask ``issubclass(type(value), Unsent)``: ``isinstance`` is a use."""
+
+
 def stand_in(words: str, used: list[str]) -> object:
     """Return an object that any use of raises UnsentError. used: gets ``words``, however the code handles the error."""
 
@@ -43,4 +47,4 @@ def stand_in(words: str, used: list[str]) -> object:
         used.append(words)
         raise UnsentError(words)
 
-    return type("Unsent", (), dict.fromkeys(_USES, refuse))()
+    return type("Unsent", (Unsent,), dict.fromkeys(_USES, refuse))()
