@@ -271,7 +271,12 @@ class IsolatedRun(Run):
             )
         passed = _Passed(self, done)
         is_cache = partial(is_below, folders=(os.fspath(self._tools.store.folder), *_home_caches()))
-        reads = Reads(traced, self.recorder.digests, os.getcwd(), is_cache=is_cache, passes=passed)
+        has_programs = any(each.kinds & Kind.EXECUTED for each in traced.accesses.inputs)
+        unsized = {same for path in done.unsized for same in (path, os.path.realpath(path)) if not has_programs}
+        is_unsized = unsized.__contains__
+        reads = Reads(
+            traced, self.recorder.digests, os.getcwd(), is_cache=is_cache, passes=passed, is_unsized=is_unsized
+        )
         try:
             for read in reads.all():
                 self.recorder.traced(read)

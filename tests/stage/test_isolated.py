@@ -601,3 +601,32 @@ def test_what_python_notes_of_warnings_is_no_global(project: Path, run: Run) -> 
     text = "@cache.stage\ndef f(path):\n    return sorted(globals())[0], eval('1')\nshow(f, 'data.txt')"
     run(text)
     assert run(text)[1] == ["hit"]
+
+
+_LOCATED = """
+from pathlib import Path
+import located
+HERE = Path(__file__).resolve().parent
+@cache.stage
+def f(x):
+    return (HERE / "data").read_text() + located.place()
+show(f, 1)
+"""
+
+
+def test_the_size_of_a_script_that_finds_its_folder_does_not_count(project: Path, run: Run) -> None:
+    (project / "data").write_text("d")
+    module = project / "located.py"
+    module.write_text("import os\ndef place():\n    return os.path.basename(os.path.realpath(__file__))\n")
+    assert run(_LOCATED) == ("dlocated.py\n", ["miss:first-run"])
+    module.write_text(f"# a comment\n{module.read_text()}")
+    assert run(f"# another\n{_LOCATED}") == ("dlocated.py\n", ["hit"])
+
+
+@pytest.mark.parametrize("size", ["os.path.getsize(__file__)", 'os.popen(f"ls -l {__file__}").read().split()[4]'])
+def test_it_counts_where_the_code_asks_for_it_or_starts_programs(run: Run, size: str) -> None:
+    text = f"@cache.stage\ndef f(x):\n    return int({size})\nshow(f, 1)\n"
+    for script in (text, f"# a comment\n{text}"):
+        value, outcomes = run(script)
+        assert int(value) == len(_HEAD + script)
+        assert outcomes != ["hit"]
