@@ -339,29 +339,22 @@ class IsolatedRun(Run):
         and where it is no longer what the run began with."""
         asked = {_STATES[name] for name in done.names & _STATES.keys()}
         nested = {read.where: read.digest for read in done.reads if read.kind == "generator"}
+        for name in {*done.drawn, *asked} - self._generators.keys():
+            raise Fallback(_unseeded(name, is_drawn=name in done.drawn))
         for each in generators.every(self._tools.plugins):
             before, left = self._generators.get(each.name), done.generators.get(each.name)
-            is_seeded = before is not None and each.is_seeded(before)
-            is_used = each.name in done.drawn or (
-                before is not None and generators.digest(each, before) == nested.get(each.name)
-            )
-            if done.has_forked and each.is_inherited and is_seeded and not (left and left.seeds):
-                is_used = True
-            if not is_used and each.name not in asked:
+            if before is None:
                 continue
-            if before is None or not is_seeded:
-                raise Fallback(
-                    f"it drew from the generator of {each.name} without setting a seed; nor did the program since its "
-                    "stage was defined"
-                    if is_used
-                    else "it asks for the state of a random generator"
-                )
-            if each.state() != before:
-                raise Fallback(f"the generator of {each.name} was moved by something else meanwhile")
-            yield Read("generator", each.name, "", generators.digest(each, before))
-        for name in done.drawn:
-            if name not in self._generators:
-                raise Fallback(f"it drew from the generator of {name} without setting a seed")
+            digest = generators.digest(each, before)
+            is_drawn = each.name in done.drawn or nested.get(each.name) == digest
+            if done.has_forked and each.is_inherited and not (left and left.seeds):  # a child may have drawn
+                is_drawn = is_drawn or each.is_seeded(before)
+            if is_drawn or each.name in asked:
+                if not each.is_seeded(before):
+                    raise Fallback(_unseeded(each.name, is_drawn=is_drawn))
+                if each.state() != before:
+                    raise Fallback(f"the generator of {each.name} was moved by something else meanwhile")
+                yield Read("generator", each.name, "", digest)
 
     def _memos(self, done: Done) -> Iterator[Read]:
         """What memos remember. Raises Fallback where one of this process remembers another result."""
@@ -568,6 +561,14 @@ def _folders_above(paths: list[str]) -> frozenset[str]:
             found.add(path)
             path = os.path.dirname(path)
     return frozenset(found)
+
+
+def _unseeded(name: str, *, is_drawn: bool) -> str:
+    if not is_drawn:
+        return "it asks for the state of a random generator, and no seed was set"
+    return (
+        f"it drew from the generator of {name} without setting a seed; nor did the program since its stage was defined"
+    )
 
 
 def _shown(node: Node) -> str:
