@@ -618,7 +618,7 @@ def test_the_size_of_a_script_that_finds_its_folder_does_not_count(project: Path
     (project / "data").write_text("d")
     module = project / "located.py"
     module.write_text("import os\ndef place():\n    return os.path.basename(os.path.realpath(__file__))\n")
-    assert run(_LOCATED) == ("dlocated.py\n", ["miss:first-run"])
+    assert run(_LOCATED) == ("dlocated.py\n", ["miss:first-run (no entry of this stage yet)"])
     module.write_text(f"# a comment\n{module.read_text()}")
     assert run(f"# another\n{_LOCATED}") == ("dlocated.py\n", ["hit"])
 
