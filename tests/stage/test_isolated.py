@@ -630,3 +630,30 @@ def test_it_counts_where_the_code_asks_for_it_or_starts_programs(run: Run, size:
         value, outcomes = run(script)
         assert int(value) == len(_HEAD + script)
         assert outcomes != ["hit"]
+
+
+_PARTLY_PICKLED = """
+class Settings:
+    def __init__(self):
+        self.level, self.fields = 1, set()
+    def __getstate__(self):
+        return {"level": self.level, "fields": set()}
+SETTINGS = Settings()
+@cache.stage
+def uses(x):
+    return SETTINGS.level + len(SETTINGS.fields)
+@cache.stage
+def other(x):
+    return x
+if __name__ == "__main__":
+    SETTINGS.fields.add("level")
+    show(uses, 1)
+    show(other, 1)
+"""
+
+
+def test_a_global_that_arrives_as_another_bars_only_stages_that_name_it(run: Run) -> None:
+    value, (uses, other) = run(_PARTLY_PICKLED)
+    assert value == "2\n1\n"
+    assert "it needs SETTINGS of __main__, which has another value once it was sent" in uses
+    assert other == "miss:first-run (no entry of this stage yet)"
