@@ -262,11 +262,13 @@ class Reads:
         is_cache: Callable[[str], bool] = lambda _: False,
         passes: Callable[[str, Input], bool] = lambda _path, _input: False,
         made_before: Callable[[str], bool] = lambda _path: False,
+        is_unsized: Callable[[str], bool] = lambda _path: False,
     ) -> None:
         """keyed: how a real path counts for a path; see ``lookup_digest``. named: real paths that are outputs, of which
         a status does not count. is_cache: whether what the run changes at a real path is there to save time
         alone. passes: whether what was looked up at a path is no input. made_before: whether a path in a listed folder
-        does not count, since it was made just before."""
+        does not count, since it was made just before. is_unsized: whether the run can't have asked for the size of a
+        file: where it looked no further, type and mode of it count."""
         self._run = run
         self._digests = digests
         self._cwd = os.path.realpath(cwd)
@@ -275,6 +277,7 @@ class Reads:
         self._is_cache = is_cache
         self._passes = passes
         self._made_before = made_before
+        self._is_unsized = is_unsized
         self._made: dict[str, set[str]] = {}
         self._made_folders = {
             each.path for each in run.accesses.changes if each.after is not None and stat.S_ISDIR(each.after.mode)
@@ -343,6 +346,9 @@ class Reads:
         is_file = each.state is not None and stat.S_ISREG(each.state.mode)
         if is_file and each.kinds & (Kind.CONTENT | Kind.EXECUTED):
             yield self._content(full, where, flag)
+        elif each.state is not None and is_file and self._is_unsized(full):
+            mode = mode_digest(each.state.mode, is_empty=not each.state.size)
+            yield Read("lookup", where, f"{flag} mode".strip(), mode)
         elif each.kinds & ~(Kind.LISTING | Kind.ATTRIBUTES) or each.state is None:
             yield Read("lookup", where, flag, self._lookup_digest(each, full, where))
         self._check(each, full)

@@ -14,6 +14,7 @@ import msgspec
 from cachec import recording
 from cachec.base import call_hooks, fsio
 from cachec.base.uncached import without_cache
+from cachec.base.unsent import UnsentError
 from cachec.base.untraced import unseen
 from cachec.base.waiting import Blocking, InLoop, Waiter
 from cachec.config import Settings
@@ -499,6 +500,7 @@ async def _in_process(call: Call, run: Any, why: str) -> Answer:
 async def _compared(call: Call, run: Any, done: Any, why: tuple[Reason, str]) -> Answer:
     """Run the stage here as well, and store what came of the worker only where both values are the same."""
     try:
+        run.check_process()
         value = await _plain_result(call)
         differs = run.difference(done, value)
     except BaseException as error:
@@ -566,8 +568,9 @@ def _raised(call: Call, run: Run, error: BaseException) -> None:
     if call.engine.settings.repro_dir is not None and isinstance(error, Exception):
         _leave_reproducer(call, run, error)
     run.abandon()
-    if isinstance(error, KeyboardInterrupt | GeneratorExit):
-        return  # somebody ended the program, or other calls with it: that says nothing of the stage
+    if isinstance(error, KeyboardInterrupt | GeneratorExit | UnsentError):
+        # The program was ended, or other calls with it; or a stage around this one is run in another process again.
+        return
     call.outcome(Reason.STAGE_RAISED, detail=f"{type(error).__qualname__}: {error}")
 
 

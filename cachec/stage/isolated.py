@@ -19,13 +19,14 @@ from cachec.base.untraced import unseen
 from cachec.base.waiting import Waiter
 from cachec.codecs import decode
 from cachec.commands.traced import Changed, Reads
-from cachec.errors import StageCrashed, StageOutOfMemory, StageTimedOut, shown
+from cachec.errors import StageCrashed, StageOutOfMemory, StageTimedOut
 from cachec.key import ambient, generators, libraries, memos, process_state, sources, state
 from cachec.key.canonical import SCALARS
 from cachec.key.dependencies import ABSENT, PRESENT
 from cachec.key.forms import Forms
 from cachec.key.tools.environment import OBEYED_NAME, variable_digest
 from cachec.key.tools.process import asked_of_machine, state_digest
+from cachec.key.words import describe
 from cachec.model import ArtifactRef, Node, Read, Reason
 from cachec.stage.bracket import Bracket
 from cachec.stage.look import Look
@@ -277,7 +278,12 @@ class IsolatedRun(Run):
             )
         passed = _Passed(self, done)
         is_cache = partial(is_below, folders=(os.fspath(self._tools.store.folder), *_home_caches()))
-        reads = Reads(traced, self.recorder.digests, os.getcwd(), is_cache=is_cache, passes=passed)
+        has_programs = any(each.kinds & Kind.EXECUTED for each in traced.accesses.inputs)
+        unsized = {same for path in done.unsized for same in (path, os.path.realpath(path)) if not has_programs}
+        is_unsized = unsized.__contains__
+        reads = Reads(
+            traced, self.recorder.digests, os.getcwd(), is_cache=is_cache, passes=passed, is_unsized=is_unsized
+        )
         try:
             for read in reads.all():
                 self.recorder.traced(read)
@@ -395,14 +401,27 @@ class IsolatedRun(Run):
             return f"it leaves the generator of {moved[0]} in another state" if moved else None
         return difference(self, self._tools, self._stage.options, self._decoded(node), look)
 
+    def check_process(self) -> None:
+        """See that this process is as the run found it. What the stage changes when it runs here afterwards, as in mode
+        ``both``, is no change of an input: it imports modules, and fills what it remembers."""
+        with unseen():
+            for read in self.recorder.reads():
+                self._check(read)
+
+    def _check(self, read: Read) -> None:
+        if read.kind in _OF_PROCESS and self._tools.looker.present(read, {}) == read.digest:
+            self.recorder.checked.add(read)
+
     def difference(self, done: Done, value: Any) -> str:
         """What differs between the value of the worker and that of this process, in words; empty for nothing."""
-        mine, theirs = self.encode(value), _DECODE(done.node)
-        if mine == theirs:
+        theirs = _DECODE(done.node)
+        if self.encode(value) == theirs:
             return self._generators_differ(done)
         states = [f"{module}.{name}" for module, name in sorted(self._carried | self._missing)]
         held = f"; the caller's process had set {', '.join(states[:5])}" if states else ""
-        return f"a process of its own gives {_shown(theirs)}, this one {_shown(mine)}{held}"
+        one, other = describe(self._decoded(theirs)), describe(value)
+        same = " with other content" if one == other else ""
+        return f"a process of its own gives {one}, this one {other}{same}{held}"
 
     def _generators_differ(self, done: Done) -> str:
         for each in generators.every(self._tools.plugins):
@@ -570,10 +589,6 @@ def _unseeded(name: str, *, is_drawn: bool) -> str:
     return (
         f"it drew from the generator of {name} without setting a seed; nor did the program since its stage was defined"
     )
-
-
-def _shown(node: Node) -> str:
-    return shown(msgspec.json.encode(node).decode(errors="replace"))
 
 
 def _is_replaced(name: str) -> bool:

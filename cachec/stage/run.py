@@ -30,7 +30,7 @@ from cachec.programs.supported import Asking, bypass_reason
 from cachec.recording import Recorder
 from cachec.stage import folding
 from cachec.stage.bracket import Bracket
-from cachec.stage.look import Tools
+from cachec.stage.look import Tools, describe_change
 from cachec.stage.meanwhile import Meanwhile
 from cachec.stage.memo_use import MemoUse, RecordedFill, memos_named
 from cachec.store.artifacts import ArtifactSink
@@ -428,7 +428,7 @@ class Run:
             if read in self._seen or read in self.recorder.checked:
                 continue
             if self._tools.looker.present(read, weights) != read.digest:
-                return f"{read.kind} {read.name or read.where} has other content now"
+                return describe_change(read)
         return ""
 
     def _brought(self) -> frozenset[str]:

@@ -8,6 +8,7 @@ import importlib
 import inspect
 import io
 import os
+import re
 import signal
 import sys
 import time
@@ -50,6 +51,9 @@ from cachec.worker.values import WeightsRef, received_weights
 _OWN = frozenset(
     {"_cffi_backend", "_distutils_hack", "blake3", "cloudpickle", "diskcache", "msgspec", "typing_extensions"}
 )
+
+#: Words of code that asks for more of a file than whether it is there, and as what.
+_SIZES = re.compile(rb"\b(l?stat|fstat\w*|stat_result|st_\w*|ST_\w+|getsize|filecmp|scandir)\b")
 
 #: Names by which code reads docstrings, which else count for nothing.
 _DOCUMENTATION = frozenset({"__doc__", "getdoc", "help", "pydoc"})
@@ -235,6 +239,7 @@ class Worker:
             has_forked=self._imports.has_forked,
             packages=tuple(self._packages().values()),
             files=tuple(sorted(self._opened_files())),
+            unsized=self._unsized(),
             imported={name: names for name, names in self._table().items() if name not in known},
             libraries=self._libraries(),
             memos=memos.remembered(self._modules(), self._imports.names(), self._forms.now),
@@ -261,6 +266,14 @@ class Worker:
         if not _DOCUMENTATION.isdisjoint(self._imports.names()):
             found.update(each.path for each in self._imports.used())
         return found
+
+    def _unsized(self) -> tuple[str, ...]:
+        """The files of the project's modules, where their code can't have asked for the size of one."""
+        used = self._imports.used()
+        is_asked = any(_SIZES.search(each.text) for each in used) or _SIZES.search(
+            " ".join(self._imports.names()).encode()
+        )
+        return () if is_asked or self._imports.has_forked else tuple({each.path for each in used})
 
     def _libraries(self) -> dict[str, dict[str, str]]:
         names, is_own = self._imports.names(), self._now.is_own_module

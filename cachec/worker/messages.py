@@ -147,6 +147,8 @@ class Done(NamedTuple):
     packages: tuple[str, ...]
     #: What was opened while the starter imported packages, outside of these; and modules whose docstrings were read.
     files: tuple[str, ...]
+    #: The files of modules of the project, where no code of these asks for sizes of files.
+    unsized: tuple[str, ...]
     #: The globals of modules that were imported since ``Prepared``.
     imported: Table
     #: What stands for the attributes of libraries that the code which ran may have read.

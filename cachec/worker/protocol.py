@@ -81,13 +81,13 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle has no 
 def _reduce_cell(cell: CellType) -> tuple[Any, ...]:
     """A variable of a closure, of which the value is sent afterwards: it may be a function that refers to it."""
     try:
-        return CellType, (), cell.cell_contents, None, None, _set_cell
+        return CellType, (), (cell.cell_contents,), None, None, _set_cell  # a state of None is not set
     except ValueError:
         return CellType, ()
 
 
-def _set_cell(cell: CellType, value: Any) -> None:
-    cell.cell_contents = value
+def _set_cell(cell: CellType, state: tuple[Any]) -> None:
+    (cell.cell_contents,) = state
 
 
 def _with_cells(reduced: tuple[Any, ...], closure: tuple[CellType, ...]) -> tuple[Any, ...]:

@@ -91,6 +91,8 @@ class Values(Sending):
         #: Arrays and tensors of the arguments by the memory that they lie in.
         self._arrays: dict[int, list[Any]] = {}
         self._is_at_globals = False
+        #: Whether what is sent now is of a global with a form, which is compared as a whole when it has arrived.
+        self._has_form = False
         #: The classes and functions of the project that were met, by module and global: what they are counts.
         self.named: set[tuple[str, str]] = set()
         #: Objects that are pickled by code of the project, each with the digest of its form.
@@ -113,7 +115,7 @@ class Values(Sending):
             self.named.add((named.__module__, named.__qualname__.partition(".")[0]))
             if isinstance(named, type) and self._forms is not None:
                 self._refuse_registered(named, self._forms)
-            if named is kind and self._forms is not None and _is_custom(kind):
+            if named is kind and self._forms is not None and not self._has_form and _is_custom(kind):
                 self._note_custom(value, self._forms.digest(value))
             if class_attribute(kind, "__new__") is object.__new__ and class_attribute(kind, "__getattr__"):
                 _try_without_attributes(kind)
@@ -137,7 +139,8 @@ class Values(Sending):
             return _manifest, (value.encoded(), dict(value.callers), dict(value.folded))
         if isinstance(value, io.IOBase):
             raise CannotSend(f"an open file ({kind.__name__})")  # cloudpickle would send its content
-        self._is_at_globals = self._is_at_globals or kind is Carried  # which come after the arguments
+        if kind is Carried:  # which come after the arguments
+            self._is_at_globals, self._has_form = True, bool(value.digest)
         memory = memory_of(value, kind)
         if (
             memory is not None and not self._is_at_globals and kind.__name__ != "Parameter"

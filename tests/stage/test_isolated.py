@@ -763,3 +763,111 @@ def test_a_global_that_can_be_sent_but_not_compared_keeps_a_stage_here(run: Run)
         printed, (outcome,) = run(text, number)
         assert printed == f"{number}\n"
         assert "it needs K of __main__" in outcome
+
+
+_LOCATED = """
+from pathlib import Path
+import located
+HERE = Path(__file__).resolve().parent
+@cache.stage
+def f(x):
+    return (HERE / "data").read_text() + located.place()
+show(f, 1)
+"""
+
+
+def test_the_size_of_a_script_that_finds_its_folder_does_not_count(project: Path, run: Run) -> None:
+    (project / "data").write_text("d")
+    module = project / "located.py"
+    module.write_text("import os\ndef place():\n    return os.path.basename(os.path.realpath(__file__))\n")
+    assert run(_LOCATED) == ("dlocated.py\n", ["miss:first-run (no entry of this stage yet)"])
+    module.write_text(f"# a comment\n{module.read_text()}")
+    assert run(f"# another\n{_LOCATED}") == ("dlocated.py\n", ["hit"])
+
+
+@pytest.mark.parametrize("size", ["os.path.getsize(__file__)", 'os.popen(f"ls -l {__file__}").read().split()[4]'])
+def test_it_counts_where_the_code_asks_for_it_or_starts_programs(run: Run, size: str) -> None:
+    text = f"@cache.stage\ndef f(x):\n    return int({size})\nshow(f, 1)\n"
+    for script in (text, f"# a comment\n{text}"):
+        value, outcomes = run(script)
+        assert int(value) == len(_HEAD + script)
+        assert outcomes != ["hit"]
+
+
+_PARTLY_PICKLED = """
+class Settings:
+    def __init__(self):
+        self.level, self.fields = 1, set()
+    def __getstate__(self):
+        return {"level": self.level, "fields": set()}
+SETTINGS = Settings()
+@cache.stage
+def uses(x):
+    return SETTINGS.level + len(SETTINGS.fields)
+@cache.stage
+def other(x):
+    return x
+if __name__ == "__main__":
+    SETTINGS.fields.add("level")
+    show(uses, 1)
+    show(other, 1)
+"""
+
+
+def test_a_global_that_arrives_as_another_bars_only_stages_that_name_it(run: Run) -> None:
+    value, (uses, other) = run(_PARTLY_PICKLED)
+    assert value == "2\n1\n"
+    assert "it needs SETTINGS of __main__, which has another value once it was sent" in uses
+    assert other == "miss:first-run (no entry of this stage yet)"
+
+
+_FILLED_HERE = """
+class Settings:
+    instance = None
+    @classmethod
+    def get(cls):
+        if cls.instance is None:
+            cls.instance = cls()
+        return cls.instance
+@cache.stage
+def f(x):
+    import late
+    return x, Settings.get().__class__.__name__, late.__name__
+show(f, 1)
+"""
+
+
+def test_what_the_stage_fills_here_when_it_runs_both_ways_is_no_change(project: Path, run: Run) -> None:
+    (project / "late.py").write_text("")
+    both = {"CACHEC_MODE": "both", "CACHEC_ISOLATED": "1"}
+    assert run(_FILLED_HERE, env=both)[1] == ["miss:first-run (no entry of this stage yet)"]
+    assert run(_FILLED_HERE, env=both)[1] == ["hit"]
+
+
+def test_a_difference_between_both_ways_is_told_in_words(run: Run) -> None:
+    text = "X = [object()]\n@cache.stage\ndef f():\n    return [os.getpid() > 0, id(cache)]\nshow(f)\n"
+    outcome = run(text, env={"CACHEC_MODE": "both"})[1][0]
+    assert re.search(r"a process of its own gives \[True, \d+\], this one \[True, \d+\]", outcome), outcome
+
+
+_NEEDS_A_LOCK = """
+import threading
+LOCK = threading.Lock()
+LOCK.acquire()
+@cache.stage
+def inner(x):
+    return LOCK.locked()
+@cache.stage
+def outer(x):
+    return inner(x)
+show(outer, 1)
+"""
+
+
+def test_a_stage_that_fell_back_within_another_is_no_error(tmp_path: Path, run: Run) -> None:
+    assert run(_NEEDS_A_LOCK)[0] == "True\n"
+    command = [sys.executable, "-m", "cachec", "log"]
+    environ = {**os.environ, "CACHEC_DIR": str(tmp_path / "store")}
+    log = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    assert "inner" in log
+    assert "error" not in log

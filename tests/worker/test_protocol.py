@@ -73,7 +73,8 @@ def _counter() -> tuple[Callable[[], int], Callable[[], int], Callable[[int], in
     def factorial(number: int) -> int:
         return 1 if number == 0 else number * factorial(number - 1)
 
-    return add, lambda: count, factorial
+    nothing = None
+    return add, lambda: count, lambda number: nothing or factorial(number)
 
 
 def test_functions_share_the_variables_of_their_closures(channels: tuple[Channel, Channel]) -> None:

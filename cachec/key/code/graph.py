@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from cachec.base.hashing import Hasher, digest_bytes
 from cachec.errors import CachecError, UnresolvedCode
@@ -48,6 +48,7 @@ _ASKED = {
         "getframeinfo",
     ),
     "subclasses": ("__subclasses__",),
+    "locks": ("locked", "acquire"),
     "order": ("vars", "__dict__", "getmembers"),
     "annotations": ("__annotations__", "get_type_hints", "get_annotations", "signature", "getfullargspec"),
 }
@@ -126,10 +127,10 @@ class Graph:
         self._asked: dict[str, bool] = {}
         self._looked: set[str] = set()
         self._mentioned: set[str] = set()
-        self._waiting: dict[str, list[Callable[[], None]]] = {}
-        self._strict: deque[Callable[[], None]] = deque()
-        self._lenient: deque[Callable[[], None]] = deque()
-        self._last: deque[Callable[[], None]] = deque()
+        self._waiting: dict[str, list[Callable[[], object]]] = {}
+        self._strict: deque[Callable[[], object]] = deque()
+        self._lenient: deque[Callable[[], object]] = deque()
+        self._last: deque[Callable[[], object]] = deque()
 
     def label(self, identity: object, wanted: str, held: object = None) -> tuple[str, bool]:
         """The label of a thing, and whether this is the first time that it is reached.
@@ -168,7 +169,7 @@ class Graph:
         if label:
             self.texts.setdefault(label, (source.version, spans[-1]))
 
-    def later(self, work: Callable[[], None], *, lenient: bool) -> None:
+    def later(self, work: Callable[[], object], *, lenient: bool) -> None:
         """Look at something after everything that was found before it; lenient work after all that is strict."""
         (self._lenient if lenient else self._strict).append(work)
 
@@ -201,10 +202,10 @@ class Graph:
                 for work in self._waiting.pop(asked, ()):
                     self.later(work, lenient=True)
 
-    def when(self, asked: str, work: Callable[[], None]) -> None:
+    def when(self, asked: str, work: Callable[[], object]) -> None:
         """Look at something if any code that is reached, before or after, asks for ``documentation`` (docstrings, of
-        whatever), ``source`` (text with its comments), ``subclasses``, ``annotations``
-        or ``order`` (of what a class holds)."""
+        whatever), ``source`` (text with its comments), ``subclasses``, ``annotations``,
+        ``locks`` (whether one is held) or ``order`` (of what a class holds)."""
         if asked in self._mentioned:
             self.later(work, lenient=True)
         else:
@@ -250,6 +251,10 @@ class Graph:
     def unresolved(self, what: str, why: str) -> str:
         """Report code that can't be fingerprinted, unless the stage has a version. No ``depends=`` stands for it."""
         return self._report(what, why, _VERSION)
+
+    def mocked(self, what: str) -> NoReturn:
+        """Raise UnresolvedCode for a mock: no key tells what one returns, and no version of the stage does."""
+        raise UnresolvedCode(f"{what} is a mock, so the result is not stored; call the stage without it")
 
     def formless(self, what: str, why: str, cause: CachecError) -> str:
         """Report a value that has no stable form, unless the stage has a version. No ``depends=`` stands for it."""

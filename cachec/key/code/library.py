@@ -15,7 +15,10 @@ from typing import Any
 from cachec.base.instances import attribute
 from cachec.base.texts import module_of
 from cachec.errors import UnkeyableArgument
+from cachec.key.code.modules import Locator
 
+#: Modules of mocks, which take the place of others for a while.
+_MOCKS = frozenset({"unittest.mock", "mock.mock"})
 _PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes, type(Ellipsis)})
 #: What ``functools.update_wrapper`` and the like copy: names and documentation.
 _COPIED = frozenset(
@@ -30,6 +33,23 @@ def is_plain(value: object) -> bool:
     """Whether all of a value shows in its text: a scalar, or a tuple of such."""
     parts = value if type(value) is tuple else (value,)
     return all(type(each) in _PLAIN for each in parts)
+
+
+def is_mock(value: object) -> bool:
+    """Whether a value is a mock, or the function that ``create_autospec`` makes of one."""
+    if isinstance(value, FunctionType):
+        return is_mock(vars(value).get("mock"))
+    return any(each.__name__ == "NonCallableMock" and module_of(each) in _MOCKS for each in type(value).__mro__)
+
+
+def is_put(value: object, locator: Locator) -> bool:
+    """Whether what a module of a library holds is the project's: a mock, a function, what wraps one, or an object of a
+    class of the project."""
+    name = module_of(type(value))
+    file = getattr(sys.modules.get(name), "__file__", None)
+    if is_mock(value) or name == "__main__" or (isinstance(file, str) and locator.of_file(file)[0] == "project"):
+        return True
+    return any(map(locator.is_own, (value, *(attribute(value, held) for held in ("__func__", "func", "__wrapped__")))))
 
 
 def name_in_library(value: object, is_library: Callable[[str], bool]) -> tuple[str, str] | None:

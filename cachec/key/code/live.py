@@ -18,7 +18,7 @@ from cachec.key.code import classes
 from cachec.key.code.codeobjects import code_digest, code_uses, code_words, nested
 from cachec.key.code.executed import executed
 from cachec.key.code.graph import Graph, module_name, package_name
-from cachec.key.code.library import is_plain
+from cachec.key.code.library import is_mock, is_plain
 from cachec.key.code.modules import Locator, Sources
 from cachec.key.code.namespaces import Namespaces
 from cachec.key.code.origins import Origins
@@ -90,6 +90,8 @@ class Walk:
     ) -> str:
         """What stands for a value in the part that refers to it; follows what it reaches. ``name`` labels its part.
         lenient_value: for what is no code, where that differs. told: see ``Values.part``."""
+        if is_mock(value):
+            self._graph.mocked(name)
         try:
             label = self.code(value, lenient=lenient)
         except Exception as error:  # noqa: BLE001 - user code may raise any
@@ -279,6 +281,8 @@ class Walk:
                 own = self._origins.of_module(module_of(value))[0] == "project" if is_class else False
                 if own or self._locator.is_own(value):
                     said += f" {name} {self.code(value, lenient=True)}"
+            elif is_mock(namespace.get(name)):
+                self._graph.mocked(f"{name} of {namespace.get('__name__')}")
         return said
 
     def _replaced(self, cls: type) -> str:
@@ -288,6 +292,8 @@ class Walk:
             return ""
         said = []
         for name, value in sorted(self._graph.watch.attributes(cls).items()):
+            if is_mock(value):
+                self._graph.mocked(f"{name} of {module_of(cls)}.{cls.__qualname__}")
             if self._locator.is_own(value):
                 said.append(f" {name} {self.function(value, lenient=True)}")
             elif not name.startswith("_") and isinstance(value, type):

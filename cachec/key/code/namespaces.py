@@ -17,7 +17,7 @@ from cachec.base.hashing import Hasher, digest_bytes
 from cachec.base.instances import attribute
 from cachec.base.texts import module_of
 from cachec.key.code.graph import Graph, file_part, module_name, package_name
-from cachec.key.code.library import is_plain
+from cachec.key.code.library import is_mock, is_plain, is_put
 from cachec.key.code.modules import Locator, is_cell
 from cachec.key.code.origins import Origins
 from cachec.key.code.scopes import Chain, ImportUse
@@ -152,12 +152,17 @@ class Namespaces:
             return self._of_library(vars(value), rest[1:], is_part=True)
         if value is MISSING:
             return self._not_there(namespace, rest)
+        if is_mock(value):
+            self._graph.mocked(f"{rest[0]} of {namespace.get('__name__')}")
         # That of typing, which 3.13 has, makes no class and no function.
         is_lazy = is_part or ("__getattr__" in namespace and namespace.get("__name__") != "typing")
         if self._is_code(value, is_lazy=is_lazy):
             return f".{rest[0]} {self._live.code(value, lenient=True)}"
         if is_plain(value):
             return f".{rest[0]} {digest_bytes(repr(value).encode())}"
+        if is_put(value, self._locator):
+            where = f"{namespace.get('__name__')}.{rest[0]}"
+            return f".{rest[0]} {self._live.reference(value, where, lenient=False)}"
         return ""
 
     def _not_there(self, namespace: dict[str, Any], rest: Chain) -> str:

@@ -23,6 +23,7 @@ from cachec.key.code import scopes
 from cachec.key.code.classes import is_open, made
 from cachec.key.code.executed import executed
 from cachec.key.code.graph import Graph, file_part
+from cachec.key.code.library import is_mock, is_put
 from cachec.key.code.modules import CELLS, Locator, Origin, Sources, absolute
 from cachec.key.code.scopes import Chain, ImportUse, Uses
 from cachec.key.code.syntax import docstrings, parsed
@@ -227,7 +228,7 @@ class Static:
         value = watch.name(sys.modules, name)
         for attribute in chain:
             value = watch.name(vars(value), attribute) if isinstance(value, ModuleType) else value
-        if self._locator.is_own(value):
+        if is_put(value, self._locator):
             self._live.as_imported(value, said)
         elif isinstance(value, type):
             for cls in filter(is_open, value.__mro__):
@@ -238,6 +239,8 @@ class Static:
     def _is_put(self, held: object, cls: type) -> bool:
         """Whether the project put a function into a class of a library: not what libraries compile of text, as
         ``dataclasses`` does."""
+        if is_mock(held):
+            return True
         if not isinstance(held, FunctionType) or not self._locator.is_own(held):
             return False
         if not held.__code__.co_filename.startswith("<"):

@@ -37,10 +37,11 @@ _BUILTINS = (
     types.MethodWrapperType,
     types.ClassMethodDescriptorType,
 )
+_LOCKS = frozenset({"_thread.lock", "_thread.RLock"})
 #: Types whose instances take no part in a result: who holds a lock or writes a log line decides nothing.
 _INERT = frozenset(
     {
-        *("_thread.lock", "_thread.RLock", "logging.Logger", "logging.RootLogger", "builtins.object"),
+        *(*_LOCKS, "logging.Logger", "logging.RootLogger", "builtins.object"),
         "dataclasses._HAS_DEFAULT_FACTORY_CLASS",  # a mark in what dataclasses make
     }
 )
@@ -380,7 +381,7 @@ class Values:
 
     def _object(self, value: Any, kind: type, again: functools.partial[Any], lenient: bool) -> Any:
         name = f"{module_of(kind)}.{kind.__qualname__}"
-        if name in _INERT:
+        if self._is_inert(value):
             return (_MARK + "inert", name)
         if isinstance(value, PurePath) and type(value).__module__ in _PATH_MODULES:
             placed = self._placed(str(value), value)
@@ -475,8 +476,15 @@ class Values:
         def follow(code: object) -> str:
             return digest_bytes(self._encode_value(again(code), name))
 
-        digest = pickle_digest(value, name, follow, _is_inert)
+        digest = pickle_digest(value, name, follow, self._is_inert)
         return (_MARK + "pickled", self._live.cls(kind, lenient=again.keywords["lenient"]), digest)
+
+    def _is_inert(self, value: object) -> bool:
+        name = f"{module_of(type(value))}.{type(value).__qualname__}"
+        if name in _LOCKS:
+            why = "is a lock, and the code may ask whether it is held (`locked`, `acquire`; `with` does not)"
+            self._graph.when("locks", functools.partial(self._graph.unresolved, name, why))
+        return name in _INERT
 
     def _unless_refused(self, value: object, name: str, again: Callable[[Any], Any]) -> str:
         """The digest of what stands for a value; of its text for one without a stable form (``msgspec.Meta(le=6)``)."""
@@ -552,10 +560,6 @@ def _attribute(attribute_name: str, value: object, again: functools.partial[Any]
         if not said.startswith(name):
             raise
         raise UnkeyableArgument(f"{name}.{attribute_name}{said.removeprefix(name)}") from error
-
-
-def _is_inert(value: object) -> bool:
-    return f"{module_of(type(value))}.{type(value).__qualname__}" in _INERT
 
 
 def is_plain_class(kind: type, builtin: type = object) -> bool:

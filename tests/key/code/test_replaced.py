@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import decimal
+import functools
 import json
 import math
 import os
@@ -17,6 +18,7 @@ import time
 from collections.abc import Callable
 from http.cookiejar import CookieJar
 from pathlib import Path
+from unittest import mock
 
 import click
 import numpy as np
@@ -49,6 +51,14 @@ class _Version:
         self.text = text
 
 
+class _Call:
+    def __call__(self, *_given: object) -> str:
+        return "own"
+
+    def method(self, *_given: object) -> str:
+        return "own method"
+
+
 _fill = textwrap.fill
 
 
@@ -74,6 +84,10 @@ REPLACED: dict[str, tuple[Callable[[], object], object, str, object]] = {
     "function of a module's module": (lambda: os.path.commonpath(["a/b", "a/c"]), os.path, "commonpath", _own),
     "imported inside": (_inside, textwrap, "dedent", _own),
     "imported inside by its name": (_inside_by_name, textwrap, "fill", _own),
+    "object": (lambda: json.dumps([1]), json, "dumps", _Call()),
+    "object, imported inside": (_inside, textwrap, "dedent", _Call()),
+    "method of an object": (lambda: json.dumps([1]), json, "dumps", _Call().method),
+    "partial": (lambda: json.dumps([1]), json, "dumps", functools.partial(_own, 1)),
     "class": (lambda: json.JSONEncoder(), json, "JSONEncoder", _own),
     "constant": (lambda: string.digits, string, "digits", "x"),
     "limit": (lambda: sys.maxsize, sys, "maxsize", 5),
@@ -116,6 +130,30 @@ def test_what_takes_a_librarys_place_counts(cache: cachec.Cache, monkeypatch: py
         assert stage() == str(body()) != before
         assert stage.call()[1].reason is Reason.HIT
     assert stage() == before
+    assert stage.call()[1].reason is Reason.HIT
+
+
+MOCKED: dict[str, tuple[Callable[[], object], object, str]] = {
+    "function": (lambda: json.dumps([1]), json, "dumps"),
+    "imported inside": (_inside, textwrap, "dedent"),
+    "method": (lambda: click.Choice(["a"]).to_info_dict(), click.Choice, "to_info_dict"),
+    "function that a function uses": (lambda: shlex.join(["a b"]), shlex, "quote"),
+}
+
+
+@pytest.mark.parametrize("version", [None, "1"])
+@pytest.mark.parametrize("autospec", [None, True])
+@pytest.mark.parametrize("case", MOCKED)
+def test_what_a_mock_returns_is_not_stored(
+    cache: cachec.Cache, case: str, autospec: bool | None, version: str | None
+) -> None:
+    body, owner, name = MOCKED[case]
+    stage = cache.stage(lambda: str(body()), name="stage", version=version)
+    for value in ("one", "two"):
+        with mock.patch.object(owner, name, autospec=autospec, return_value=value):
+            assert stage.call() == (value, mock.ANY)
+            assert stage.call()[1].reason is Reason.UNRESOLVED_CODE
+    assert stage() == str(body())
     assert stage.call()[1].reason is Reason.HIT
 
 
