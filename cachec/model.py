@@ -302,7 +302,7 @@ READ_KINDS = frozenset(
     | {"cwd", "folder", "same", "code", "module", "distribution"}
     | {"content", "lookup", "names", "attributes", "stdin", "umask", "search"}
     | {"source", "modules", "global", "ambient", "current", "process", "effects"}
-    | {"path", "memo", "library", "unset", "imported"}
+    | {"path", "memo", "library", "unset", "imported", "generator"}
 )
 
 
@@ -323,9 +323,10 @@ class Read(msgspec.Struct, frozen=True):
     the module is imported too), ``ambient`` (where = a plugin),
     ``current`` (where = the current folder), ``process`` (where = a setting, see ``key.process_state``),
     ``effects`` (of a notebook's cells), ``path`` (where = a folder of ``sys.path``, name = its place there), ``memo``
-    (``key.memos``), ``library`` (``key.libraries``), ``unset`` (where = a module, name = globals that it has not) and
-    ``imported`` (which modules of the project are imported). Paths of a stage's reads are kept from an anchor
-    (``base.anchors``). digest: of the content seen; of nothing (``EMPTY``) where a file was absent.
+    (``key.memos``), ``library`` (``key.libraries``), ``unset`` (where = a module, name = globals that it has not),
+    ``imported`` (which modules of the project are imported) and ``generator`` (where = a random generator of the
+    process, see ``key.generators``). Paths of a stage's reads are kept from an anchor (``base.anchors``). digest: of
+    the content seen; of nothing (``EMPTY``) where a file was absent.
     """
 
     kind: str
@@ -424,12 +425,23 @@ def artifacts(node: Node) -> Iterator[ArtifactRef]:
                 yield weight.artifact
 
 
+class GeneratorState(msgspec.Struct, frozen=True):
+    """The state that a run left a random generator of the process in.
+
+    seeds: whether the run has set a seed. state: as ``programs.generator`` has it.
+    """
+
+    seeds: bool
+    state: bytes
+
+
 class Trace(msgspec.Struct, frozen=True, kw_only=True):
     """What one run of a stage read and what it produced.
 
     seconds: how long the stage ran. created: Unix time. manifest: the artifact that says what its File results are to
     be linked with; a reference, so that a hit decodes no name of no weight. kept: programs, manifests and inputs that
-    explain a miss and go into a reproducer; a hit looks at none of them.
+    explain a miss and go into a reproducer; a hit looks at none of them. generators: the artifact of the random
+    generators that the run drew from or seeded: JSON, from name to ``GeneratorState``.
     """
 
     reads: tuple[Read, ...]
@@ -438,6 +450,7 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
     created: float
     manifest: ArtifactRef | None = None
     kept: tuple[ArtifactRef, ...] = ()
+    generators: ArtifactRef | None = None
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):

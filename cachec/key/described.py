@@ -12,6 +12,7 @@ from types import ModuleType
 from cachec.base.anchors import project_of
 from cachec.base.installed import Installed
 from cachec.key.forms import Forms
+from cachec.key.generators import shared
 from cachec.key.state import described_by, table
 from cachec.programs.program import Program
 from cachec.programs.registry import Plugins
@@ -60,6 +61,8 @@ class FormsWithPlugins:
             return "weights", value.spec_digest
         if isinstance(value, Manifest):
             return "manifest", value.digest
+        if (place := shared(value)) is not None:
+            return "generator", place  # its state counts for runs that use it
         return self._of_plugins(value)
 
     def table(self, modules: Mapping[str, ModuleType]) -> dict[str, dict[str, str]]:

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import _abc  # type: ignore[import-not-found] # typeshed has none
 import copyreg
+import enum
 import functools
 import logging
 import os
 import sys
 import types
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from typing import Any, Final
 
@@ -248,7 +249,9 @@ class _Walk:
         self._lowest, self._numbers, self._inside = level, {}, {id(cls)}
         try:
             parts = [self.forms("name", (*name, type(cls), *cls.__bases__))]
-            parts += [part for key, value in list(vars(cls).items()) if (part := self._class_part(key, value))]
+            parts += [
+                part for key, value in list(_attributes_of(cls).items()) if (part := self._class_part(key, value))
+            ]
             if "_abc_impl" in vars(cls):
                 parts.append(self.forms("registered", _registered(cls)))
             form = b"c" + bytes.fromhex(digest_bytes(self.node("class", *parts)))
@@ -367,6 +370,15 @@ class _Walk:
         flat = (value if value.flags.c_contiguous else value.copy("C")).reshape(-1)
         placed = (value.dtype, value.shape, value.strides, bool(value.flags.writeable))
         return self.forms("array", (*placed, digest_bytes(memoryview(flat.view("u1"))) if flat.nbytes else ""))
+
+
+def _attributes_of(cls: type) -> Mapping[str, Any]:
+    """What a class holds. A flag makes a member of each combination when it is first asked for."""
+    held = vars(cls)
+    if not issubclass(cls, enum.Flag):
+        return held
+    members = {value: each for value, each in cls._value2member_map_.items() if each._name_ in cls._member_map_}
+    return {**held, "_value2member_map_": members}
 
 
 def _module(walk: _Walk, value: types.ModuleType) -> bytes:

@@ -335,6 +335,15 @@ class Requests:
         found = [each for each in self._plugins.all() if each.name == plugin]
         return ambient.digest(found[0]) if found else ABSENT
 
+    def generator_digest(self, name: str) -> str:
+        """What stands for the state of a random generator of the process; ``ABSENT`` where it is not here."""
+        from cachec.key import generators  # of isolated stages
+        from cachec.key.dependencies import ABSENT
+
+        found = generators.named(self._plugins, name)
+        state = None if found is None else found.state()
+        return ABSENT if found is None or state is None else generators.digest(found, state)
+
     def metadata(self, name: str) -> str:
         """What stands for an installed distribution as it is now."""
         return self._tools.metadata(name)

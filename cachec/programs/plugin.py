@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 from cachec.base.texts import module_of
 from cachec.errors import PluginError
 from cachec.programs.artifact import File
+from cachec.programs.generator import Generator
 from cachec.programs.program import Program
 from cachec.weights import WeightSet
 
@@ -112,9 +113,13 @@ class Plugin:
         """
         return NotImplemented
 
+    def generators(self) -> Sequence[Generator]:
+        """The random generators of the library that a whole process shares. Must not import the library."""
+        return ()
+
     def watch_generators(self) -> Callable[[], Sequence[str]]:
-        """Called in a worker before a run. Returns what tells after it which of the library's global random generators
-        the run has moved on without seeding them. The worker's own state of these may be changed.
+        """Called in a worker before a run. Returns what tells after it which of the library's other random generators,
+        whose state no process can give to another, the run has drawn from. Their names are not those of others.
         """
         return lambda: ()
 

@@ -49,6 +49,8 @@ class Stage(Generic[P, R]):
         self.lock_timeout = lock_timeout
         self.binding = Binding(plain)
         self.engine = engine
+        if options.isolated:
+            from cachec.key import generators  # noqa: F401 - a later state of ``random`` is compared with that of now
         self.is_asynchronous = bool(plain.__code__.co_flags & _COROUTINE)
         self._before: tuple[Any, ...] = ()
 

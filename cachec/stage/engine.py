@@ -202,6 +202,10 @@ class Call:
         assert look.trace is not None
         if self._on_hit is not None:
             self._on_hit(look.value)
+        if look.generators:
+            from cachec.key import generators  # few runs have moved one
+
+            generators.put(self.engine.tools.plugins, look.generators)
         return Answer(look.value, self.outcome(Reason.HIT, saved=look.trace.seconds), look.trace)
 
     def ran(self, finished: Finished, reason: Reason, detail: str) -> Answer:
@@ -377,6 +381,8 @@ class Engine:
             raise
         finally:
             _computing.reset(token)
+        if call.mode is not Mode.BOTH:  # which runs the stage here, too
+            run.put_generators(done)
         if look.trace is not None and call.mode is Mode.VERIFY:
             return self._verified(call, look, run.differs_from(done, look), "", run.finish(done, store=False))
         if call.mode is Mode.BOTH:

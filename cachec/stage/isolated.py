@@ -20,12 +20,12 @@ from cachec.base.waiting import Waiter
 from cachec.codecs import decode
 from cachec.commands.traced import Changed, Reads
 from cachec.errors import StageCrashed, StageOutOfMemory, StageTimedOut, shown
-from cachec.key import ambient, libraries, memos, process_state, sources, state
+from cachec.key import ambient, generators, libraries, memos, process_state, sources, state
 from cachec.key.canonical import SCALARS
 from cachec.key.dependencies import ABSENT, PRESENT
 from cachec.key.tools.environment import OBEYED_NAME, variable_digest
 from cachec.key.tools.process import asked_of_machine, state_digest
-from cachec.model import Node, Read, Reason
+from cachec.model import ArtifactRef, Node, Read, Reason
 from cachec.stage.bracket import Bracket
 from cachec.stage.look import Look
 from cachec.stage.run import Finished, Run
@@ -45,8 +45,12 @@ _OF_PROCESS = frozenset({"global", "unset", "library", "memo", "imported", "proc
 _TIMES = frozenset(
     {"getmtime", "getctime", "getatime"} | {f"st_{each}time{end}" for each in "amc" for end in ("", "_ns")}
 )
-#: Functions that return the state of a global random generator.
-_STATES = frozenset({"getstate", "get_state", "get_rng_state"})
+#: Functions that return the state of a random generator of the process, or put it back.
+_STATES = {
+    "getstate": "random",
+    "get_state": "numpy.random",
+    **dict.fromkeys(("get_rng_state", "initial_seed", "fork_rng"), "torch"),
+}
 _READ = Kind.CONTENT | Kind.EXECUTED
 
 
@@ -107,7 +111,7 @@ class IsolatedRun(Run):
         )
         try:
             ran = await self._run_worker(setup, waiter, limits)
-            if ran.done is not None and ran.done.moved and ran.done.new_packages:
+            if ran.done is not None and ran.done.drawn and ran.done.new_packages:
                 # Importing a package may draw random numbers: seen once it is imported before.
                 ran = await self._run_worker(setup, waiter, limits, ran.done.new_packages)
         except caller.TimedOut as error:
@@ -193,6 +197,7 @@ class IsolatedRun(Run):
         self._values.replayed = {name for module, name in replayed if module == "__main__"}
         self._drop_what_cannot_be_sent(carried, missing)
         self._missing = frozenset(missing)
+        self._generators = generators.snapshot(self._tools.plugins)
         self._carried = {(module, name) for module, names in carried.items() for name in names}
         function = self._stage.__wrapped__
         options = self._stage.options
@@ -205,6 +210,7 @@ class IsolatedRun(Run):
             missing=missing,
             process=self._process,
             ambient=self._ambient,
+            generators=self._generators,
             streams=(_is_replaced("stdout"), _is_replaced("stderr")),
             store=StoreOptions(os.fspath(store.folder), store.namespace, store.fsync),
             per_rank=options.per_rank,
@@ -242,13 +248,16 @@ class IsolatedRun(Run):
             self.recorder.seen(Read("state", asked, "", state_digest(asked)))
         if "__subclasses__" in done.names:
             raise Fallback("it asks a class for its subclasses, which may be others in a worker")
-        if not _STATES.isdisjoint(done.names):
-            raise Fallback("it asks for the state of a random generator")
         if done.kept_out is not None:
             self.recorder.keep_out(Reason(done.kept_out[0]), done.kept_out[1])
         self.recorder.has_project_paths = done.has_project_paths
         made = {change.path for change in traced.accesses.changes if change.effect & Effect.CREATED}
+        for read in self._generator_reads(done):
+            self.recorder.seen(read)
+            self.recorder.checked.add(read)  # in mode ``both`` the stage draws here, too
         for read in done.reads:
+            if read.kind == "generator":
+                continue
             if read.kind in _OF_PROCESS and self._tools.looker.present(read, {}) != read.digest:
                 raise Fallback(f"a stage within it read {read.name or read.kind} of {read.where}, which differs here")
             is_own = os.path.realpath(read.where) in made or is_below(read.where, done.temporary)
@@ -320,6 +329,28 @@ class IsolatedRun(Run):
             if unset:
                 yield Read("unset", module, unset, PRESENT)
 
+    def _generator_reads(self, done: Done) -> Iterator[Read]:
+        """The random generators whose state the run has used. Raises Fallback where no other process can have it again,
+        and where it is no longer what the run began with."""
+        asked = {_STATES[name] for name in done.names & _STATES.keys()}
+        nested = {read.where: read.digest for read in done.reads if read.kind == "generator"}
+        for name in {*done.drawn, *asked} - self._generators.keys():
+            raise Fallback(_unseeded(name, is_drawn=name in done.drawn))
+        for each in generators.every(self._tools.plugins):
+            before, left = self._generators.get(each.name), done.generators.get(each.name)
+            if before is None:
+                continue
+            digest = generators.digest(each, before)
+            is_drawn = each.name in done.drawn or nested.get(each.name) == digest
+            if done.has_forked and each.is_inherited and not (left and left.seeds):  # a child may have drawn
+                is_drawn = is_drawn or each.is_seeded(before)
+            if is_drawn or each.name in asked:
+                if not each.is_seeded(before):
+                    raise Fallback(_unseeded(each.name, is_drawn=is_drawn))
+                if each.state() != before:
+                    raise Fallback(f"the generator of {each.name} was moved by something else meanwhile")
+                yield Read("generator", each.name, "", digest)
+
     def _memos(self, done: Done) -> Iterator[Read]:
         """What memos remember. Raises Fallback where one of this process remembers another result."""
         for module, held in done.memos.items():
@@ -354,17 +385,29 @@ class IsolatedRun(Run):
         assert look.trace is not None
         node = _DECODE(done.node)
         if node == look.trace.value:
-            return None
+            moved = [name for name, state in done.generators.items() if look.generators.get(name) != state]
+            return f"it leaves the generator of {moved[0]} in another state" if moved else None
         return difference(self, self._tools, self._stage.options, self._decoded(node), look)
 
     def difference(self, done: Done, value: Any) -> str:
         """What differs between the value of the worker and that of this process, in words; empty for nothing."""
         mine, theirs = self.encode(value), _DECODE(done.node)
         if mine == theirs:
-            return ""
+            return self._generators_differ(done)
         states = [f"{module}.{name}" for module, name in sorted(self._carried | self._missing)]
         held = f"; the caller's process had set {', '.join(states[:5])}" if states else ""
         return f"a process of its own gives {_shown(theirs)}, this one {_shown(mine)}{held}"
+
+    def _generators_differ(self, done: Done) -> str:
+        for each in generators.every(self._tools.plugins):
+            left, here = done.generators.get(each.name), each.state()
+            if left is not None and here is not None and each.counted(here) != each.counted(left.state):
+                return f"a process of its own leaves the generator of {each.name} in another state than this one"
+        return ""
+
+    def put_generators(self, done: Done) -> None:
+        """Leave the random generators of this process as the run has left those of the worker."""
+        generators.put(self._tools.plugins, done.generators)
 
     def finish(self, result: Any, *, store: bool) -> Finished:
         """Publish what came of the run, where it may be stored; result: the ``Done``."""
@@ -388,6 +431,10 @@ class IsolatedRun(Run):
         finally:
             self.abandon()
         return finished
+
+    def _left_generators(self) -> ArtifactRef | None:
+        left = self._done.generators
+        return self._tools.store.objects.add_bytes(msgspec.json.encode(left, order="sorted")) if left else None
 
     def _decoded(self, node: Node) -> Any:
         weights = self._request.inventory.weights
@@ -509,6 +556,14 @@ def _folders_above(paths: list[str]) -> frozenset[str]:
             found.add(path)
             path = os.path.dirname(path)
     return frozenset(found)
+
+
+def _unseeded(name: str, *, is_drawn: bool) -> str:
+    if not is_drawn:
+        return "it asks for the state of a random generator, and no seed was set"
+    return (
+        f"it drew from the generator of {name} without setting a seed; nor did the program since its stage was defined"
+    )
 
 
 def _shown(node: Node) -> str:

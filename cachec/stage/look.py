@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,7 +19,20 @@ from cachec.base.texts import clean
 from cachec.base.unseen import unseen
 from cachec.errors import ClassNotLoaded, ResultUnusableHere, StoreFault
 from cachec.key.dependencies import IN_PROCESS, Dependencies
-from cachec.model import MISS_OF_FAULT, Digest, Entry, Fault, Part, PartKind, Read, Reason, Trace, artifacts
+from cachec.model import (
+    MISS_OF_FAULT,
+    Digest,
+    Entry,
+    Fault,
+    GeneratorState,
+    Part,
+    PartKind,
+    Read,
+    Reason,
+    Trace,
+    artifacts,
+    from_json,
+)
 from cachec.store.store import Store
 
 if TYPE_CHECKING:  # of stages: a command is looked up without any of it
@@ -48,8 +61,8 @@ _COMPARED = 20
 
 
 class Look(msgspec.Struct):
-    """What was found. ``trace`` is set where it is a hit, ``value`` where that was decoded; ``near`` is the key that a
-    miss was compared with, where another one was."""
+    """What was found. ``trace`` is set where it is a hit, ``value`` and ``generators`` where that was decoded; ``near``
+    is the key that a miss was compared with, where another one was."""
 
     reason: Reason
     value: Any = None
@@ -57,6 +70,8 @@ class Look(msgspec.Struct):
     detail: str = ""
     fault: Fault | None = None
     near: Digest | None = None
+    #: The states that the run left random generators in.
+    generators: Mapping[str, GeneratorState] = {}
 
 
 class Looker:
@@ -111,8 +126,9 @@ class Looker:
                 look = Look(Reason.HIT, trace=trace)
                 if decode:
                     look.value = self.decode(request, trace)
+                    look.generators = self._generators(trace)
                 else:
-                    for ref in artifacts(trace.value):
+                    for ref in (*artifacts(trace.value), *(() if trace.generators is None else (trace.generators,))):
                         self._store.objects.check(ref)
                 self._tell_outer(trace, request)
                 return look
@@ -163,6 +179,24 @@ class Looker:
             folded=folded,
             importing=lambda module: self._import(module, request, trace),
         )
+
+    def _generators(self, trace: Trace) -> Mapping[str, GeneratorState]:
+        """The states that a run left random generators in. Raises StoreFault, also for what is no such state."""
+        if trace.generators is None:
+            return {}
+        from cachec.key import generators  # few runs have any
+
+        data = self._store.objects.read(trace.generators)
+        left = from_json(data, dict[str, GeneratorState], partial(StoreFault, Fault.ROW_CORRUPT), "random generators")
+        for name, each in left.items():
+            found = generators.named(self._plugins, name)
+            if found is None:
+                raise ResultUnusableHere(
+                    Fault.ROW_CORRUPT, f"no plugin that is installed has a generator {clean(name)}"
+                )
+            if not found.is_state(each.state):
+                raise StoreFault(Fault.ROW_CORRUPT, f"what is stored is no state of the generator of {name}")
+        return left
 
     def _import(self, module: str, request: Request, trace: Trace) -> None:
         """Import a module of a class in a result, as the run did: one of the project that the key or a read of code of
@@ -344,6 +378,7 @@ def describe_change(read: Read, keeps_out: str = "", change: str = "") -> str:
         "ambient": "has other settings",
         "current": "is not the current folder",
         "process": "is in another state",
+        "generator": "is in another state",
         "effects": "was made by other cells",
         "file": "has other content",
         "content": change or "has other content, or another mode",

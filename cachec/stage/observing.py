@@ -391,6 +391,8 @@ class Observing:
             return self._requests.imported_digest()
         if read.kind == "ambient":
             return self._requests.ambient_digest(read.where)
+        if read.kind == "generator":
+            return self._requests.generator_digest(read.where)
         if read.kind == "effects":
             return _effects()
         if read.kind == "process":

@@ -330,6 +330,7 @@ class Run:
             created=time.time(),
             manifest=self._manifest(),
             kept=kept,
+            generators=self._left_generators(),
         )
         said = self._request.parts()
         parts = objects.add_bytes(msgspec.json.encode(KeyDescription(said, msgspec.Raw(recipe))))
@@ -356,6 +357,10 @@ class Run:
         except LinkError:
             return None  # ambiguous: the files of this stage link with nothing unless it says with what
         return self._tools.store.objects.add_bytes(whole.encoded())
+
+    def _left_generators(self) -> ArtifactRef | None:
+        """The states that the run left random generators in; here it has moved those of the caller itself."""
+        return None
 
     def _told(self) -> tuple[bytes, tuple[ArtifactRef, ...]]:
         """How the stage was called, and what is stored beside: the stripped IR and the manifests that the parts refer

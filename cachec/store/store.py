@@ -580,4 +580,6 @@ def products(trace: Trace) -> Iterator[ArtifactRef]:
     """Every artifact that a run made, and the manifest that its files have."""
     if trace.manifest is not None:
         yield trace.manifest
+    if trace.generators is not None:
+        yield trace.generators
     yield from artifacts(trace.value)

@@ -56,6 +56,7 @@ _RESULTS = {
     "library": "attribute",
     "unset": "not found",
     "imported": "modules",
+    "generator": "state",
 }
 
 #: Kind of a read that is of no path -> what it is of.
@@ -82,6 +83,7 @@ _GROUPS = {
     "library": "attributes of libraries",
     "unset": "globals of Python modules",
     "imported": "state of the process",
+    "generator": "state of the process",
 }
 
 #: Kinds that only a call can look up again: of a command, of a stage.
@@ -90,6 +92,7 @@ _OF_A_STAGE = (
     _OF_A_COMMAND
     | {"state", "code", "module", "distribution", "cwd", "folder", "same"}
     | {"global", "ambient", "current", "process", "effects", "path", "memo", "library", "unset", "imported"}
+    | {"generator"}
 )
 
 _FAILED_LOOKUPS = {digest_bytes(b"-%d" % number): name for number, name in errno.errorcode.items()}

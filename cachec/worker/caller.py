@@ -182,7 +182,9 @@ class _Starter:
             theirs.close()
         self._control = Channel(ours.detach())
         self.close = weakref.finalize(self, _end_starter, self._control, self._process, state.pid)
-        self.close.atexit = False  # it ends with this process
+        # It ends with this process by itself. A worker waits for one that it has for the stages that its stage calls:
+        # what it left behind would keep its result out.
+        self.close.atexit = "cachec.worker.child" in sys.modules
         with contextlib.suppress(Ended):  # it was killed at once, as the first order finds out
             self._control.send(Start(state.pid, list(state.path), _packages(), idle_seconds))
 

@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -199,7 +199,7 @@ class Worker:
         self._now = self._forms.now(has_fills=False)
         before, known = self._snapshots(call), self._modules().keys()
         with unseen():
-            watchers = [Generators().moved, *(_watched(plugin) for plugin in self._plugins.all())]
+            generators = Generators(self._plugins, call.generators)
         packages = self._packages().keys()
         self._imports.begin_run()
         self._unsent.clear()
@@ -216,7 +216,7 @@ class Worker:
             except BaseException as error:  # noqa: BLE001 - the stage's own: the caller's process raises it again
                 return Failed(self._unsent[0] if self._unsent else words_of(error), raised=True)
             seconds = time.perf_counter() - started
-        moved = [name for watch in watchers for name in watch(seconds)]
+        drawn, left = generators.outcome()
         scratch = recorder.scratch()
         recorder.drop_scratch()
         kept_out = recorder.kept_out()
@@ -230,13 +230,15 @@ class Worker:
             temporary=tuple(self._variables.temporary),
             has_project_paths=self._has_project_paths(),
             new_packages=tuple(self._packages().keys() - packages),
-            moved=tuple(moved),
+            drawn=drawn,
+            generators=left,
+            has_forked=self._imports.has_forked,
             packages=tuple(self._packages().values()),
             files=tuple(sorted(self._opened_files())),
             imported={name: names for name, names in self._table().items() if name not in known},
             libraries=self._libraries(),
             memos=memos.remembered(self._modules(), self._imports.names(), self._forms.now),
-            changed=self._changed(call, before, moved),
+            changed=self._changed(call, before),
             kept_out=None if kept_out is None else (kept_out[0].value, kept_out[1]),
         )
 
@@ -289,7 +291,8 @@ class Worker:
         for module, names in call.carried.items():
             for name, carried in names.items():
                 if table.get(module, {}).get(name, "") != carried.digest:  # it did not arrive as it was
-                    self._leave_out(module, name, "has another value once it was sent")
+                    kind = type(vars(sys.modules[module]).get(name)).__qualname__
+                    self._leave_out(module, name, f"has another value once it was sent (a {kind})")
         return ""
 
     def _leave_out(self, module: str, name: str, why: str) -> None:
@@ -316,7 +319,7 @@ class Worker:
                         found[f"{name} of {module}"] = snapshot(vars(live)[name], self._now)
             return found
 
-    def _changed(self, call: Call, before: Mapping[str, Snapshot], moved: list[str]) -> str:
+    def _changed(self, call: Call, before: Mapping[str, Snapshot]) -> str:
         """What the run has changed of the caller's, in words; empty for nothing."""
         self._now = self._forms.now(has_fills=False)
         after = self._snapshots(call)
@@ -325,8 +328,6 @@ class Worker:
                 return f"it deleted {name}"
             if changed := change(was, after[name], name):
                 return f"it changed {changed}"
-        if moved:
-            return f"it drew from the generator of {moved[0]} without setting a seed"
         variables = self._variables.changed()
         if variables:
             return f"it set the variable {min(variables)}"
@@ -345,11 +346,6 @@ class Worker:
             for stream in (sys.stdout, sys.stderr):
                 stream.flush()
             sys.stdin, sys.stdout, sys.stderr = before
-
-
-def _watched(plugin: Plugin) -> Callable[[float], Sequence[str]]:
-    moved = plugin.watch_generators()
-    return lambda _seconds: moved()
 
 
 class _Input(io.TextIOBase):

@@ -1,67 +1,62 @@
-"""The global random generators of ``random`` and ``numpy.random``: whether a run has moved one on."""
+"""The random generators of a worker: which of them a run has drawn from or seeded, and where it left them."""
 
 from __future__ import annotations
 
 import importlib
-import random
 import sys
-from collections.abc import Iterator
-from typing import Any, Final
+from collections.abc import Mapping
+
+from cachec.key import generators
+from cachec.model import GeneratorState
+from cachec.programs.registry import Plugins
 
 __all__ = ["Generators", "import_generators"]
 
-#: At most so many blocks of numbers are drawn to find out whether a generator was only moved on: about a second.
-_MOST_BLOCKS: Final = 200_000
-#: No program draws more blocks in a second.
-_BLOCKS_A_SECOND: Final = 200_000
-_WORDS: Final = 624
-
-#: The words and the position of a Mersenne Twister (mt19937.c); then what is left of a pair of normal numbers.
-_Twister = tuple[tuple[int, ...], Any]
-
 
 class Generators:
-    """The global generators of ``random`` and ``numpy.random``, watched during a run.
+    """The generators of this process, watched during a run.
 
-    A run that seeds one first does not depend on what it was before. Limit: one that draws and then seeds.
+    Limit: a run that draws and then sets a seed counts as one that sets a seed alone.
     """
 
-    def __init__(self) -> None:
-        self._before = dict(_twisters())
+    def __init__(self, plugins: Plugins, states: Mapping[str, bytes]) -> None:
+        """states: of the caller's process; the run goes on from them."""
+        self._plugins = plugins
+        self._watched = {}
+        for each in generators.every(plugins):
+            if each.name in states:
+                importlib.import_module(each.module)
+            if each.state() is not None:
+                was_seeded = each.watch()
+                if each.name in states:
+                    each.put(states[each.name], seeds=False)
+                self._watched[each.name] = was_seeded, each.counted(each.state() or b"")
+        self._others = [plugin.watch_generators() for plugin in plugins.all()]
 
-    def moved(self, seconds: float) -> list[str]:
-        """Those that moved on since, and were not seeded anew. seconds: how long the run took."""
-        blocks = min(_MOST_BLOCKS, int(seconds * _BLOCKS_A_SECOND) + 1000)
-        return [
-            name
-            for name, after in _twisters()
-            if after != (before := self._before.get(name)) and (before is None or _has_drawn(before, after, blocks))
-        ]
+    def outcome(self) -> tuple[tuple[str, ...], dict[str, GeneratorState]]:
+        """The names of those that were drawn from and not seeded; and how those were left that were either.
+
+        One that the run has imported counts as drawn from, where its state does not say otherwise.
+        """
+        drawn = [name for watch in self._others for name in watch()]
+        left = {}
+        for each in generators.every(self._plugins):
+            state = each.state()
+            if state is None:
+                continue
+            watched = self._watched.get(each.name)
+            if watched is None:
+                is_seeded, is_moved = False, not each.is_untouched(state)
+            else:
+                is_seeded, is_moved = watched[0](), each.counted(state) != watched[1]
+            if is_seeded or is_moved:
+                left[each.name] = GeneratorState(is_seeded, state)
+            if is_moved and not is_seeded:
+                drawn.append(each.name)
+        return tuple(drawn), left
 
 
 def import_generators() -> None:
     """Import the generators of libraries that are imported: of one that comes later, no state from before is known."""
     if "numpy" in sys.modules:
         importlib.import_module("numpy.random")
-
-
-def _twisters() -> Iterator[tuple[str, _Twister]]:
-    _, words, left = random.getstate()
-    yield "random", (words, left)
-    module = sys.modules.get("numpy.random")
-    if module is not None and hasattr(module, "get_state"):
-        state = module.get_state(legacy=False)
-        if state["bit_generator"] == "MT19937":
-            words = (*state["state"]["key"].tolist(), state["state"]["pos"])
-            yield "numpy.random", (words, (state["has_gauss"], state["gauss"]))
-
-
-def _has_drawn(before: _Twister, after: _Twister, blocks: int) -> bool:
-    """Whether a generator comes from one state to the other by drawing numbers, at most so many blocks of them."""
-    if before[0][:_WORDS] == after[0][:_WORDS]:
-        return True
-    ours, theirs = random.Random(), random.Random()
-    ours.setstate((3, (*before[0][:_WORDS], _WORDS), None))
-    theirs.setstate((3, (*after[0][:_WORDS], 0), None))
-    sought = theirs.getrandbits(32 * _WORDS)
-    return any(ours.getrandbits(32 * _WORDS) == sought for _ in range(blocks))

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from cachec.model import Read
+from cachec.model import GeneratorState, Read
 from cachec.worker.replay import MainModule
 
 #: Globals by module and name: digests of their forms, empty for what has none.
@@ -97,6 +97,8 @@ class Call(NamedTuple):
     process: Mapping[str, Any]
     #: Live settings of libraries, by plugin, to be set: see ``key.ambient``.
     ambient: Mapping[str, Any]
+    #: The states of the random generators of the process, to be put: see ``key.generators``.
+    generators: Mapping[str, bytes]
     #: Whether the caller has replaced ``sys.stdout`` and ``sys.stderr``: what is written to them is sent.
     streams: tuple[bool, bool]
     store: StoreOptions
@@ -136,7 +138,11 @@ class Done(NamedTuple):
     #: The installed packages that were imported during the run.
     new_packages: tuple[str, ...]
     #: The random generators that it drew from and did not seed.
-    moved: tuple[str, ...]
+    drawn: tuple[str, ...]
+    #: The states that it left those in that it drew from or seeded.
+    generators: Mapping[str, GeneratorState]
+    #: Whether the worker forked: a child may have drawn, too.
+    has_forked: bool
     #: A file of each installed package that is imported.
     packages: tuple[str, ...]
     #: What was opened while the starter imported packages, outside of these; and modules whose docstrings were read.

@@ -29,6 +29,9 @@ _STARTS = frozenset(
 #: Packages that look at the arguments of the program only to say how it was started.
 _SAY_HOW_STARTED = frozenset({"jax", "jaxlib", "torch"})
 
+#: Variables that say where libraries save time. They set them themselves once they are in use.
+_OF_CACHES = frozenset({"TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"})
+
 #: Events at which a name for a temporary file or folder is made up.
 _MADE_UP = frozenset({"tempfile.mkdtemp", "tempfile.mkstemp"})
 
@@ -173,5 +176,7 @@ class Variables:
     def _note(self, name: object) -> None:
         if not isinstance(name, str) or name in self._read or name in self._set or is_unseen():
             return  # what the run has set itself is no input
+        if name in _OF_CACHES and not self._is_asked_by_project(3):
+            return
         with self._lock:
             self._read.setdefault(name, variable_digest(name, self._given))

@@ -26,6 +26,7 @@ from cachec.base.installed import Installed
 from cachec.base.instances import class_attribute
 from cachec.base.unseen import unseen
 from cachec.base.unsent import Unsent
+from cachec.key.generators import shared
 from cachec.key.sharing import memory_of
 from cachec.programs.plugin import Plugin
 from cachec.programs.program import Program
@@ -107,6 +108,8 @@ class Values(Sending):
             self.named.add((named.__module__, named.__qualname__.partition(".")[0]))
             if named is kind and self._digest is not None and _is_custom(kind):
                 self._note_custom(value, self._digest(value))
+            if class_attribute(kind, "__new__") is object.__new__ and class_attribute(kind, "__getattr__"):
+                _try_without_attributes(kind)
         if isinstance(value, type | FunctionType) and value.__module__ == "__main__":
             return value.__qualname__ if self._is_replayed(value) else NotImplemented
         if (
@@ -115,6 +118,8 @@ class Values(Sending):
             and not self._is_replayed(value)
         ):
             return _itself, (value.__wrapped__,)  # what it calls there is seen by the trace around it
+        if (place := shared(value)) is not None:
+            return getattr, (sys.modules[place[0]], place[1])
         if kind is Layout:
             return Layout, (dict(value.tensors), value.ties, value.nesting)
         if kind is Program:
@@ -179,6 +184,16 @@ def _is_custom(kind: type) -> bool:
             *("__reduce_ex__", "__reduce__", "__getstate__", "__setstate__", "__getnewargs_ex__", "__getnewargs__"),
         )
     )
+
+
+def _try_without_attributes(kind: type) -> None:
+    """Raise CannotSend where ``__getattr__`` asks for attributes that an object has only once it has arrived."""
+    try:
+        getattr(object.__new__(kind), "__setstate__", None)
+    except Exception as error:  # noqa: BLE001 - the project's code, whatever it raises
+        raise CannotSend(
+            f"a {kind.__qualname__}, whose __getattr__ raises {type(error).__name__} when it is new"
+        ) from None
 
 
 class _Parts:

@@ -8,6 +8,7 @@ from typing import Any
 
 from cachec.errors import PluginError
 from cachec.programs.artifact import File
+from cachec.programs.generator import Generator
 from cachec.programs.plugin import ArtifactWriter, Fingerprint, Plugin
 from cachec.programs.program import Program
 from cachec.weights import WeightSet
@@ -51,8 +52,14 @@ class TorchPlugin(Plugin):
 
         return describe(value)
 
+    def generators(self) -> Sequence[Generator]:
+        """That of the CPU."""
+        from cachec_torch.generator import CpuGenerator
+
+        return (CpuGenerator(),)
+
     def watch_generators(self) -> Callable[[], Sequence[str]]:
-        """The generators of the CPU and, once CUDA is in use, of its devices."""
+        """The generators of CUDA's devices, once it is in use."""
         from cachec_torch.settings import watch_generators
 
         return watch_generators()

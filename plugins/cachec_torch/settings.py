@@ -1,4 +1,4 @@
-"""The live settings of torch as values that another process can be given, and its generator of random numbers.
+"""The live settings of torch as values that another process can be given.
 
 Not sent: hooks of all modules, and modes that a user has written. ``ambient`` shows them.
 """
@@ -130,34 +130,17 @@ def _write_determinism(torch: Any, switches: Mapping[str, Any]) -> None:
 
 
 def watch_generators() -> Callable[[], Sequence[str]]:
-    """Seed torch's generators with what no program takes; the result tells which have moved on and were not seeded.
+    """The result tells which generators of CUDA's devices have drawn since their seed was set."""
 
-    Of one that did not exist before, the latter can't be told: it counts as moved on.
-    """
-    marked: dict[str, int] = {}
-    if is_imported(sys.modules.get("torch")):
-        for name, generator in _generators():
-            marked[name] = generator.seed()
-
-    def moved() -> Sequence[str]:
-        if not is_imported(sys.modules.get("torch")):
+    def drawn() -> Sequence[str]:
+        torch: Any = sys.modules.get("torch")
+        if not is_imported(torch) or not torch.cuda.is_initialized():
             return ()
-        import torch
-
         found = []
-        for name, generator in _generators():
-            seed = generator.initial_seed()
-            fresh = torch.Generator(generator.device).manual_seed(seed)
-            if marked.get(name, seed) == seed and not torch.equal(generator.get_state(), fresh.get_state()):
-                found.append(name)
+        for number, generator in enumerate(torch.cuda.default_generators):
+            fresh = torch.Generator(generator.device).manual_seed(generator.initial_seed())
+            if not torch.equal(generator.get_state(), fresh.get_state()):
+                found.append(f"torch.cuda:{number}")
         return found
 
-    return moved
-
-
-def _generators() -> list[tuple[str, Any]]:
-    torch = sys.modules["torch"]
-    found = [("torch", torch.default_generator)]
-    if torch.cuda.is_initialized():
-        found += [(f"torch.cuda:{number}", each) for number, each in enumerate(torch.cuda.default_generators)]
-    return found
+    return drawn

@@ -81,29 +81,75 @@ def test_nothing_is_imported_to_set_nothing() -> None:
     assert _python(program) == "False\n"
 
 
+#: What a run does after ``torch.manual_seed(0)``: whether it draws without a seed, and whether it sets one.
 MOVES = {
-    "pass": [],
-    "torch.rand(1)": ["torch"],
-    "torch.nn.Linear(2, 2)": ["torch"],
-    "torch.manual_seed(0); torch.rand(1)": [],
-    "torch.Generator().manual_seed(3).seed()": [],
-    "torch.rand(1, generator=torch.Generator())": [],
+    "pass": (False, False),
+    "torch.rand(1)": (True, False),
+    "torch.nn.Linear(2, 2)": (True, False),
+    "torch.manual_seed(1); torch.rand(1)": (False, True),
+    "torch.manual_seed(0)": (False, True),
+    "torch.Generator().manual_seed(3).seed()": (False, False),
+    "torch.rand(1, generator=torch.Generator())": (False, False),
+    "torch.set_rng_state(torch.Generator().manual_seed(3).get_state())": (False, True),
 }
+
+_WATCHED = """
+import torch
+from cachec.key import generators
+from cachec.programs.registry import installed
+from cachec.worker.generators import Generators
+plugins = installed()
+"""
 
 
 def test_generators_that_a_run_moved() -> None:
-    program = (
-        "import torch; from cachec_torch import plugin\n"
-        "def moved(run):\n    torch.manual_seed(0); told = plugin.watch_generators(); exec(run); return list(told())\n"
-        f"print([moved(run) for run in {list(MOVES)!r}])"
-    )
+    program = f"""{_WATCHED}
+def moved(run):
+    torch.manual_seed(0)
+    watched = Generators(plugins, generators.snapshot(plugins))
+    exec(run)
+    drawn, left = watched.outcome()
+    return "torch" in drawn, "torch" in left and left["torch"].seeds
+print([moved(run) for run in {list(MOVES)!r}])
+"""
     assert _python(program).strip() == str(list(MOVES.values()))
 
 
-@pytest.mark.parametrize(("run", "moved"), [("pass", []), ("torch.rand(1)", ["torch"])])
-def test_generators_of_a_library_that_the_run_imports(run: str, moved: list[str]) -> None:
-    program = f"from cachec_torch import plugin; told = plugin.watch_generators()\nimport torch; {run}; print(told())"
-    assert _python(program).strip() == str(moved)
+def test_a_worker_draws_what_the_caller_would_and_the_caller_goes_on_from_there() -> None:
+    program = f"""{_WATCHED}
+torch.manual_seed(5); torch.randn(3)
+states = generators.snapshot(plugins)
+expected = torch.randn(3), torch.rand(2)
+torch.seed()
+watched = Generators(plugins, states)
+print(torch.equal(torch.randn(3), expected[0]))
+_, left = watched.outcome()
+torch.manual_seed(5)
+generators.put(plugins, {{"torch": left["torch"]}})
+print(torch.equal(torch.rand(2), expected[1]), torch.initial_seed())
+"""
+    assert _python(program).split() == ["True", "True", "5"]
+
+
+@pytest.mark.parametrize(
+    ("before", "is_seeded"), [("", False), ("torch.seed()", False), ("torch.manual_seed(3); torch.rand(4)", True)]
+)
+def test_whether_the_program_has_set_a_seed(before: str, is_seeded: bool) -> None:
+    program = f"""{_WATCHED}
+{before}
+print(generators.named(plugins, "torch").is_seeded(generators.snapshot(plugins)["torch"]))
+"""
+    assert _python(program).strip() == str(is_seeded)
+
+
+@pytest.mark.parametrize(("run", "drawn"), [("pass", False), ("torch.rand(1)", True)])
+def test_generators_of_a_library_that_the_run_imports(run: str, drawn: bool) -> None:
+    program = f"""{_WATCHED.replace("import torch", "")}
+watched = Generators(plugins, {{}})
+import torch; {run}
+print("torch" in watched.outcome()[0])
+"""
+    assert _python(program).strip() == str(drawn)
 
 
 def test_compiled_functions_are_described_by_function_and_options() -> None:

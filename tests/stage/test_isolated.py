@@ -315,6 +315,43 @@ show(f)
     assert outcomes[0].startswith("bypass:not-isolated (it needs POOL of pool, which can't be sent: ")
 
 
+def test_an_object_that_asks_itself_for_attributes_before_it_has_any(run: Run) -> None:
+    text = """
+class Lazy:
+    def __init__(self, name):
+        self.name = name
+    def __getattr__(self, attribute):
+        return getattr(__import__(self.name), attribute)
+lazy = Lazy("json")
+@cache.stage
+def f(x):
+    return lazy.dumps(x)
+@cache.stage
+def g(x):
+    return x
+show(f, 1)
+show(g, 1)
+"""
+    printed, outcomes = run(text)
+    assert printed == "1\n1\n"
+    assert "it needs lazy of __main__, which can't be sent: a Lazy, whose __getattr__ raises" in outcomes[0]
+    assert outcomes[1].startswith("miss:first-run")
+
+
+def test_where_a_library_saves_time_does_not_count() -> None:
+    program = """
+from cachec.worker.observed import Variables
+variables = Variables(lambda path: path == "mine.py")
+variables.install()
+for file in ("library.py", "mine.py"):
+    text = "import os; os.environ.get('TRITON_CACHE_DIR'); os.environ.get('OTHER')"
+    exec(compile(text, file, "exec"), {"__name__": file})
+    print([read.where for read in variables.reads()])
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ended.stdout.splitlines() == ["['OTHER']", "['OTHER', 'TRITON_CACHE_DIR']"]
+
+
 def test_an_object_that_poses_as_a_module_is_left_alone(tmp_path: Path, run: Run) -> None:
     library = tmp_path / "site-packages"
     library.mkdir()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import threading
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -23,6 +24,11 @@ class Model:
 
 def _forms() -> Forms:
     return Forms(lambda path: path == __file__, has_fills=False)
+
+
+class Kinds(enum.Flag):
+    A = 1
+    B = 2
 
 
 class Items(dict[str, int]):
@@ -83,3 +89,10 @@ def test_of_an_argument_only_private_attributes_may_be_filled() -> None:
     ]
     for value, edit, path in edits:
         assert _changed(value, edit, is_given=True) == path
+
+
+def test_a_combination_of_flags_that_is_asked_for_is_no_change() -> None:
+    assert _changed(Kinds, lambda kinds: kinds.A | kinds.B) == ""
+    members: Any = Kinds._value2member_map_
+    assert _changed(Kinds, lambda kinds: members.update({8: kinds.A})).startswith("value._")
+    del members[8]
