@@ -34,7 +34,7 @@ class _Setting(NamedTuple):
     changes results, as plain data; None where the path of the project or the terminal decides."""
 
     read: Callable[[], Any]
-    write: Callable[[Any], None]
+    write: Callable[[Any], object]
     counted: Callable[[Any], Any] | None = lambda value: value
 
 
@@ -67,7 +67,7 @@ def digest(name: str) -> str:
 # --- one by one
 
 
-def _by_default(read: Callable[[], Any], write: Callable[[Any], None], default: Any) -> _Setting:
+def _by_default(read: Callable[[], Any], write: Callable[[Any], object], default: Any) -> _Setting:
     """A setting that one function reads and another writes."""
     return _Setting(
         lambda: None if (value := read()) == default else value,

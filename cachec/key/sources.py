@@ -49,15 +49,15 @@ DYNAMIC = frozenset(
     | {"f_builtins", "modules", "get_objects", "get_referrers", "get_referents", "singledispatch", "PluginManager"}
     | {"singledispatchmethod", "import_string", "resolve_name", "locate", "instantiate", "entry_points", "EntryPoint"}
     | {"load_entry_point", "get_class", "get_method", "get_object", "from_object", "testmod", "loadTestsFromModule"}
-    | {"run_module", "run_path"}
+    | {"run_module", "run_path", "getmodule", "getclosurevars"}
 )
 
 #: Those that find names in an object. Code has the module of a script as an object only where it names ``__main__``,
 #: or ``modules``. ``eval`` is a method of many.
 OF_OBJECTS = frozenset(
     {"getattr", "hasattr", "setattr", "delattr", "vars", "locals", "dir", "eval", "attrgetter", "methodcaller"}
-    | {"getattr_static", "getmembers", "getmembers_static", "get_type_hints", "get_annotations", "__dict__"}
-    | {"__getattribute__", "__subclasses__", "singledispatch", "singledispatchmethod", "PluginManager"}
+    | {"getattr_static", "getmembers", "getmembers_static", "__dict__", "__getattribute__", "__subclasses__"}
+    | {"singledispatch", "singledispatchmethod", "PluginManager"}
 )
 
 #: What reads attributes of its arguments by names that data has. Constants that are there when it runs all count.

@@ -14,7 +14,7 @@ from cachec.programs.registry import Plugins
 _OF_MODULES: Final = frozenset(
     {
         *("__annotations__", "__builtins__", "__cached__", "__doc__", "__file__", "__loader__", "__name__"),
-        *("__package__", "__path__", "__spec__"),
+        *("__package__", "__path__", "__spec__", "__warningregistry__"),
     }
 )
 

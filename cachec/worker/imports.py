@@ -30,6 +30,9 @@ CODE_READERS = ("torch._dynamo.convert_frame", "numba.core.bytecode")
 #: Functions of cloudpickle and dill that send code to a process which need not open its file; it may run there.
 CODE_SENDERS = frozenset({"_code_reduce", "save_code"})
 
+#: What cloudpickle calls the file of code that it sends.
+_SENT = "<dynamic-code>"
+
 #: Names of what makes functions run unseen: those that trace others are not traced themselves.
 _TRACES = frozenset({"settrace", "setprofile", "settrace_all_threads", "setprofile_all_threads"})
 
@@ -116,7 +119,9 @@ class Imports:
         self._loaded: list[_Loaded] = []
         self._files: set[str] = set()
         self._started: Started | None = None
+        #: Names that were unpickled; those since ``begin_run``.
         self._named: set[str] = set()
+        self._late_named: set[str] = set()
         self._is_late = False
         self._is_child = False
         #: Whether the process was forked: what ran in its children is not known.
@@ -193,10 +198,12 @@ class Imports:
         """Every name that code of the project may have read since ``begin_run``: of variables, attributes and items.
 
         Where functions can't be watched, of all code of the files that were imported. file: not of code that is in
-        another of them (functions that the caller sent, and code that was generated, are in none).
+        another of them (functions that the caller sent, and code that was generated, are in none). Names that were
+        unpickled are among them.
         """
         others = self._files - {file} if file is not None else set[str]()
-        return {name for code in self._late() if code.co_filename not in others for name in code_names(code)}
+        found = {name for code in self._late() if code.co_filename not in others for name in code_names(code)}
+        return found | self._late_named
 
     def evaluates(self) -> bool:
         """Whether that code may have called ``eval``, and not a method of that name."""
@@ -229,11 +236,12 @@ class Imports:
         Libraries generate code that finds names (of no file: dataclasses, pytrees), and names all that it means. What
         the project itself generates, it executes by a name of ``sources.DYNAMIC``.
         """
-        found, generated = set(self._named), set[str]()
+        found, generated = self._named | self._late_named, set[str]()
         constants = set[str]()
         for code in self._codes():
-            has_file = code.co_filename in self._files or code.co_filename[:1] == "/"
-            if code.co_flags & _IS_FUNCTION or code.co_filename not in self._files:
+            path = code.co_filename
+            has_file = path in self._files or path[:1] == "/" or path == _SENT
+            if code.co_flags & _IS_FUNCTION or path not in self._files:
                 (found if has_file else generated).update(code_names(code))
         for loaded in self._loaded:
             try:
@@ -253,7 +261,7 @@ class Imports:
 
     def _heard(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event == "pickle.find_class":
-            self._named.update(str(arguments[1]).split("."))
+            (self._late_named if self._is_late else self._named).update(str(arguments[1]).split("."))
 
     # --- the import system
 

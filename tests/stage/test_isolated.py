@@ -581,3 +581,34 @@ def test_a_method_named_eval_finds_no_globals(run: Run) -> None:
     )
     run(text)
     assert run(text)[1] == ["hit"]
+
+
+@pytest.mark.parametrize("how", ["pickle.load(open('config.pickle', 'rb')).width", "helper.width_of(f.__wrapped__)"])
+def test_globals_of_the_script_count_that_others_name(project: Path, run: Run, how: str) -> None:
+    (project / "helper.py").write_text("import inspect\ndef width_of(f):\n    return inspect.getmodule(f).WIDTH\n")
+    (project / "config.pickle").write_bytes(b"c__main__\nConfig\n.")  # made elsewhere
+    text = (
+        "import helper, pickle\nWIDTH = 0\nclass Config:\n    width = 0\n"
+        f"@cache.stage\ndef f(x):\n    return {how}\n"
+        "WIDTH = Config.width = int(sys.argv[1])\nshow(f, 1)"
+    )
+    assert [run(text, number)[0] for number in ("7", "8", "7")] == ["7\n", "8\n", "7\n"]
+    assert run(text, "7")[1] == ["hit"]
+
+
+def test_what_python_notes_of_warnings_is_no_global(project: Path, run: Run) -> None:
+    (project / "data.txt").write_text("1")  # an argument that names a file: cachec warns of it
+    text = "@cache.stage\ndef f(path):\n    return sorted(globals())[0], eval('1')\nshow(f, 'data.txt')"
+    run(text)
+    assert run(text)[1] == ["hit"]
+
+
+def test_a_function_that_is_an_argument_finds_globals_by_names_that_are_not_in_it(project: Path, run: Run) -> None:
+    text = (
+        "def make():\n    def get(name):\n        import helper\n        return getattr(helper, name)\n    return get\n"
+        "@cache.stage\ndef f(get, name):\n    return get(name)\nshow(f, make(), 'FACTOR')"
+    )
+    for number in ("3", "4", "3"):
+        (project / "helper.py").write_text(f"FACTOR = {number}\n")
+        assert run(text)[0] == f"{number}\n"
+    assert run(text)[1] == ["hit"]
