@@ -771,3 +771,26 @@ def test_the_change_of_a_file_is_named_without_its_folder(project: Path, run: Ru
         (project / "helper.py").write_text(f"def scale(x):\n    return x * {number}\n")
         outcome = run("@cache.stage\ndef f(x):\n    import helper\n    return helper.scale(x)\nshow(f, 1)")[1]
     assert outcome == ["miss:code-changed (project:helper.py changed)"]
+
+
+def test_attributes_that_are_called_as_globals_of_the_script_do_not_count(run: Run) -> None:
+    text = (
+        "import threading, time\nstart = time.time()\nclass C:\n    stop = 2\n@cache.stage\ndef f(x):\n"
+        "    thread = threading.Thread(target=int)\n    thread.start()\n    thread.join()\n    return C().stop\n"
+        "stop = int(sys.argv[1])\nshow(f, 1)"
+    )
+    run(text, "1")
+    assert run(text, "2")[1] == ["hit"]
+    assert run(text.replace("C().stop", "(C().stop, stop)"), "2")[0] == "(2, 2)\n"
+    assert run(text.replace("C().stop", "(C().stop, stop)"), "3")[0] == "(2, 3)\n"
+
+
+def test_a_global_that_can_be_sent_but_not_compared_keeps_a_stage_here(run: Run) -> None:
+    text = (
+        "K = int(sys.argv[1])\nfor _ in range(200):\n    K = [K]\n"
+        "@cache.stage\ndef f(x):\n    k = K\n    while isinstance(k, list):\n        k = k[0]\n    return k\nshow(f, 1)"
+    )
+    for number in ("3", "4"):
+        printed, (outcome,) = run(text, number)
+        assert printed == f"{number}\n"
+        assert "it needs K of __main__" in outcome
