@@ -45,6 +45,9 @@ MAX_DEPTH: Final = 100
 #: and so on, has no end.
 MAX_CONTAINERS: Final = 2_000_000
 
+#: Characters of the path of a value in a message.
+_LONGEST_PATH: Final = 80
+
 _LENGTH = struct.Struct("<cQ")
 _INT64 = struct.Struct("<cq")
 _FLOAT = struct.Struct("<cd")
@@ -439,7 +442,8 @@ def _named_tuple(walk: _Walk, value: Any, path: str) -> bytes:
 
 
 def _place(path: str) -> str:
-    return f"argument {path}" if path else "the value"
+    shown = path if len(path) <= _LONGEST_PATH else f"{path[:_LONGEST_PATH]}..."
+    return f"argument {shown}" if path else "the value"
 
 
 def _refusal(value: object, path: str, what: str = "") -> UnkeyableArgument:

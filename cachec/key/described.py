@@ -53,6 +53,12 @@ class FormsWithPlugins:
         folders = list(dict.fromkeys(path for path in folders if self._installed.is_project(path)))
         return [(path, f"{place} of {len(folders)}") for place, path in enumerate(folders)]
 
+    def is_project_module(self, name: str) -> bool:
+        """Whether what is imported under a name is a module of the project, and no object that was put in its place."""
+        module = sys.modules.get(name)
+        file = getattr(module, "__file__", None) if isinstance(module, ModuleType) else None
+        return isinstance(file, str) and self._installed.is_project(file)
+
     def _describe(self, value: object) -> object:
         """Of cachec's own values that are fetched when they are looked at, what they are; else what plugins say."""
         if isinstance(value, Program):

@@ -41,6 +41,11 @@ def named_modules(
     return found
 
 
+def is_replaced(name: str) -> bool:
+    """Whether the program has put None or another object in the place of a module: an import fails, or finds that."""
+    return name in sys.modules and not issubclass(type(sys.modules[name]), ModuleType)
+
+
 def table(
     modules: Mapping[str, ModuleType], names: Collection[str], is_own: Callable[[str], bool]
 ) -> dict[str, dict[str, str]]:

@@ -300,14 +300,28 @@ class Requests:
         return [*parts, *self._extra_parts()]
 
     def global_digest(self, module: str, name: str) -> str:
-        """What stands for a global of a module that is imported; for ``*``, for the names of all of them."""
-        from cachec.key import state  # of isolated stages
-        from cachec.key.dependencies import ABSENT
+        """What stands for a global of a module that is imported; for ``*``, for the names of all of them.
 
+        Without a name: whether it is a module of the project, and no other object in its place."""
+        from cachec.key import state  # of isolated stages
+        from cachec.key.dependencies import ABSENT, PRESENT
+
+        if module != "__main__" and not self.forms.is_project_module(module):
+            return ABSENT
         held = sys.modules[module]
+        if not name:
+            return PRESENT
         if name == "*":
             return state.names_digest(state.names_of(held))
         return self.forms.now(held).digest(vars(held)[name]) if name in vars(held) else ABSENT
+
+    def is_unset(self, module: str, names: Iterable[str]) -> bool:
+        """Whether a module has no globals of these names, or is not imported."""
+        from cachec.key import libraries  # of isolated stages
+
+        if libraries.is_replaced(module):
+            return False
+        return module not in sys.modules or vars(sys.modules[module]).keys().isdisjoint(names)
 
     def module_path(self) -> list[tuple[str, str]]:
         """The project's folders on ``sys.path``, each with its place among them."""
@@ -324,6 +338,8 @@ class Requests:
         """Whether a library's module has an attribute that a run has found, or is not imported."""
         from cachec.key import libraries  # of isolated stages
 
+        if libraries.is_replaced(read.where):
+            return False
         live, name = sys.modules.get(read.where), read.name.partition("=")[0]
         if live is None or name not in vars(live):
             return True

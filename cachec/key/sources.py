@@ -286,15 +286,16 @@ def present(read: Read, digests: FileDigests) -> Digest:
     return asked.digest(text, digests.memory)
 
 
-def explain(read: Read, digests: FileDigests) -> str:
-    """What of a read is not as it was, for people: the file, and the function or line where these can be told."""
-    path = read.where
+def explain(read: Read, digests: FileDigests, path: str) -> str:
+    """What of a read is not as it was, for people: the file, and the function or line where these can be told.
+
+    path: what to call the file."""
     try:
         asked = msgspec.json.decode(read.name, type=Asked)
     except MALFORMED_JSON:
         return f"what was read of {path} is not known"
     try:
-        with open(path, "rb") as file:
+        with open(read.where, "rb") as file:
             text = file.read()
     except OSError as error:
         return f"{path} can't be read: {error.strerror}"

@@ -35,6 +35,7 @@ from cachec.stage.verify import difference
 from cachec.tracing.accesses import Effect, Input, Kind
 from cachec.worker import caller
 from cachec.worker.carried import Deleted, UnsendableError, is_stateful, to_send
+from cachec.worker.functions import place_of
 from cachec.worker.messages import Call, Carried, Done, Prepared, Setup, StoreOptions
 from cachec.worker.protocol import CannotSend, encode
 from cachec.worker.replay import MainModule, ReplayError, effects_of, main_of
@@ -200,6 +201,7 @@ class IsolatedRun(Run):
                         carried.setdefault(module, {})[name] = Carried(digest, sent)
             for name in theirs.keys() - names.keys():
                 carried.setdefault(module, {})[name] = Carried("", Deleted())
+        self._values.custom.clear()  # those of ``Setup``: what is carried is compared once it has arrived
         self._values.replayed = replayed
         self._drop_what_cannot_be_sent(carried, missing)
         self._missing = frozenset(missing)
@@ -224,10 +226,10 @@ class IsolatedRun(Run):
         )
 
     def _by_name(self, function: Any) -> Any:
-        """The module and the qualified name of a function that the worker has too; else itself."""
-        module, name = function.__module__, function.__qualname__
-        is_there = module != "__main__" or (module, name.partition(".")[0]) in (self._values.replayed or ())
-        return (module, name) if is_there and "<locals>" not in name else function
+        """Where a function is that the worker has too; else itself."""
+        is_replayed = ("__main__", function.__qualname__.partition(".")[0]) in (self._values.replayed or ())
+        place = place_of(function) if function.__module__ != "__main__" or is_replayed else None
+        return function if place is None else place
 
     def _drop_what_cannot_be_sent(
         self, carried: dict[str, dict[str, Carried]], missing: dict[tuple[str, str], str]
@@ -259,6 +261,7 @@ class IsolatedRun(Run):
             self.recorder.keep_out(Reason(done.kept_out[0]), done.kept_out[1])
         self.recorder.has_project_paths = done.has_project_paths
         made = {change.path for change in traced.accesses.changes if change.effect & Effect.CREATED}
+        temporary = [*done.temporary, *map(os.path.realpath, done.temporary)]
         for read in self._generator_reads(done):
             self.recorder.seen(read)
             self.recorder.checked.add(read)  # in mode ``both`` the stage draws here, too
@@ -267,7 +270,7 @@ class IsolatedRun(Run):
                 continue
             if read.kind in _OF_PROCESS and self._tools.looker.present(read, {}) != read.digest:
                 raise Fallback(f"a stage within it read {read.name or read.kind} of {read.where}, which differs here")
-            is_own = os.path.realpath(read.where) in made or is_below(read.where, done.temporary)
+            is_own = os.path.realpath(read.where) in made or is_below(read.where, temporary)
             if not is_own:
                 self.recorder.seen(read)
         if self._main is not None and not self._main.path:
@@ -286,7 +289,8 @@ class IsolatedRun(Run):
         )
         try:
             for read in reads.all():
-                self.recorder.traced(read)
+                if not is_below(read.where, temporary):
+                    self.recorder.traced(read)
         except (Changed, OSError) as error:
             self.recorder.keep_out(Reason.INPUT_CHANGED, str(error))
         if any(path != sys.executable for path in reads.started()):
@@ -311,16 +315,21 @@ class IsolatedRun(Run):
         """The globals that the code which ran names, and those that arguments are or are made of.
 
         A name with a digest: the module's text makes this value."""
+        replaced = [name for name in (*self._prepared.table, *done.imported) if self._is_replaced(name)]
+        if replaced:
+            raise Fallback(f"sys.modules has another object in place of the project's module {replaced[0]}")
         given: dict[str, set[str]] = {}
         for each in self._request.inventory.callables:
             module, _, name = each.name.partition(":")  # type: ignore[attr-defined] # those of isolated stages
             given.setdefault(module, set()).add(name.partition(".")[0])
         for module, names in {**done.imported, **self._table}.items():
             theirs = self._prepared.table.get(module, done.imported.get(module, {}))
-            named = done.main_names if module == "__main__" else done.names
+            named = (done.main_names if module == "__main__" else done.names) | {"__getattr__"}  # Python asks for it
             of_values = {name for where, name in self._values.named if where == module}
             held = vars(sys.modules[module]) if module in sys.modules else names
             counted = named | of_values | given.get(module, set())
+            if module != "__main__":
+                yield Read("global", module, f"={PRESENT}", PRESENT)
             if _finds_globals(done, module):
                 counted |= names.keys()
                 known = state.names_digest(names)
@@ -340,6 +349,11 @@ class IsolatedRun(Run):
             unset = " ".join(sorted(named - held.keys() - theirs.keys() - _ordinary_names()))
             if unset:
                 yield Read("unset", module, unset, PRESENT)
+
+    def _is_replaced(self, module: str) -> bool:
+        """Whether the program has put another object in the place of a module of the project."""
+        is_there = module in sys.modules and module != "__main__"
+        return is_there and not self._tools.requests.forms.is_project_module(module)
 
     def _generator_reads(self, done: Done) -> Iterator[Read]:
         """The random generators whose state the run has used. Raises Fallback where no other process can have it again,
@@ -375,6 +389,8 @@ class IsolatedRun(Run):
         """What the code that ran names of libraries. Raises Fallback where this process has something else there."""
         is_own = self._tools.requests.forms.now().is_own_module
         for name, theirs in done.libraries.items():
+            if libraries.is_replaced(name):
+                raise Fallback(f"sys.modules has another object in place of the module {name}")
             live = sys.modules.get(name)
             # One that is not imported here would be as the worker's.
             mine = theirs if live is None else libraries.table({name: live}, done.names, is_own)[name]

@@ -59,6 +59,9 @@ _CHANGED = {
 #: Runs of an entry that a miss is compared with.
 _COMPARED = 20
 
+#: How a read of kind ``global`` differs that is of no one name, by its first character.
+_OF_MODULES = {"*": "has other globals", "=": "is not the project's module"}
+
 
 class Look(msgspec.Struct):
     """What was found. ``trace`` is set where it is a hit, ``value`` and ``generators`` where that was decoded; ``near``
@@ -139,7 +142,8 @@ class Looker:
         if changed.kind == "source":
             from cachec.key.sources import explain  # on a miss only
 
-            return Look(reason, detail=explain(self.resolved(changed, request), self._store.digests))
+            resolved = self.resolved(changed, request)
+            return Look(reason, detail=explain(resolved, self._store.digests, changed.where))
         return Look(reason, detail=describe_change(changed, request.keeps_out, self._change(changed, request)))
 
     def _nearest_change(self, entry: Entry, request: Request) -> Read | None:
@@ -369,7 +373,7 @@ def describe_change(read: Read, keeps_out: str = "", change: str = "") -> str:
     verb = {
         "source": "has other code in what ran",
         "modules": "has another module of a name that was looked for",
-        "global": "has other globals" if read.name[:1] == "*" else f"{read.name.partition('=')[0]} has another value",
+        "global": _OF_MODULES.get(read.name[:1]) or f"{read.name.partition('=')[0]} has another value",
         "path": "is at another place of sys.path",
         "memo": f"remembers another result of {read.name.partition(' ')[0]}",
         "library": f"has another {read.name.partition('=')[0]}",

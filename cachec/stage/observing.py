@@ -379,8 +379,7 @@ class Observing:
                 return now or ""
             return PRESENT if now in {None, made} else ABSENT  # the text of the module makes it what it is
         if read.kind == "unset":
-            live = sys.modules.get(read.where)
-            return PRESENT if live is None or vars(live).keys().isdisjoint(read.name.split()) else ABSENT
+            return PRESENT if self._requests.is_unset(read.where, read.name.split()) else ABSENT
         if read.kind == "path":
             return PRESENT if (read.where, read.name) in self._requests.module_path() else ABSENT
         if read.kind == "memo":

@@ -32,7 +32,8 @@ def warn_on_miss(
             f"stage {options.name}: {name}: {count} {'array' if count == 1 else 'arrays'}, {nbytes / 1e6:.0f} MB, "
             "keyed by content; pass a WeightSet to key them by name (cachec.open_weights, WeightSet.from_tree)"
         )
-    for name in path_like_text({k: v for k, v in arguments.items() if k not in options.ignore}):
+    texts = {} if options.isolated else {k: v for k, v in arguments.items() if k not in options.ignore}
+    for name in path_like_text(texts):  # what an isolated stage opens counts
         _warn(
             f"stage {options.name}: argument {name}={arguments[name]!r} names a file but is a str, so it is "
             "keyed by its text; pass pathlib.Path or cachec.File to key it by content"

@@ -117,7 +117,7 @@ def place_of(read: Read) -> tuple[str, str]:
         if read.kind == "umask":
             name = "umask"
         elif read.kind in {"global", "library", "unset"}:
-            name = f"{read.where}.{read.name.partition('=')[0]}"
+            name = f"{read.where}.{read.name.partition('=')[0]}".rstrip(".")
         elif read.kind == "memo":
             name = f"{read.where}.{read.name.partition(' ')[0]}"
         return _GROUPS[read.kind], name.replace("\0", ", ") or "."

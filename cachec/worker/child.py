@@ -39,6 +39,7 @@ from cachec.store.store import Store
 from cachec.weights import WeightSet
 from cachec.worker.carried import assign
 from cachec.worker.changes import Snapshot, change, snapshot
+from cachec.worker.functions import Place, find
 from cachec.worker.generators import Generators
 from cachec.worker.imports import Imports
 from cachec.worker.messages import Call, Done, Failed, Output, Prepared, Setup
@@ -193,10 +194,13 @@ class Worker:
             unset = ambient.apply(self._plugins, call.ambient)
         if unset:
             return Failed(unset)
-        for value, digest in call.custom:
-            if self._forms.now().digest(value) != digest:
-                return Failed(f"a {type(value).__qualname__} is pickled by code of its own, and is another in a worker")
-        function = _found(call.function)
+        for each in call.custom:
+            if self._forms.now().digest(each.value) != each.digest:
+                words = f"a {type(each.value).__qualname__} is pickled by code of its own, and is another in a worker"
+                if not each.is_of_globals:
+                    return Failed(words)
+                self._leave_out_formless(call, words)
+        function = find(call.function) if isinstance(call.function, Place) else call.function
         recorder = Recorder(call.stage, is_traced=True)
         digests = FileDigests()
         arguments = {name: _guarded(value, name, recorder, digests, call) for name, value in call.arguments.items()}
@@ -315,6 +319,13 @@ class Worker:
         vars(sys.modules[module])[name] = stand_in(f"it needs {name} of {module}, which {why}", self._unsent)
         self._left_out.add((module, name))
 
+    def _leave_out_formless(self, call: Call, words: str) -> None:
+        """Leave a worker without the globals of which can't be told whether they arrived as they were."""
+        for module, names in call.carried.items():
+            for name, carried in names.items():
+                if not carried.digest and name in vars(sys.modules[module]):
+                    self._leave_out(module, name, f"may hold another value: {words}")
+
     def _encoded(self, value: Any) -> Any:
         return encode(value, self._store.sink(), self._plugin_for)
 
@@ -402,19 +413,6 @@ def _silent() -> Iterator[None]:
     """What modules print when they are imported, the caller has printed already."""
     with open(os.devnull, "w", encoding="utf-8") as nothing, contextlib.redirect_stdout(nothing):
         yield
-
-
-def _found(function: Any) -> Any:
-    """The function of a stage. function: itself, or its module and qualified name."""
-    if not isinstance(function, tuple):
-        return function
-    module, name = function
-    found: Any = importlib.import_module(module) if module != "__main__" else sys.modules[module]
-    for part in name.split("."):
-        found = inspect.getattr_static(found, part) if isinstance(found, type) else getattr(found, part)
-    while hasattr(found, "__cachec_stage__") or isinstance(found, staticmethod | classmethod):
-        found = found.__wrapped__
-    return found
 
 
 def _guarded(value: Any, path: str, recorder: Recorder, digests: FileDigests, call: Call) -> Any:

@@ -80,12 +80,22 @@ class Carried(NamedTuple):
     sent: Any
 
 
+class Custom(NamedTuple):
+    """An object that is pickled by code of the project: what arrives may be another."""
+
+    value: Any
+    #: Of its form.
+    digest: str
+    #: Whether only globals hold it, no arguments.
+    is_of_globals: bool
+
+
 class Call(NamedTuple):
     """A call of a stage."""
 
     #: Its name.
     stage: str
-    #: The stage's function; or the module and the qualified name by which the worker finds it.
+    #: The stage's function; or its ``functions.Place``, where the worker has it too.
     function: Any
     #: By parameter.
     arguments: Mapping[str, Any]
@@ -104,9 +114,9 @@ class Call(NamedTuple):
     store: StoreOptions
     #: Whether the rank of sharded weights may be seen.
     per_rank: bool
-    #: Objects among the above that are pickled by code of the project, with the digests of their forms. The last field:
-    #: they are found while the others are sent.
-    custom: Sequence[tuple[Any, str]]
+    #: Objects among the above that are pickled by code of the project. The last field: they are found while the others
+    #: are sent.
+    custom: Sequence[Custom]
 
 
 class Output(NamedTuple):

@@ -41,7 +41,7 @@ from cachec.weights.layout import Layout
 from cachec.weights.manifest import Manifest
 from cachec.weights.sources import Source, Ways
 from cachec.weights.tensor import Tensor
-from cachec.worker.messages import Carried
+from cachec.worker.messages import Carried, Custom
 from cachec.worker.protocol import CannotSend, Sending
 
 #: How much work it may be to find out whether two arrays share memory: see ``numpy.shares_memory``.
@@ -95,8 +95,8 @@ class Values(Sending):
         self._has_form = False
         #: The classes and functions of the project that were met, by module and global: what they are counts.
         self.named: set[tuple[str, str]] = set()
-        #: Objects that are pickled by code of the project, each with the digest of its form.
-        self.custom: list[tuple[Any, str]] = []
+        #: Objects that are pickled by code of the project.
+        self.custom: list[Custom] = []
 
     def refer(self, value: Any) -> Any:
         if issubclass(type(value), Unsent):
@@ -180,7 +180,7 @@ class Values(Sending):
     def _note_custom(self, value: Any, digest: str) -> None:
         if not digest:
             raise CannotSend(f"a {type(value).__qualname__}, which is pickled by code of its own")
-        self.custom.append((value, digest))
+        self.custom.append(Custom(value, digest, self._is_at_globals))
 
     def _has(self, module: str, name: str) -> bool:
         """Whether the worker has a global too. name: its own, or that of an attribute of it."""

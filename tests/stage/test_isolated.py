@@ -469,7 +469,7 @@ def test_a_damaged_read_is_no_hit_and_no_error(tmp_path: Path, kind: str, name: 
     present = sources.present(read, digests) if kind == "source" else sources.present_modules(read)
     assert present != read.digest
     if kind == "source":
-        assert sources.explain(read, digests)
+        assert sources.explain(read, digests, "main.py")
 
 
 def test_constants_of_a_library_that_only_the_stage_imports(run: Run) -> None:
@@ -724,9 +724,11 @@ def test_globals_of_the_script_count_that_others_name(project: Path, run: Run, h
     assert run(text, "7")[1] == ["hit"]
 
 
-def test_what_python_notes_of_warnings_is_no_global(project: Path, run: Run) -> None:
-    (project / "data.txt").write_text("1")  # an argument that names a file: cachec warns of it
-    text = "@cache.stage\ndef f(path):\n    return sorted(globals())[0], eval('1')\nshow(f, 'data.txt')"
+def test_what_python_notes_of_warnings_is_no_global(run: Run) -> None:
+    text = (
+        "import warnings\nwarnings.warn('once')\n"
+        "@cache.stage\ndef f(path):\n    return sorted(globals())[0], eval('1')\nshow(f, 'data.txt')"
+    )
     run(text)
     assert run(text)[1] == ["hit"]
 
@@ -740,6 +742,163 @@ def test_a_function_that_is_an_argument_finds_globals_by_names_that_are_not_in_i
         (project / "helper.py").write_text(f"FACTOR = {number}\n")
         assert run(text)[0] == f"{number}\n"
     assert run(text)[1] == ["hit"]
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        "lambda: BASE",
+        "make(1)",
+        "functools.partial(lambda x: x + BASE, 0)",
+        "[lambda: BASE][0]",
+        "TABLE['get']",
+        "local",
+    ],
+)
+def test_a_global_of_the_script_counts_for_a_function_without_a_name(run: Run, how: str) -> None:
+    text = (
+        "import functools\nBASE = 0\ndef make(n):\n    return lambda: n * BASE\nTABLE = {'get': lambda: BASE}\n"
+        "@cache.stage\ndef f(held):\n    return held[0]()\n"
+        "def main():\n    def local():\n        return BASE\n"
+        f"    show(f, [{how}])\nBASE = int(sys.argv[1])\nmain()"
+    )
+    assert [run(text, number)[0] for number in ("3", "4", "3")] == ["3\n", "4\n", "3\n"]
+    assert run(text, "3")[1] == ["hit"]
+
+
+@pytest.mark.parametrize("body", ["x + BASE", "x + i"])
+def test_a_global_counts_for_a_stage_that_is_defined_in_a_loop(run: Run, body: str) -> None:
+    text = (
+        "BASE = 0\nstages = []\nfor i in (1, int(sys.argv[1])):\n"
+        f"    @cache.stage\n    def f(x):\n        return {body}\n    stages.append(f)\n"
+        "BASE = int(sys.argv[1])\nshow(stages[0], 1)"
+    )
+    assert [run(text, number)[0] for number in ("3", "4", "3")] == ["4\n", "5\n", "4\n"]
+    assert run(text, "3")[1] == ["hit"]
+
+
+_REPLACED = """
+import helper, types
+@cache.stage
+def f(x):
+    from helper import scale
+    return scale(x)
+other = types.ModuleType("helper")
+other.scale = lambda x: x * 5
+if sys.argv[1] == "whole":
+    sys.modules["helper"] = other
+elif sys.argv[1] == "function":
+    helper.scale = helper.other
+show(f, 2)
+"""
+
+
+@pytest.mark.parametrize(("how", "value"), [("whole", "10\n"), ("function", "8\n")])
+@pytest.mark.parametrize("first", ["", "none"])
+def test_a_module_that_the_program_replaced_counts(project: Path, run: Run, how: str, value: str, first: str) -> None:
+    (project / "helper.py").write_text("def scale(x):\n    return x * 3\ndef other(x):\n    return x * 4\n")
+    if first:
+        run(_REPLACED, first)
+    assert run(_REPLACED, how)[0] == value
+    assert run(_REPLACED, "none")[0] == "6\n"
+    ended = run(_REPLACED, how)
+    assert ended[0] == value
+    if how == "whole":
+        assert "sys.modules has another object in place of the project's module helper" in ended[1][0]
+
+
+@pytest.mark.parametrize("module", ["helper", "colorsys"])
+def test_an_import_that_the_program_blocked_counts(project: Path, run: Run, module: str) -> None:
+    (project / "helper.py").write_text("FACTOR = 3\n")
+    text = (
+        f"@cache.stage\ndef f(x):\n    try:\n        import {module}\n        return 'there'\n"
+        "    except ImportError:\n        return 'blocked'\n"
+        f"if sys.argv[1:]: sys.modules['{module}'] = None\nshow(f, 2)"
+    )
+    assert run(text, "block")[0] == "blocked\n"
+    assert run(text)[0] == "there\n"
+    assert run(text, "block")[0] == "blocked\n"
+    assert run(text)[1] == ["hit"]
+
+
+def test_the_function_counts_that_a_module_makes_attributes_with(project: Path, run: Run) -> None:
+    (project / "helper.py").write_text("def __getattr__(name):\n    return name\n")
+    text = (
+        "import helper\n@cache.stage\ndef f(x):\n    return helper.thing\n"
+        "if sys.argv[1:]: helper.__getattr__ = lambda name: 'other'\nshow(f, 2)"
+    )
+    assert run(text)[0] == "thing\n"
+    assert run(text, "other")[0] == "other\n"
+    assert run(text)[1] == ["hit"]
+
+
+def test_what_a_program_makes_in_a_temporary_folder_is_no_input(project: Path, run: Run) -> None:
+    text = (
+        "import subprocess, tempfile\n@cache.stage\ndef f(x):\n    path = tempfile.mkdtemp() + '/made'\n"
+        "    subprocess.run(f'echo 1 > {path}; chmod +x {path}', shell=True, check=True)\n    return 1\nshow(f, 2)"
+    )
+    run(text)
+    assert run(text)[1] == ["hit"]
+
+
+@pytest.mark.parametrize("wraps", ["@functools.wraps(f)", ""])
+def test_a_decorator_may_stand_above_a_stage(run: Run, wraps: str) -> None:
+    text = (
+        f"import functools\ndef twice(f):\n    {wraps or '# nameless'}\n    def g(*a):\n        show(f, *a)\n"
+        "    return g\nBASE = int(sys.argv[1])\n@twice\n@cache.stage\ndef f(x):\n    return x + BASE\nf(1)"
+    )
+    assert [run(text, number)[0] for number in ("3", "4")] == ["4\n", "5\n"]
+    assert run(text, "3") == ("4\n", ["hit"])
+
+
+def test_a_stage_within_a_stage_is_stored_where_the_script_has_a_table_of_stages(run: Run) -> None:
+    text = (
+        "stages = []\nfor _ in (1, 2):\n    @cache.stage\n    def loop(x):\n        return x\n"
+        "    stages.append(loop)\n"
+        "@cache.stage\ndef inner(x):\n    return x * 3\n"
+        "@cache.stage\ndef outer(x):\n    return inner(x) + 1\nshow(outer, 4)"
+    )
+    assert run(text) == ("13\n", ["miss:first-run (no entry of this stage yet)"])
+    assert run(text) == ("13\n", ["hit"])
+
+
+_LEAVES_OUT = """
+import threading
+class Counted:
+    def __init__(self):
+        self.count, self.lock = int(sys.argv[1]), None
+    def __getstate__(self):
+        return {}
+    def __setstate__(self, state):
+        self.count, self.lock = -1, None
+counted = {kind}
+@cache.stage
+def f(x):
+    return x
+@cache.stage
+def g(x):
+    return counted[0].count
+counted[0].count += 1
+show(f, 1)
+show(g, 1)
+"""
+
+
+@pytest.mark.parametrize("kind", ["[Counted()]", "[Counted(), threading.Lock()]"])
+def test_an_object_whose_pickle_leaves_something_out_keeps_only_its_users_in_process(run: Run, kind: str) -> None:
+    text = _LEAVES_OUT.replace("{kind}", kind)
+    run(text, "5")
+    value, outcomes = run(text, "6")
+    assert value == "1\n7\n"
+    assert outcomes[0] == "hit"
+    assert "bypass:not-isolated (it needs counted of __main__, which" in outcomes[1]
+
+
+def test_the_change_of_a_file_is_named_without_its_folder(project: Path, run: Run) -> None:
+    for number in (3, 4):
+        (project / "helper.py").write_text(f"def scale(x):\n    return x * {number}\n")
+        outcome = run("@cache.stage\ndef f(x):\n    import helper\n    return helper.scale(x)\nshow(f, 1)")[1]
+    assert outcome == ["miss:code-changed (project:helper.py changed)"]
 
 
 def test_attributes_that_are_called_as_globals_of_the_script_do_not_count(run: Run) -> None:

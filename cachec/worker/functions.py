@@ -1,0 +1,52 @@
+"""Where the function of a stage is: caller and worker find it by the same way, where both have it."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from types import FunctionType
+from typing import Any, NamedTuple
+
+#: How many decorators may stand above a function.
+_MOST = 100
+
+
+class Place(NamedTuple):
+    """A function that a module leads to."""
+
+    module: str
+    qualname: str
+    #: How often to take ``__wrapped__`` of what has that name: stages and other decorators.
+    depth: int
+
+
+def place_of(function: FunctionType) -> Place | None:
+    """Return where a function is; None where no name leads to it: one of a loop, or below a decorator that hides it."""
+    found = _named(function.__module__, function.__qualname__)
+    for depth in range(_MOST):
+        if found is function:
+            return Place(function.__module__, function.__qualname__, depth)
+        found = _below(found)
+    return None
+
+
+def find(place: Place) -> Any:
+    """Return the function at a place."""
+    if place.module != "__main__":
+        importlib.import_module(place.module)
+    found = _named(place.module, place.qualname)
+    for _ in range(place.depth):
+        found = _below(found)
+    return found
+
+
+def _named(module: str, qualname: str) -> Any:
+    found: Any = sys.modules.get(module)
+    for name in qualname.split("."):
+        found = inspect.getattr_static(found, name, None)
+    return found
+
+
+def _below(decorated: Any) -> Any:
+    return getattr(decorated, "__wrapped__", None)
