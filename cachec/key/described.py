@@ -11,7 +11,7 @@ from types import ModuleType
 
 from cachec.base.anchors import project_of
 from cachec.base.installed import InstalledFolders
-from cachec.key.forms import Forms
+from cachec.key.forms import Forms, OwnModules
 from cachec.key.generators import shared
 from cachec.key.state import described_by, table
 from cachec.programs.program import Program
@@ -36,12 +36,19 @@ class FormsWithPlugins:
     def __init__(self, plugins: Plugins) -> None:
         self._of_plugins = described_by(plugins)
         self._installed = InstalledFolders()
+        self._own_modules = OwnModules()
 
     def now(self, module: object = None, *, has_fills: bool = True) -> Forms:
         """Forms in the state of now. module: whose globals they are of; paths below its project count from there.
 
         has_fills: as ``Forms``."""
-        return Forms(self._installed.is_project, self._describe, _project_of(module), has_fills=has_fills)
+        return Forms(
+            self._installed.is_project,
+            self._describe,
+            _project_of(module),
+            has_fills=has_fills,
+            own_modules=self._own_modules,
+        )
 
     def module_path(self) -> list[tuple[str, str]]:
         """The project's folders on ``sys.path``, each with its place among them and their number.

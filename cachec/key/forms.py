@@ -30,7 +30,7 @@ from cachec.base.unsent import Unsent
 from cachec.key.canonical import SCALARS
 from cachec.key.constant_forms import code_form, scalars_form
 
-__all__ = ["Describe", "Forms"]
+__all__ = ["Describe", "Forms", "OwnModules"]
 
 #: What a plugin says of a value of its library: anything that has a form itself, or NotImplemented.
 Describe = Callable[[object], object]
@@ -88,6 +88,21 @@ class _TooLargeError(_FormlessError):
     """A value holds too many others."""
 
 
+class OwnModules:
+    """The names of the project's modules, ``__main__`` last; found again when others are imported."""
+
+    def __init__(self) -> None:
+        self._found: tuple[tuple[str, ...], list[str]] = ((), [])
+
+    def names(self, is_own: Callable[[str], bool]) -> list[str]:
+        """is_own: whether a module is the project's."""
+        modules = tuple(sys.modules)
+        if modules != self._found[0]:
+            own = [name for name in modules if name != "__mp_main__" and is_own(name)]
+            self._found = modules, sorted(own, key=lambda name: (name == "__main__", name))
+        return self._found[1]
+
+
 class Forms:
     """Makes forms of values in one state of this process: what it learns of classes holds until something changes.
 
@@ -102,8 +117,9 @@ class Forms:
         folder: str = "",
         *,
         has_fills: bool = True,
+        own_modules: OwnModules | None = None,
     ) -> None:
-        """has_fills: whether it counts what cached properties hold."""
+        """has_fills: whether it counts what cached properties hold. own_modules: of this process, if it is known."""
         self.has_fills = has_fills
         self.describe = describe
         self.folder = os.path.join(folder, "") if folder else ""
@@ -111,6 +127,7 @@ class Forms:
         self.classes: dict[type, tuple[bytes, frozenset[int]]] = {}
         self._is_project = is_project
         self._modules: dict[str, bool] = {}
+        self._own_modules = own_modules or OwnModules()
         self._sentinels: dict[int, str] | None = None
 
     def form(self, value: object) -> bytes | None:
@@ -166,8 +183,7 @@ class Forms:
         if not _is_bare(value):
             return ""
         if self._sentinels is None:
-            names = sorted(filter(self.is_own_module, sys.modules), key=lambda name: (name == "__main__", name))
-            found = [each for name in names if name != "__mp_main__" for each in _bare_in(name)]
+            found = [each for name in self._own_modules.names(self.is_own_module) for each in _bare_in(name)]
             self._sentinels = {id(held): place for place, held in reversed(found)}
         of_library = (place for place, held in _bare_in(module_of(type(value))) if held is value)
         return self._sentinels.get(id(value)) or next(of_library, "")
