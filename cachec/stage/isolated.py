@@ -329,6 +329,8 @@ class IsolatedRun(Run):
                         yield Read("global", module, f"{name}={digest}", PRESENT)
                     else:
                         yield Read("global", module, name, digest)
+                elif name in named and (module, name) in self._carried:
+                    raise Fallback(f"it needs {name} of {module}, whose values can't be compared")
             for name in named & theirs.keys() - names.keys():  # which the caller has deleted
                 yield Read("global", module, name, ABSENT)
             unset = " ".join(sorted(named - held.keys() - theirs.keys() - _ordinary_names()))

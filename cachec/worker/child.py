@@ -249,9 +249,11 @@ class Worker:
 
     def _main_names(self) -> frozenset[str]:
         """The names that may be of globals of ``__main__``: what code of other modules names is elsewhere."""
-        file = getattr(sys.modules.get("__main__"), "__file__", None)
-        names = self._imports.names()
-        return frozenset(names if file is None or "__main__" in names else self._imports.names(file))
+        main = sys.modules["__main__"]
+        file, names = getattr(main, "__file__", None), self._imports.names()
+        if file is None or "__main__" in names:
+            return frozenset(names)
+        return frozenset(self._imports.main_names(file, state.names_of(main)))
 
     def _reads(self) -> Iterator[Read]:
         with unseen():

@@ -30,6 +30,9 @@ CODE_READERS = ("torch._dynamo.convert_frame", "numba.core.bytecode")
 #: Functions of cloudpickle and dill that send code to a process which need not open its file; it may run there.
 CODE_SENDERS = frozenset({"_code_reduce", "save_code"})
 
+#: What cloudpickle calls the file of code that it sends.
+_SENT = "<dynamic-code>"
+
 #: Names of what makes functions run unseen: those that trace others are not traced themselves.
 _TRACES = frozenset({"settrace", "setprofile", "settrace_all_threads", "setprofile_all_threads"})
 
@@ -202,9 +205,19 @@ class Imports:
         found = {name for code in self._late() if code.co_filename not in others for name in code_names(code)}
         return found | self._late_named
 
+    def main_names(self, file: str, names: Iterable[str]) -> set[str]:
+        """Those of ``names``, the globals of a script, that code may have read; attributes of objects are none, as the
+        script's module is no object for that code. With what ``names`` says of others.
+        """
+        found = self.names(file)
+        attributes = found.intersection(names) - self._late_named
+        others = self._files - {file}
+        codes = [code for code in self._late() if code.co_filename not in others]
+        return found - {name for name in attributes if not any(_is_variable(name, code) for code in codes)}
+
     def evaluates(self) -> bool:
         """Whether that code may have called ``eval``, and not a method of that name."""
-        return any(_loads(code, "eval") for code in self._late())
+        return any(_is_variable("eval", code) for code in self._late())
 
     def _late(self) -> Iterator[CodeType]:
         """All code that may have started since ``begin_run``."""
@@ -236,8 +249,9 @@ class Imports:
         found, generated = self._named | self._late_named, set[str]()
         constants = set[str]()
         for code in self._codes():
-            has_file = code.co_filename in self._files or code.co_filename[:1] == "/"
-            if code.co_flags & _IS_FUNCTION or code.co_filename not in self._files:
+            path = code.co_filename
+            has_file = path in self._files or path[:1] == "/" or path == _SENT
+            if code.co_flags & _IS_FUNCTION or path not in self._files:
                 (found if has_file else generated).update(code_names(code))
         for loaded in self._loaded:
             try:
@@ -412,26 +426,32 @@ def _replace(holder: type, name: str, function: Callable[..., object]) -> None:
 def code_names(code: CodeType) -> set[str]:
     """The names that a code object may read, and those inside of it; so ``getattr(x, "name")`` is among them."""
     found = set(code.co_names)
-    pending: list[object] = list(code.co_consts)
-    while pending:
-        each = pending.pop()
-        if isinstance(each, CodeType):
-            found |= code_names(each)
-        elif isinstance(each, str):
-            found.update(sources.words(each))
-        elif isinstance(each, tuple | frozenset):
-            pending.extend(each)
+    for each in _constants(code):
+        found.update(code_names(each) if isinstance(each, CodeType) else sources.words(each))
     return found
 
 
-def _loads(code: CodeType, name: str) -> bool:
-    """Whether a code object, or one inside of it, has ``name`` as a variable; not as an attribute alone."""
-    inner = [each for each in code.co_consts if isinstance(each, CodeType)]
-    return any(_loads(each, name) for each in inner) or (
-        name in code.co_names
-        and any(
-            each.argval == name and each.opname in {"LOAD_NAME", "LOAD_GLOBAL"} for each in dis.get_instructions(code)
-        )
+def _constants(code: CodeType) -> Iterator[CodeType | str]:
+    pending: list[object] = list(code.co_consts)
+    while pending:
+        each = pending.pop()
+        if isinstance(each, CodeType | str):
+            yield each
+        elif isinstance(each, tuple | frozenset):
+            pending.extend(each)
+
+
+def _is_variable(name: str, code: CodeType) -> bool:
+    """Whether a code object, or one inside of it, may have ``name`` as a variable or a text; not as an attribute
+    alone."""
+    if name in code.co_names and any(
+        each.argval == name and "ATTR" not in each.opname and each.opname != "LOAD_METHOD"
+        for each in dis.get_instructions(code)
+    ):
+        return True
+    return any(
+        _is_variable(name, each) if isinstance(each, CodeType) else name in sources.words(each)
+        for each in _constants(code)
     )
 
 
