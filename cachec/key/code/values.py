@@ -381,7 +381,7 @@ class Values:
 
     def _object(self, value: Any, kind: type, again: functools.partial[Any], lenient: bool) -> Any:
         name = f"{module_of(kind)}.{kind.__qualname__}"
-        if self._is_inert(value):
+        if self._is_inert(value, again.keywords["name"]):
             return (_MARK + "inert", name)
         if isinstance(value, PurePath) and type(value).__module__ in _PATH_MODULES:
             placed = self._placed(str(value), value)
@@ -476,14 +476,15 @@ class Values:
         def follow(code: object) -> str:
             return digest_bytes(self._encode_value(again(code), name))
 
-        digest = pickle_digest(value, name, follow, self._is_inert)
+        digest = pickle_digest(value, name, follow, functools.partial(self._is_inert, where=name))
         return (_MARK + "pickled", self._live.cls(kind, lenient=again.keywords["lenient"]), digest)
 
-    def _is_inert(self, value: object) -> bool:
+    def _is_inert(self, value: object, where: str) -> bool:
+        """Whether a value takes no part in a result. where: what it is, or is in, for a message."""
         name = f"{module_of(type(value))}.{type(value).__qualname__}"
         if name in _LOCKS:
-            why = "is a lock, and the code may ask whether it is held (`locked`, `acquire`; `with` does not)"
-            self._graph.when("locks", functools.partial(self._graph.unresolved, name, why))
+            why = "is a lock, and the code may ask whether it is held (by `locked` or `acquire`; `with` does not)"
+            self._graph.when("locks", functools.partial(self._graph.unresolved, where, why))
         return name in _INERT
 
     def _unless_refused(self, value: object, name: str, again: Callable[[Any], Any]) -> str:
