@@ -922,7 +922,6 @@ def test_a_global_that_can_be_sent_but_not_compared_keeps_a_stage_here(run: Run)
         printed, (outcome,) = run(text, number)
         assert printed == f"{number}\n"
         assert "it needs K of __main__" in outcome
-=======
 
 
 _LOCATED = """
@@ -1032,6 +1031,8 @@ def test_a_stage_that_fell_back_within_another_is_no_error(tmp_path: Path, run: 
     log = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
     assert "inner" in log
     assert "error" not in log
+
+
 def test_a_stage_within_another_that_needs_what_was_not_sent_is_no_error(tmp_path: Path, project: Path) -> None:
     (project / "main.py").write_text(_HEAD + _NEEDS_A_LOCK)
     environ = {**os.environ, "STORE": str(tmp_path / "store")}
@@ -1040,37 +1041,3 @@ def test_a_stage_within_another_that_needs_what_was_not_sent_is_no_error(tmp_pat
     assert ended.stdout == "True\n"
     assert "bypass __main__.inner: not-isolated" in ended.stderr
     assert "UnsentError" not in ended.stderr
-
-
-def test_a_function_that_is_an_argument_finds_globals_by_names_that_are_not_in_it(project: Path, run: Run) -> None:
-    text = (
-        "def make():\n    def get(name):\n        import helper\n        return getattr(helper, name)\n    return get\n"
-        "@cache.stage\ndef f(get, name):\n    return get(name)\nshow(f, make(), 'FACTOR')"
-    )
-    for number in ("3", "4", "3"):
-        (project / "helper.py").write_text(f"FACTOR = {number}\n")
-        assert run(text)[0] == f"{number}\n"
-    assert run(text)[1] == ["hit"]
-
-
-def test_attributes_that_are_called_as_globals_of_the_script_do_not_count(run: Run) -> None:
-    text = (
-        "import threading, time\nstart = time.time()\nclass C:\n    stop = 2\n@cache.stage\ndef f(x):\n"
-        "    thread = threading.Thread(target=int)\n    thread.start()\n    thread.join()\n    return C().stop\n"
-        "stop = int(sys.argv[1])\nshow(f, 1)"
-    )
-    run(text, "1")
-    assert run(text, "2")[1] == ["hit"]
-    assert run(text.replace("C().stop", "(C().stop, stop)"), "2")[0] == "(2, 2)\n"
-    assert run(text.replace("C().stop", "(C().stop, stop)"), "3")[0] == "(2, 3)\n"
-
-
-def test_a_global_that_can_be_sent_but_not_compared_keeps_a_stage_here(run: Run) -> None:
-    text = (
-        "K = int(sys.argv[1])\nfor _ in range(200):\n    K = [K]\n"
-        "@cache.stage\ndef f(x):\n    k = K\n    while isinstance(k, list):\n        k = k[0]\n    return k\nshow(f, 1)"
-    )
-    for number in ("3", "4"):
-        printed, (outcome,) = run(text, number)
-        assert printed == f"{number}\n"
-        assert "it needs K of __main__" in outcome
