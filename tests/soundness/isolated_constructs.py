@@ -198,7 +198,6 @@ OTHER_STATE = [
     Situation("seed within", "import random\ndef f(v):\n    random.seed(v)\n    return random.random()\nK = 0\n", "@f(@K)", "@K = V"),
     Situation("state of random", "import random\ndef f(): return hash(random.getstate()[1])\n", "@f()", "import random\nrandom.seed(V)"),
     Situation("random of two", "import random\ndef f(): return random.Random(3).random()\n", "@f()", "import random\nrandom.seed(V)"),
-    Situation("order of sorting by locale", "import locale\ndef f(): return locale.localeconv()['decimal_point']\n", "@f()", "import locale\nlocale._override_localeconv = {'decimal_point': '.,'[V % 2]}"),
     Situation("dispatch of the library", "import pprint\ndef f(): return pprint.pformat({1: 2})\n", "@f()", "import pprint\npprint.PrettyPrinter._dispatch[dict.__repr__] = lambda self, o, s, *a, v=V: s.write(f'v{v}')"),
     Situation("numpy errors", "import numpy as np\ndef f():\n    try: return float(np.float64(1) / np.zeros(1)[0])\n    except FloatingPointError: return 'raised'\n", "@f()", "import numpy as np\nnp.seterr(divide='raise' if V % 2 else 'ignore')"),
     Situation("numpy print options", "import numpy as np\ndef f(): return str(np.array([1 / 3]))\n", "@f()", "import numpy as np\nnp.set_printoptions(precision=V)"),
@@ -415,6 +414,7 @@ SCRIPTS = [
 
 #: What docs/isolated.md lists as limits: state that Python's library, or the system, holds for itself.
 NOT_SEEN = [
+    Situation("override of the locale", "import locale\ndef f(): return locale.localeconv()['decimal_point']\n", "@f()", "import locale\nlocale._override_localeconv = {'decimal_point': '.,'[V % 2]}"),
     Situation("umask", "import os, tempfile\ndef f():\n    with tempfile.TemporaryDirectory() as d:\n        open(d + '/x', 'w').close()\n        return oct(os.stat(d + '/x').st_mode)\n", "@f()", "os.umask(0o77 if V % 2 else 0o22)"),
     Situation("limit of files", "import resource\ndef f(): return resource.getrlimit(resource.RLIMIT_NOFILE)[0]\n", "@f()", "import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (200 + V, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))"),
     Situation("handler of a logger", "import logging\nLOG = logging.getLogger('isolated.handlers')\ndef f(): return len(LOG.handlers)\n", "@f()", "__import__('logging').getLogger('isolated.handlers').addHandler(__import__('logging').NullHandler())"),
