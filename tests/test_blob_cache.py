@@ -199,11 +199,11 @@ def test_what_another_process_stores_meanwhile_is_not_gone(cache, monkeypatch):
 
     def late(self, digest):
         found = look(self, digest)
-        monkeypatch.setattr(Foreign, "_look", look)
+        monkeypatch.setattr(Foreign, "_find", look)
         other.put("f", b"data")
         return found
 
-    monkeypatch.setattr(Foreign, "_look", late)
+    monkeypatch.setattr(Foreign, "_find", late)
     seam = cache.foreign("toy")
     assert seam.get("f") is None
     assert [outcome.reason for outcome in read_log(cache.dir)] == [Reason.FIRST_RUN]

@@ -367,7 +367,7 @@ def test_a_link_to_the_compiler_that_comes_to_lead_elsewhere(launcher: Launcher,
 def test_a_library_of_the_compiler_that_is_built_anew(
     launcher: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fsio, "settled", lambda *_: True)  # else folders that were just made are not trusted
+    monkeypatch.setattr(fsio, "is_settled", lambda *_: True)  # else folders that were just made are not trusted
 
     def build(*words: str, text: str) -> None:
         subprocess.run(["gcc", "-xc", "-", *words], input=text, text=True, check=True, cwd=tmp_path)

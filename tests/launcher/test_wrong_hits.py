@@ -181,7 +181,7 @@ class TestMemo:
         subprocess.run(["cc", source, "-o", tmp_path / "bin" / "fakecc", f"-L{tmp_path}/second", "-lsaid"], check=True)
         os.rename(tmp_path / "first" / "libsaid.so", tmp_path / "kept.so")
         monkeypatch.setenv("LD_LIBRARY_PATH", f"{tmp_path}/first:{tmp_path}/second")
-        monkeypatch.setattr(fsio, "settled", lambda *_: True)  # else folders that were just made are not trusted
+        monkeypatch.setattr(fsio, "is_settled", lambda *_: True)  # else folders that were just made are not trusted
         write("a.txt", "x")
         assert launcher.run(*_LINE).code == 0
         assert Path("a.out").read_text() == "two"

@@ -96,9 +96,9 @@ MOVES = {
 _WATCHED = """
 import torch
 from cachec.key import generators
-from cachec.programs.registry import installed
+from cachec.programs.registry import installed_plugins
 from cachec.worker.generators import Generators
-plugins = installed()
+plugins = installed_plugins()
 """
 
 

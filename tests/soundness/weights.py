@@ -182,7 +182,7 @@ def run_weights(seed: int, folder: Path) -> Iterator[Report]:
             own = folder / f"weights-{number}"
             own.mkdir()
             yield _read(reader, rng, own)
-            with mock.patch("cachec.programs.linker.installed", _Toys):
+            with mock.patch("cachec.programs.linker.installed_plugins", _Toys):
                 yield _linked(rng, own)
             shutil.rmtree(own)
 

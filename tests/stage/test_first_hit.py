@@ -27,8 +27,8 @@ print(json.dumps([outcome.reason.value, sorted(sys.modules)]))
 _LEFT_OUT = """
     codecs.arrays codecs.data codecs.records codecs.weightsets key.code.altered key.code.coverage key.code.folded
     key.folders key.leaves key.tools.checkout key.tools.listing programs.ir programs.plugin programs.supported
-    recording.audit recording.recorder stage.guard stage.run store.recent store.summaries store.trees
-    weights.formats.expected weights.formats.presharded weights.formats.values
+    recording.audit recording.recorder stage.guard stage.run store.nearest_keys store.search_index store.trees
+    weights.formats.declared_specs weights.formats.presharded weights.formats.values
 """
 
 

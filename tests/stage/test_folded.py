@@ -26,7 +26,7 @@ def toy(monkeypatch):
             assert name == "toy"
             return ToyPlugin()
 
-    monkeypatch.setattr("cachec.programs.linker.installed", Installed)
+    monkeypatch.setattr("cachec.programs.linker.installed_plugins", Installed)
 
 
 def model(scale: float, **more: np.ndarray) -> WeightSet:

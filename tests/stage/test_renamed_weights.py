@@ -151,7 +151,7 @@ def test_link_takes_the_callers_weights(monkeypatch):
         def link(self, artifact, weights):
             linked.append(weights)
 
-    monkeypatch.setattr("cachec.programs.linker.installed", Plugins)
+    monkeypatch.setattr("cachec.programs.linker.installed_plugins", Plugins)
     values = {name: np.full(2, number, "f4") for number, name in enumerate(("x", "y", "z"))}
     weights = WeightSet.from_arrays(values)
     link(renamed("x", "y"), weights.select(["x", "y"]))

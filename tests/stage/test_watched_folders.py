@@ -320,8 +320,8 @@ def test_without_a_watch_folders_are_looked_at_each_time(
     def refuse(*_: object) -> None:
         raise OSError(errno.ENOSPC, "no more")
 
-    monkeypatch.setattr(folder_names, "standing", lambda own=folder_names.FolderWatcher(): own)
-    monkeypatch.setattr(watching, "standing", folder_names.folder_watcher)
+    monkeypatch.setattr(folder_names, "folder_watcher", lambda own=folder_names.FolderWatcher(): own)
+    monkeypatch.setattr(watching, "folder_watcher", folder_names.folder_watcher)
     monkeypatch.setattr(Inotify, "__init__" if refused == "queue" else "watch", refuse)
     _data(tmp_path / "a")
     below = Below()
