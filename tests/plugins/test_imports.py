@@ -71,7 +71,8 @@ def test_asking_for_any_plugin_imports_no_compiler_and_nothing_slow() -> None:
         "tvm",
     )
     code = (
-        "import sys; from cachec.programs.registry import installed_plugins; names = [each.name for each in installed_plugins().all()];"
+        "import sys; from cachec.programs.registry import installed_plugins;"
+        "names = [each.name for each in installed_plugins().all()];"
         f"print(len(names) >= 7, [m for m in {slow} if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from cachec.key import generators
-from cachec.programs.registry import Plugins, installed
+from cachec.programs.registry import Plugins, installed_plugins
 from cachec.worker.generators import Generators
 
 
@@ -18,7 +18,7 @@ from cachec.worker.generators import Generators
 def plugins() -> Iterator[Plugins]:
     """The generators of the tests go on as they were."""
     ours, theirs = random.getstate(), np.random.get_state()
-    found = installed()
+    found = installed_plugins()
     assert generators.snapshot(found).keys() >= {"random", "numpy.random"}
     yield found
     random.setstate(ours)
