@@ -231,7 +231,7 @@ READS = (
     Way("pipe", 'import subprocess\nfirst = subprocess.Popen(["cat", "@D/f"], stdout=-1)\nput(subprocess.run(["tr", "v", "w"], stdin=first.stdout, stdout=-1).stdout)\nfirst.wait()', "cat @D/f | tr v w | sort", 'FILE *p = popen("cat @D/f | tr v w", "r"); char b[99] = ""; if (p && fgets(b, 99, p)) put("%s", b); else none(); if (p) pclose(p);', _F),
     Way("here-document", "", "cat <<END\n$(cat @D/f)\n$(ls @D)\nEND", "", _F, "new"),
     Way("large here-document", "", "big=$(seq 30000); cat <<END | tail -n 2\n$big\n$(cat @D/f)\nEND", "", _F),
-    Way("process substitution", "", "bash -c 'cat <(cat @D/f) <(ls @D)' || none", "", _F, "new"),
+    Way("process substitution", "", "bash -c 'cat <(cat @D/f) <(ls @D 2>/dev/null)' || none", "", _F, "new"),
     Way("substitution", "", 'echo "$(< @D/f)" "`cat @D/f`"', "", _F),
     Way("child of fork", 'end, begin = os.pipe()\nif not os.fork():\n    os.write(begin, slurp("@D/f").encode())\n    os._exit(0)\nos.close(begin)\nput(os.read(end, 99))\nput(os.wait()[1])', "(cat @D/f) & wait", 'int ends[2]; if (pipe(ends)) exit(9); fflush(NULL); if (!fork()) { slurp("@D/f"); if (write(ends[1], text, length)) _exit(0); _exit(1); } close(ends[1]); wait(NULL); slurp_fd(ends[0]);', _F),
     Way("thread", 'import threading\nthread = threading.Thread(target=lambda: attempt(lambda: put(slurp("@D/f"))))\nthread.start()\nthread.join()', "", 'pthread_t thread; pthread_create(&thread, NULL, read_in_thread, "@D/f"); pthread_join(thread, NULL);', _F),
