@@ -132,6 +132,7 @@ def _plain(text: str) -> str:
     text = re.sub(r"\d+(?:[.,:]\d+)*", "N", text)
     text = re.sub(r"\bN (?:µs|ms|s|min|h)\b", "N s", text)
     text = re.sub(r"\bN (?:[KMG]i)?B\b", "N B", text)
+    text = re.sub(r"\bnow\b", "N s ago", text)
     return "\n".join(" ".join(line.split()) for line in text.splitlines() if line.strip())
 
 
