@@ -450,7 +450,7 @@ PROPERTIES = (
         sh printf 'exec %s "$@"\\n' $NAME >> cc; chmod +x cc
         any $RUN ./cc -c a.c -o a.o & p=$!; until [ -e begun ]; do sleep 0.01; done; kill -TERM $p; wait $p
         sh rm begun
-        any $RUN ./cc -c a.c -o a.o & p=$!; until [ -e begun ]; do sleep 0.01; done; kill -KILL $p; exec 2> /dev/null; wait $p
+        any $RUN ./cc -c a.c -o a.o & p=$!; until [ -e begun ]; do sleep 0.01; done; kill -KILL $p; exec 2>&-; wait $p
         sh rm -f waits begun
         new $RUN ./cc -c a.c -o a.o
         hit $RUN ./cc -c a.c -o a.o
