@@ -716,7 +716,7 @@ def test_another_jax(monkeypatch):
 
 
 @pytest.mark.long
-def test_a_stage_that_reaches_such_a_function(cache, tmp_path, monkeypatch):
+def test_a_stage_that_reaches_such_a_function(cache, tmp_path, monkeypatch, request):
     """It counts by its code, and what was traced of earlier code is not used."""
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "project_of_jit.py").write_text(
@@ -735,6 +735,8 @@ def test_a_stage_that_reaches_such_a_function(cache, tmp_path, monkeypatch):
     )
     import project_of_jit as project
 
+    # Its file is gone then, and a test of torch in this process would ask for it.
+    request.addfinalizer(lambda: sys.modules.pop("project_of_jit"))
     stage = cache.stage(tools=["jax", "jaxlib"])(project.stage)
     assert [cache.call(stage, 1)[0] for _ in range(2)] == [241.0, 241.0]
     project.FACTOR = 3.0
