@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -180,6 +181,6 @@ def test_progress_says_how_many_have_ended(tmp_path: Path, monkeypatch: pytest.M
     slow(shown, 1)
     shown.clear()
     cache.map(partial(slow, shown), [1, 2, 3])
-    assert shown[0].startswith(f"cachec: {slow.options.name}: 1 of 3, 1 running, ")
+    assert re.match(rf"cachec: {re.escape(slow.options.name)}: 1 of 3, [01] running, ", shown[0])  # the next may wait
     assert any(": 2 of 3, 1 running, " in line for line in shown)
     assert shown[-1] == ""
