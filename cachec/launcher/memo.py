@@ -198,10 +198,19 @@ class Draft:
             self._stdin = stdin_kind().encode()
         elif read.kind == "env":
             self._variables.append(read.where)
-        # PATH is the same, and what was looked up in its folders; the mask is in each memo.
-        elif read.kind not in {"search", "umask", "folder"}:
+        elif read.kind == "search":
+            self._collect_search(read.where)
+        elif read.kind not in {"umask", "folder"}:  # the mask is in each memo
             raise _Unfit
         return False
+
+    def _collect_search(self, name: str) -> None:
+        """Note what is at each place before the program. The run may have had another PATH, and looked at others."""
+        for folder in os.environ.get("PATH", os.defpath).split(":"):
+            path = os.path.abspath(os.path.join(folder, name))
+            if os.path.isfile(path) and os.access(path, os.X_OK):
+                return
+            self._lookups[path, b"1"] = found_at(path, follow=True)
 
     def _collect_content(self, path: str, read: Read) -> None:
         """Note the digest of a file, and the identity with which it has that. Raises _Unfit where it is not what the

@@ -222,3 +222,22 @@ def test_headers_of_the_system_do_not_keep_a_result_out(tmp_path: Path, compiler
     ]
     assert "miss" in told[0]
     assert "hit" in told[1]
+
+
+def test_a_program_that_another_path_did_not_lead_to(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A memo of a run with another PATH holds what is in the folders of this one, too (toys, seed 6200)."""
+    places = [os.path.abspath("one"), os.path.abspath("two")]
+    for place in places:
+        os.mkdir(place)
+    monkeypatch.setenv("PATH", os.environ["PATH"].rstrip(":"))
+    before = os.environ["PATH"]
+
+    def said(*folders: str) -> str:
+        monkeypatch.setenv("PATH", os.pathsep.join([*folders, before]))
+        line = [sys.executable, "-P", "-m", "cachec", "exec", "--", "/bin/sh", "-c", "sought 2>&- || echo none"]
+        return subprocess.run(line, capture_output=True, text=True, check=False).stdout
+
+    assert [said(places[0]), said(*places), said(*places)] == ["none\n"] * 3
+    write("two/sought", "#!/bin/sh\necho found\n")
+    os.chmod("two/sought", 0o755)
+    assert said(*places) == "found\n"
