@@ -75,7 +75,7 @@ def corner(box: Box) -> tuple[int, int]:
     return BORDER + box.column * (WIDTH + GAP_X), BORDER + box.row * (HEIGHT + GAP_Y)
 
 
-def drawn_box(box: Box) -> str:
+def draw_box(box: Box) -> str:
     """Return a box as SVG."""
     x, y = corner(box)
     middle = x + WIDTH // 2
@@ -86,7 +86,7 @@ def drawn_box(box: Box) -> str:
     )
 
 
-def drawn_arrow(arrow: Arrow, boxes: dict[str, Box]) -> str:
+def draw_arrow(arrow: Arrow, boxes: dict[str, Box]) -> str:
     """Return an arrow as SVG: from the side, or the edge, of its start that faces its end."""
     start, end = boxes[arrow.start], boxes[arrow.end]
     (x, y), (to_x, to_y) = corner(start), corner(end)
@@ -120,8 +120,8 @@ def picture() -> str:
             '<defs><marker id="head" markerWidth="8" markerHeight="8" refX="2" refY="4" orient="auto">'
             '<path d="M0,1 L7,4 L0,7 z" fill="#556"/></marker></defs>',
             f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
-            *(drawn_arrow(arrow, boxes) for arrow in ARROWS),
-            *(drawn_box(box) for box in BOXES),
+            *(draw_arrow(arrow, boxes) for arrow in ARROWS),
+            *(draw_box(box) for box in BOXES),
             "</svg>\n",
         ]
     )

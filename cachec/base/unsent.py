@@ -9,17 +9,8 @@ _USES: Final = (
     *("__getattribute__", "__setattr__", "__delattr__", "__call__", "__bool__", "__len__", "__iter__", "__next__"),
     *("__getitem__", "__setitem__", "__delitem__", "__contains__", "__enter__", "__exit__", "__await__", "__aiter__"),
     *("__anext__", "__aenter__", "__aexit__", "__hash__", "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"),
-    *(
-        "__str__",
-        "__repr__",
-        "__format__",
-        "__bytes__",
-        "__int__",
-        "__float__",
-        "__complex__",
-        "__index__",
-        "__round__",
-    ),
+    *("__str__", "__repr__", "__format__", "__bytes__", "__int__", "__float__", "__complex__", "__index__"),
+    "__round__",
     *("__neg__", "__pos__", "__abs__", "__invert__", "__reversed__", "__fspath__", "__buffer__"),
     *(
         f"__{prefix}{operator}__"
