@@ -7,7 +7,7 @@ import sys
 def main() -> int:
     """Run the command line of this process; returns its exit status. ``exec`` ends the process by itself."""
     if sys.argv[1:2] == ["exec"]:
-        from cachec.launcher.helpers import unwrapped
+        from cachec.launcher.build_tools import unwrapped
 
         args = unwrapped(sys.argv[2:], sys.argv[0])
         if args[:1] not in (["--help"], ["-h"]):
@@ -16,7 +16,7 @@ def main() -> int:
             except KeyboardInterrupt:  # while it imports, say: who waits for us sees the signal, and no traceback
                 from signal import SIGINT
 
-                from cachec.launcher.ending import die_by
+                from cachec.launcher.result import die_by
 
                 status = die_by(SIGINT)
             _end(status)
@@ -96,8 +96,8 @@ def _uncoerce_locale() -> None:
 def _execute(args: list[str]) -> int:
     import os
 
-    from cachec.launcher.descriptors import given
     from cachec.launcher.direct import answer
+    from cachec.launcher.inherited_fds import given
 
     _occupy_stdin()
     _uncoerce_locale()
@@ -105,7 +105,7 @@ def _execute(args: list[str]) -> int:
     if answer(args):
         return 0
     from cachec.launcher.client import ask
-    from cachec.launcher.ending import perform
+    from cachec.launcher.result import perform
 
     ending, folder, name = (None, "", "") if descriptors else ask(args)
     if ending is not None:
@@ -114,7 +114,7 @@ def _execute(args: list[str]) -> int:
 
     gc.disable()  # a short process: 300 imported modules are no garbage, and to look through them takes milliseconds
     if name:
-        from cachec.launcher.starting import is_there
+        from cachec.launcher.server_start import is_there
 
         ending = ask(args)[0] if is_there(folder, name) else None
         if ending is not None:
@@ -122,7 +122,7 @@ def _execute(args: list[str]) -> int:
     from cachec.base.msgspec_import import import_msgspec
 
     import_msgspec()
-    from cachec.launcher.full import main as execute
+    from cachec.launcher.execute import main as execute
 
     return execute(args, descriptors=descriptors)
 

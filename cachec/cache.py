@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 
 from cachec import config
-from cachec.base.untraced import unseen
+from cachec.base.tracer_hiding import unseen
 from cachec.context import OpenedCache
 from cachec.errors import UnsupportedFunction, UsageError, WeightError
 from cachec.model import Mode, Outcome, Reason

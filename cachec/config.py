@@ -21,8 +21,8 @@ from typing import Any
 
 import msgspec
 
-from cachec.base import file_ownership, texts, xdg
-from cachec.base.untraced import unseen
+from cachec.base import display_text, file_ownership, xdg
+from cachec.base.tracer_hiding import unseen
 from cachec.errors import ConfigError, NoStoreFolder
 from cachec.model import Mode
 
@@ -571,5 +571,5 @@ def _unknown(key: str, where: str) -> str:
 
 def suggestion(word: object, known: Iterable[str]) -> str:
     """The end of a message about an unknown word: the known one that is nearest, empty where none is near."""
-    close = texts.nearest(str(word), known)
+    close = display_text.nearest(str(word), known)
     return f" (did you mean {close}?)" if close else ""

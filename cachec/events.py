@@ -22,9 +22,9 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from cachec.base import fsio
-from cachec.base.appending import Appender, create_once
-from cachec.base.texts import clean
-from cachec.base.untraced import unseen
+from cachec.base.append_file import Appender, create_once
+from cachec.base.display_text import clean
+from cachec.base.tracer_hiding import unseen
 from cachec.model import MALFORMED_JSON, Fault, Outcome, Reason
 
 #: Bytes in a record, its newline included: one page.

@@ -287,7 +287,7 @@ def open_own(path: str | os.PathLike[str], flags: int) -> int:
     """
     _, mode = modes_below(os.path.dirname(os.fspath(path)) or ".")
     if mode & stat.S_IWGRP:
-        from cachec.base.appending import make_shared_file  # of a shared store only
+        from cachec.base.append_file import make_shared_file  # of a shared store only
 
         make_shared_file(os.fspath(path), mode, is_new=bool(flags & os.O_EXCL))
         flags &= ~os.O_EXCL

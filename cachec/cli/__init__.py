@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cachec.base import __version__
+from cachec.base.display_text import naming_options, nearest
 from cachec.base.lazy import later
-from cachec.base.texts import naming_options, nearest
-from cachec.cli.helping import with_help
+from cachec.cli.help_layout import with_help
 from cachec.cli.session import LazyGroup, Session
 from cachec.errors import CachecError
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cachec import config, report
-from cachec.base.texts import number_of
-from cachec.cli.selecting import selector_options
+from cachec.base.display_text import number_of
+from cachec.cli.selectors import selector_options
 from cachec.cli.session import (
     LazyGroup,
     Session,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from cachec import report
-from cachec.base.texts import SHOWN_KEY, number_of
+from cachec.base.display_text import SHOWN_KEY, number_of
 from cachec.cli.session import Session, clean, json_option, pass_session, print_as_json, print_wrapped
 from cachec.errors import CachecError
 from cachec.key.compare import differences

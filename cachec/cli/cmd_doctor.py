@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from cachec import report
-from cachec.base.texts import number_of, to_type
+from cachec.base.display_text import number_of, to_type
 from cachec.cli.session import Session, clean, json_option, pass_session, print_as_json, print_wrapped, wants_json
 
 

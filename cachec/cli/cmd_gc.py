@@ -6,8 +6,8 @@ import click
 import msgspec
 
 from cachec import config, report
-from cachec.base.texts import number_of
-from cachec.cli.selecting import span
+from cachec.base.display_text import number_of
+from cachec.cli.selectors import span
 from cachec.cli.session import Session, clean, json_option, pass_session, print_as_json, print_wrapped
 from cachec.maintain.collect import CollectResult
 

@@ -13,8 +13,8 @@ import click
 import msgspec
 
 from cachec import report
-from cachec.base.texts import SHOWN_KEY, number_of
-from cachec.cli.selecting import selector_options
+from cachec.base.display_text import SHOWN_KEY, number_of
+from cachec.cli.selectors import selector_options
 from cachec.cli.session import (
     Session,
     clean,

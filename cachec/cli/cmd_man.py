@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from cachec.base import __version__
-from cachec.cli.helping import HelpContext, fill_paragraph
+from cachec.cli.help_layout import HelpContext, fill_paragraph
 from cachec.cli.plugin_commands import plugin_commands
 from cachec.cli.session import json_option, print_as_json
 

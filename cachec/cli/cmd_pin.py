@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from cachec.base.texts import SHOWN_KEY
+from cachec.base.display_text import SHOWN_KEY
 from cachec.cli.session import Session, clean, json_option, pass_session, print_as_json
 from cachec.errors import UsageError
 

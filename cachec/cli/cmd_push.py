@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cachec import report
-from cachec.base.texts import SHOWN_KEY, number_of, to_type
-from cachec.cli.selecting import selector_options
+from cachec.base.display_text import SHOWN_KEY, number_of, to_type
+from cachec.cli.selectors import selector_options
 from cachec.cli.session import Session, clean, json_option, pass_session, print_as_json
 from cachec.errors import UsageError
 from cachec.maintain.selector import Selector

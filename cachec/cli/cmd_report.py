@@ -6,7 +6,7 @@ import time
 
 import click
 
-from cachec.base.texts import number_of
+from cachec.base.display_text import number_of
 from cachec.cli.cmd_stats import parse_since
 from cachec.cli.session import Session, clean, json_option, pass_session, print_as_json, wants_json, write_file
 

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from cachec import report
-from cachec.base.texts import number_of
+from cachec.base.display_text import number_of
 from cachec.cli.session import Session, check_output, clean, json_option, pass_session, print_as_json
 from cachec.errors import UsageError
 

@@ -12,7 +12,7 @@ import click
 from cachec import config
 from cachec.cli.session import json_option, print_as_json
 from cachec.launcher import client
-from cachec.launcher.descriptors import given
+from cachec.launcher.inherited_fds import given
 
 
 @click.command("server")

@@ -9,8 +9,8 @@ from typing import Any, NoReturn
 import click
 
 from cachec import report
+from cachec.base.display_text import MIN_PREFIX, SHOWN_KEY, is_key_prefix, number_of
 from cachec.base.hashing import FileDigests
-from cachec.base.texts import MIN_PREFIX, SHOWN_KEY, is_key_prefix, number_of
 from cachec.cli.screen import cell_width, cut
 from cachec.cli.session import (
     Session,

@@ -10,8 +10,8 @@ from typing import Any
 import click
 
 from cachec import report
-from cachec.base.texts import number_of
-from cachec.cli.selecting import seconds_of
+from cachec.base.display_text import number_of
+from cachec.cli.selectors import seconds_of
 from cachec.cli.session import (
     Session,
     clean,

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from cachec import config, report
-from cachec.base.texts import number_of
+from cachec.base.display_text import number_of
 from cachec.cli.session import Session, clean, json_option, pass_session, print_as_json
 from cachec.errors import CachecError, UsageError
 from cachec.warm import DeclaredTargets, Row, Status, Summary, Warmer, load, select, shard

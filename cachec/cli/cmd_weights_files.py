@@ -8,7 +8,7 @@ from typing import Literal
 import click
 
 from cachec import config, report
-from cachec.base.texts import number_of
+from cachec.base.display_text import number_of
 from cachec.cli import weight_sources as sources
 from cachec.cli.meter import Meter, throughput
 from cachec.cli.session import Session, json_option, pass_session, print_as_json

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import click
 
 from cachec import report
-from cachec.base.texts import number_of
+from cachec.base.display_text import number_of
 from cachec.cli.session import Session, clean, print_as_json, print_table, print_wrapped
 from cachec.model import Entry, Read, Trace
 from cachec.stage.look import describe_change

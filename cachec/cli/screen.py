@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 import click
 
-from cachec.base.texts import clean, to_type
+from cachec.base.display_text import clean, to_type
 
 #: Columns below which nothing is laid out for a terminal: each line would be one word.
 _NARROWEST = 20

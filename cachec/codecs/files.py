@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 
-from cachec.base.audited import announce_output
-from cachec.base.texts import is_text
+from cachec.base.audit_events import announce_output
+from cachec.base.display_text import is_text
 from cachec.codecs.base import corrupt, meta_of, reader, unstorable
 from cachec.model import ArtifactRef, Leaf
 from cachec.programs.artifact import Dir, File

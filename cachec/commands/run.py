@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from cachec import recording
-from cachec.base import audited
+from cachec.base import audit_events
+from cachec.base.cache_bypass import is_uncached
 from cachec.base.paths import absolute
-from cachec.base.uncached import is_uncached
-from cachec.base.untraced import unseen
-from cachec.commands.call import CommandCall, Declared, WeightRule
+from cachec.base.tracer_hiding import unseen
 from cachec.commands.environment import command_environment
+from cachec.commands.invocation import CommandCall, Declared, WeightRule
 from cachec.errors import UsageError, printable
 from cachec.key.dependencies import ABSENT, search_text
 from cachec.key.tools.environment import LOCALE_NAME, environment_parts, variable_digest
@@ -100,7 +100,7 @@ def host_accelerators() -> None:
 def _asked(which: str, digest: Callable[[], str]) -> None:
     recorder = recording.current()
     if recorder is None:
-        sys.audit(audited.ASKS, f"what this machine has ({which})")
+        sys.audit(audit_events.ASKS, f"what this machine has ({which})")
     else:
         recorder.processor(which, digest())
 
@@ -177,10 +177,10 @@ def run(
 
             for path in (*declared.inputs, *declared.weights):
                 os.stat(path)  # what is not there is the same error in a stage and outside
-            sys.audit(audited.ASKS, f"the command {args[0]}")
+            sys.audit(audit_events.ASKS, f"the command {args[0]}")
             ended = run_process(**call.process_arguments())
         else:
-            from cachec.commands.recorded import run_recorded
+            from cachec.commands.stage_command import run_recorded
 
             for name in keyed:
                 recorder.environment(name, variable_digest(name, os.environ))

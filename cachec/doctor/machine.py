@@ -16,7 +16,7 @@ import cachec
 from cachec import config, report
 from cachec.base import __version__
 from cachec.base.inotify import IN_ATTRIB, Inotify
-from cachec.commands.traced import BARE, WORDS, run_traced_apart
+from cachec.commands.traced_run import BARE, WORDS, run_traced_apart
 from cachec.doctor.case import Case, Finding
 from cachec.errors import ConfigError
 from cachec.key.tools.platform import accelerators_digest, platform_facts, platform_part, processor_digest

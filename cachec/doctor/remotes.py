@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from cachec.base.texts import number_of, to_type
+from cachec.base.display_text import number_of, to_type
 from cachec.doctor.case import Case, Finding
 from cachec.errors import ConfigError
 from cachec.model import Fault

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from cachec import report
 from cachec.base import fsio
+from cachec.base.display_text import number_of, to_type
 from cachec.base.mounts import is_network
-from cachec.base.texts import number_of, to_type
 from cachec.doctor.case import Case, Finding
 from cachec.errors import StoreFault, WeightError
 from cachec.maintain.sweep import GRACE_SECONDS, Sweep

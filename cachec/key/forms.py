@@ -23,10 +23,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any, Final
 
+from cachec.base.display_text import module_of
 from cachec.base.hashing import digest_bytes
 from cachec.base.instances import attribute, attributes, class_attribute, holds_only_attributes
-from cachec.base.texts import module_of
-from cachec.base.unsent import Unsent
+from cachec.base.unsendable import Unsent
 from cachec.key.canonical import SCALARS
 from cachec.key.constant_forms import code_form, scalars_form
 

@@ -26,8 +26,8 @@ import msgspec
 
 from cachec import config
 from cachec.base import file_ownership, xdg
+from cachec.base.display_text import nearest
 from cachec.base.hashing import Hasher
-from cachec.base.texts import nearest
 from cachec.errors import ConfigError
 
 #: How names of what an adapter is for begin, where not as its file is called.

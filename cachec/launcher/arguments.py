@@ -12,17 +12,17 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import get_args
 
-from cachec.base.texts import is_text
+from cachec.base.display_text import is_text
 from cachec.errors import UsageError
 from cachec.key.tools.variables import matches
 from cachec.launcher import adapters
 from cachec.launcher.adapters import Adapter, Flag, WeightKey
+from cachec.launcher.build_tools import BY_TIME, DETAIL, advice, is_helper
 from cachec.launcher.command import Command, Options, Output, OutputKind, PassThrough, Piece
 from cachec.launcher.exec_settings import with_settings
-from cachec.launcher.helpers import BY_TIME, DETAIL, advice, is_helper
-from cachec.launcher.places import Places
+from cachec.launcher.path_map import Places
 from cachec.launcher.stage import Opened
-from cachec.launcher.stripping import wants_strip
+from cachec.launcher.weight_stripping import wants_strip
 from cachec.model import Reason
 
 #: What flags mean that name what is written -> what that is.

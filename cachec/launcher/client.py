@@ -24,7 +24,7 @@ from blake3 import blake3
 from cachec.base import __version__
 from cachec.launcher.depth import depth
 from cachec.launcher.direct import default_folder
-from cachec.launcher.ending import Ending, die_by, pack
+from cachec.launcher.result import Ending, die_by, pack
 
 #: Seconds that a server may take until its child is there: beyond that, the process is as quick by itself.
 PATIENCE = 2.0

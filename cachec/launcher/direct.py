@@ -42,12 +42,12 @@ import time
 from blake3 import blake3
 
 from cachec.base import __version__
-from cachec.base.appending import Appender
+from cachec.base.append_file import Appender
 from cachec.base.file_ownership import read_regular
 from cachec.base.lookups import is_found, stdin_kind, umask
 from cachec.base.xdg import cache_folder, expand_user
-from cachec.launcher.ending import write_streams
 from cachec.launcher.restore import check_place, mode_of, restore_bytes, restore_file
+from cachec.launcher.result import write_streams
 
 MAGIC = b"cachec direct14\n"
 _HEADER = len(MAGIC) + 32 + 8

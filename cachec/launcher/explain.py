@@ -12,7 +12,7 @@ from cachec.errors import StoreFault, UsageError
 from cachec.launcher.arguments import describe_here
 from cachec.launcher.command import Command, Options, PassThrough
 from cachec.launcher.stage import CommandStage, Opened, opened_command
-from cachec.launcher.stripping import StrippedInput, strip_inputs
+from cachec.launcher.weight_stripping import StrippedInput, strip_inputs
 from cachec.model import Mode, Outcome, PartKind, Reason
 from cachec.stage.engine import Call
 from cachec.store.index import only_looking

@@ -28,10 +28,10 @@ from cachec.key.tools.executables import which
 from cachec.key.tools.variables import Rule, overlap
 from cachec.launcher import adapters, direct
 from cachec.launcher.command import Command
+from cachec.launcher.command_key import environment, files_in_key, variable_rule, variables_of_run
 from cachec.launcher.outputs import lock_of, outputs_of
-from cachec.launcher.request import environment, files_in_key, variable_rule, variables_of_run
 from cachec.launcher.stage import Opened
-from cachec.launcher.stripping import wants_strip
+from cachec.launcher.weight_stripping import wants_strip
 from cachec.model import Entry, Mode, Outcome, Read, Reason, Trace
 from cachec.stage.engine import Answer
 from cachec.stage.look import Looker

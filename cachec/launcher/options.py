@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, get_args
 
-from cachec.base.texts import nearest
+from cachec.base.display_text import nearest
 from cachec.errors import UsageError
 from cachec.launcher.adapters import WeightKey
 from cachec.launcher.command import Options

@@ -17,7 +17,7 @@ from cachec.base.hashing import FileDigests, digest_bytes
 from cachec.errors import StoreFault
 from cachec.launcher.command import Command, Output
 from cachec.launcher.direct import default_folder
-from cachec.launcher.places import Places
+from cachec.launcher.path_map import Places
 from cachec.launcher.restore import check_folder, check_place, mode_of
 from cachec.model import Reason
 from cachec.programs.artifact import File

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from cachec.key.tools.environment import LOCALE
 from cachec.launcher.command import Command
-from cachec.launcher.request import keyed_variables, sealed_variables
+from cachec.launcher.command_key import keyed_variables, sealed_variables
 from cachec.launcher.stage import Opened
 from cachec.reproduce.recipe import CommandCall, RecordedLine
 

@@ -26,7 +26,7 @@ from cachec.base.fsio import Identity
 from cachec.commands.process import ask_session_to_end
 from cachec.key.tools.process import process_start
 from cachec.launcher import client
-from cachec.launcher.serving import STALE, identities, serve
+from cachec.launcher.server_child import STALE, identities, serve
 
 #: Seconds without a request after which a server ends, and between two looks whether its socket is still there.
 IDLE_SECONDS = 300.0
@@ -230,10 +230,10 @@ def _import_all() -> None:
     import cachec.codecs.encoder
     import cachec.key.compare
     import cachec.launcher.exec_settings
-    import cachec.launcher.full
+    import cachec.launcher.execute
     import cachec.launcher.memo
     import cachec.launcher.recipe
-    import cachec.launcher.running
+    import cachec.launcher.traced_command
     import cachec.maintain.maintainer
     import cachec.reproduce.recipe
     import cachec.stage.progress

@@ -21,8 +21,8 @@ from cachec.key.options import StageOptions
 from cachec.key.tools.executables import interpreter_name, which
 from cachec.launcher import options
 from cachec.launcher.command import Command, Options
-from cachec.launcher.places import Places, current_folder
-from cachec.launcher.request import CommandRequests
+from cachec.launcher.command_key import CommandRequests
+from cachec.launcher.path_map import Places, current_folder
 from cachec.model import Read
 from cachec.programs.registry import Plugins
 from cachec.stage.engine import Engine

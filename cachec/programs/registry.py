@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from cachec.base.display_text import module_of
 from cachec.base.distributions import Distributions
-from cachec.base.texts import module_of
 from cachec.errors import PluginError, UnsupportedVersion
 
 if TYPE_CHECKING:

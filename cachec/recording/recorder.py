@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from cachec.base.display_text import is_text
 from cachec.base.hashing import EMPTY, FileDigests
 from cachec.base.paths import absolute
-from cachec.base.texts import is_text
 from cachec.model import Read, Reason
 from cachec.recording import thread_owner
 

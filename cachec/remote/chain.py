@@ -11,8 +11,8 @@ from time import monotonic
 from typing import NamedTuple
 
 from cachec.base import fsio
+from cachec.base.display_text import to_type
 from cachec.base.hashing import digest_bytes
-from cachec.base.texts import to_type
 from cachec.errors import StoreFault
 from cachec.model import Digest, Entry, Fault, Fetched, Read, Trace
 from cachec.remote.circuit_breaker import Breaker

@@ -22,8 +22,8 @@ from typing import Annotated, NamedTuple, TypeVar
 import msgspec
 
 from cachec.base import fsio
+from cachec.base.display_text import to_type
 from cachec.base.hashing import Hasher, digest_bytes
-from cachec.base.texts import to_type
 from cachec.errors import StoreFault, UsageError, WeightError
 from cachec.model import ArtifactRef, Digest, Fault, from_json
 from cachec.remote.chain import Remote

@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
+from cachec.base.display_text import is_secret
 from cachec.base.hashing import digest_bytes
 from cachec.base.instances import attribute, function_of
-from cachec.base.texts import is_secret
 from cachec.codecs.data import SCALARS, decode_inline, encode_scalar
 from cachec.errors import ReproducerError
 from cachec.key.words import describe

@@ -13,9 +13,9 @@ import msgspec
 
 from cachec import recording
 from cachec.base import call_hooks, fsio
-from cachec.base.uncached import without_cache
-from cachec.base.untraced import unseen
-from cachec.base.waiting import Blocking, InLoop, Waiter
+from cachec.base.cache_bypass import without_cache
+from cachec.base.tracer_hiding import unseen
+from cachec.base.wait_strategy import Blocking, InLoop, Waiter
 from cachec.config import Settings
 from cachec.errors import (
     CacheMissError,
@@ -567,7 +567,7 @@ def _raised(call: Call, run: Run, error: BaseException) -> None:
     if call.engine.settings.repro_dir is not None and isinstance(error, Exception):
         _leave_reproducer(call, run, error)
     run.abandon()
-    from cachec.base.unsent import UnsentError
+    from cachec.base.unsendable import UnsentError
 
     if isinstance(error, KeyboardInterrupt | GeneratorExit | UnsentError):
         # The program was ended, or other calls with it; or a stage around this one is run in another process again.

@@ -15,10 +15,10 @@ import msgspec
 from cachec.base import xdg
 from cachec.base.distributions import Distributions
 from cachec.base.paths import is_below
-from cachec.base.untraced import unseen
-from cachec.base.waiting import Waiter
+from cachec.base.tracer_hiding import unseen
+from cachec.base.wait_strategy import Waiter
 from cachec.codecs import decode
-from cachec.commands.traced import Changed, Reads
+from cachec.commands.traced_run import Changed, Reads
 from cachec.errors import StageCrashed, StageOutOfMemory, StageTimedOut
 from cachec.key import ambient, generators, libraries, memos, process_state, sources, state
 from cachec.key.canonical import SCALARS

@@ -33,7 +33,7 @@ from typing import Protocol
 import msgspec
 
 from cachec.base import file_ownership, fsio
-from cachec.base.texts import clean
+from cachec.base.display_text import clean
 
 #: Seconds between two looks at a lock that somebody else holds: the first pause, and the longest.
 POLL_SECONDS = (0.005, 0.2)

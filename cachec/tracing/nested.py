@@ -15,12 +15,12 @@ import os
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from cachec.base.untraced import HIDE, REQUESTS
+from cachec.base.tracer_hiding import HIDE, REQUESTS
 from cachec.tracing.accesses import Accesses, Problem, Reason
-from cachec.tracing.calls import Calls
 from cachec.tracing.listener import Listener
-from cachec.tracing.paths import Memory, Request, is_below, parent_of
+from cachec.tracing.process_paths import Memory, Request, is_below, parent_of
 from cachec.tracing.recorder import Commit, Recorder
+from cachec.tracing.syscall_decoder import Calls
 
 
 class NestedRun:

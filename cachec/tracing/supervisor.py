@@ -14,15 +14,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from cachec.base.untraced import HIDE, SHOW
+from cachec.base.tracer_hiding import HIDE, SHOW
 from cachec.tracing.accesses import Accesses, Problem, Reason, unseen
-from cachec.tracing.calls import Calls
 from cachec.tracing.filter import assemble
 from cachec.tracing.listener import Keeper, Listener
 from cachec.tracing.nested import NestedRun, NestedRuns, find_survivors, switch
-from cachec.tracing.paths import BadAddress, Memory, Request, Unreadable, Unresolvable, current_folder
 from cachec.tracing.process import Child, Command, NoListener, Signals, children, reap_orphans, subreaper
+from cachec.tracing.process_paths import BadAddress, Memory, Request, Unreadable, Unresolvable, current_folder
 from cachec.tracing.recorder import Recorder
+from cachec.tracing.syscall_decoder import Calls
 from cachec.tracing.syscalls import Architecture, architecture
 
 #: How long processes that outlive the command have to end: children that were killed with it take a moment.

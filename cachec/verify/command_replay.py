@@ -17,12 +17,12 @@ from cachec.commands.process import Ended, run_process
 from cachec.errors import CachecError
 from cachec.launcher.arguments import describe_here
 from cachec.launcher.command import Command, PassThrough
+from cachec.launcher.command_key import environment, keyed_variables
 from cachec.launcher.explain import explain
 from cachec.launcher.outputs import outputs_of
-from cachec.launcher.places import Places, leaked
-from cachec.launcher.request import environment, keyed_variables
+from cachec.launcher.path_map import Places, leaked
 from cachec.launcher.stage import CommandStage, Opened, opened_command
-from cachec.launcher.stripping import wants_strip
+from cachec.launcher.weight_stripping import wants_strip
 from cachec.programs.artifact import File
 from cachec.reproduce.recipe import Recipe, RecordedLine
 

@@ -14,7 +14,7 @@ from cachec.base.hashing import EMPTY, digest_bytes
 from cachec.errors import StoreFault
 from cachec.key.dependencies import ABSENT, Dependencies
 from cachec.key.tools.tools import ToolKeys
-from cachec.launcher.places import Places
+from cachec.launcher.path_map import Places
 from cachec.launcher.stage import PlacedDependencies
 from cachec.model import BELOW_BASE, MALFORMED_JSON, Digest, Entry, Read
 from cachec.reproduce.recipe import Recipe

@@ -17,7 +17,7 @@ from itertools import accumulate
 from typing import Any
 
 from cachec import report
-from cachec.base.texts import SHOWN_KEY, number_of, to_type
+from cachec.base.display_text import SHOWN_KEY, number_of, to_type
 from cachec.errors import shown as cut
 from cachec.model import Outcome
 from cachec.views import svg

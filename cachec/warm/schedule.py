@@ -11,7 +11,7 @@ from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 import msgspec
 
 from cachec import config
-from cachec.base.texts import to_type
+from cachec.base.display_text import to_type
 from cachec.errors import StoreFault, UsageError
 from cachec.model import Mode
 from cachec.warm.history import History

@@ -8,8 +8,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from cachec.base.bounded_dict import BoundedDict
+from cachec.base.display_text import is_text, nearest
 from cachec.base.hashing import Hasher
-from cachec.base.texts import is_text, nearest
 from cachec.errors import UnknownWeight, UsageError, WeightError
 from cachec.model import WeightSpec
 from cachec.weights.manifest import Manifest, renaming_hint

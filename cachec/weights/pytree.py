@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from typing import Any, NamedTuple, TypeVar
 
-from cachec.base.texts import nearest
+from cachec.base.display_text import nearest
 from cachec.errors import UnknownWeight, UsageError, WeightError
 from cachec.model import WeightSpec
 

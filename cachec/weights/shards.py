@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from cachec.base import fsio
+from cachec.base.display_text import argument_hint
 from cachec.base.hashing import FileDigests, Hasher, digest_bytes
-from cachec.base.texts import argument_hint
 from cachec.errors import UnknownWeight, UsageError
 from cachec.weights.dtypes import SIZES
 from cachec.weights.formats import presharded

@@ -16,10 +16,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from cachec.base import fsio
-from cachec.base.installed import InstalledFolders
-from cachec.base.waiting import Waiter
+from cachec.base.installed_folders import InstalledFolders
+from cachec.base.wait_strategy import Waiter
 from cachec.commands.process import Ended as EndedProcess
-from cachec.commands.traced import Traced, untraced
+from cachec.commands.traced_run import Traced, untraced
 from cachec.store.locks import forking_to_exec
 from cachec.tracing.codec import DamagedRecord, decode
 from cachec.worker.memory import resident

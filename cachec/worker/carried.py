@@ -15,9 +15,9 @@ from contextvars import ContextVar, copy_context
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
 
+from cachec.base.display_text import module_of
 from cachec.base.instances import class_attribute
-from cachec.base.texts import module_of
-from cachec.base.unsent import Unsent
+from cachec.base.unsendable import Unsent
 from cachec.key.forms import OF_TEXT, Forms
 
 
@@ -30,7 +30,7 @@ _STATEFUL = frozenset(
     {"builtins.generator", "builtins.coroutine", "builtins.async_generator", "sqlite3.Connection"}
 ) | {
     *("_io._IOBase", "_socket.socket", "subprocess.Popen", "mmap.mmap", "sqlite3.Cursor", "queue.Queue"),
-    *("_queue.SimpleQueue", "itertools.count", "itertools.cycle", "itertools.chain", "cachec.base.unsent.Unsent"),
+    *("_queue.SimpleQueue", "itertools.count", "itertools.cycle", "itertools.chain", "cachec.base.unsendable.Unsent"),
 }
 
 

@@ -20,10 +20,10 @@ import msgspec
 
 from cachec.base.distributions import Distributions
 from cachec.base.hashing import FileDigests
-from cachec.base.installed import InstalledFolders
+from cachec.base.installed_folders import InstalledFolders
 from cachec.base.paths import is_below
-from cachec.base.unsent import UnsentError, stand_in
-from cachec.base.untraced import unseen
+from cachec.base.tracer_hiding import unseen
+from cachec.base.unsendable import UnsentError, stand_in
 from cachec.codecs.encoder import encode
 from cachec.errors import Uncacheable, UnstorableResult
 from cachec.key import ambient, libraries, memos, process_state, state

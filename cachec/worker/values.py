@@ -24,10 +24,10 @@ from types import FunctionType
 from typing import Any, NamedTuple
 
 from cachec.base.hashing import FileDigests, digest_bytes
-from cachec.base.installed import InstalledFolders
+from cachec.base.installed_folders import InstalledFolders
 from cachec.base.instances import class_attribute
-from cachec.base.unsent import Unsent
-from cachec.base.untraced import unseen
+from cachec.base.tracer_hiding import unseen
+from cachec.base.unsendable import Unsent
 from cachec.key.forms import Forms
 from cachec.key.generators import shared
 from cachec.key.sharing import memory_of

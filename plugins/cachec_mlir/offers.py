@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from cachec.base.texts import argument_hint, nearest
+from cachec.base.display_text import argument_hint, nearest
 from cachec.errors import LinkError, UsageError
 from cachec.model import WeightSpec
 from cachec.weights import Weight

@@ -18,7 +18,7 @@ import pytest
 
 from cachec import config
 from cachec.base.mounts import Mounts
-from cachec.commands.traced import BARE
+from cachec.commands.traced_run import BARE
 from cachec.doctor import examine, machine
 from cachec.doctor.case import Case
 from cachec.doctor.examination import repair

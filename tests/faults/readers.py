@@ -27,7 +27,7 @@ from cachec import bundle, config, report, warm
 from cachec.base import distributions, elf
 from cachec.base.hashing import FileDigests, digest_bytes
 from cachec.bundle.format import TABLE, BundledRecord, BundleTable
-from cachec.cli.selecting import keys_from
+from cachec.cli.selectors import keys_from
 from cachec.codecs import decode
 from cachec.errors import CachecError
 from cachec.events import read_outcomes

@@ -13,7 +13,7 @@ from cachec.key.arguments import Annotation, Payload
 from cachec.key.inventory import Inventory
 from cachec.key.request import _SHORT, Request, _Parts
 from cachec.key.words import MAX_VALUE, spelled
-from cachec.launcher.request import CommandRequest
+from cachec.launcher.command_key import CommandRequest
 from cachec.model import Part, PartKind, part_label
 from tests.parts import part
 

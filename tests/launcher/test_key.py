@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from cachec.key.tools.executables import which
-from cachec.launcher import arguments, request
+from cachec.launcher import arguments, command_key
 from cachec.launcher.options import parse
-from cachec.launcher.places import Places
+from cachec.launcher.path_map import Places
 from cachec.launcher.stage import Opened
 from tests.launcher.conftest import Launcher, need, write
 
@@ -43,7 +43,7 @@ def before(launcher: Launcher) -> dict[str, str]:
 
 def test_the_parts(before: dict[str, str]) -> None:
     others = {f"env/{name}" for name in os.environ if name not in {"FAKE_EXIT", "FAKE_OPT"}}
-    of_the_loader = {f"env/{name}" for name in request._ALWAYS if not name.endswith("*")}
+    of_the_loader = {f"env/{name}" for name in command_key._ALWAYS if not name.endswith("*")}
     assert set(before) - others - of_the_loader == {
         "stage/exec:fakecc",
         "arg/program",

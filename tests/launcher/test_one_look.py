@@ -11,8 +11,8 @@ import pytest
 
 from cachec.key.tools.executables import Finder
 from cachec.launcher import memo
+from cachec.launcher.command_key import CommandRequests
 from cachec.launcher.explain import explain
-from cachec.launcher.request import CommandRequests
 from cachec.model import Reason
 from cachec.stage.look import Looker
 from cachec.store.index import DiskcacheIndex

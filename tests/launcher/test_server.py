@@ -24,7 +24,7 @@ import pytest
 from cachec.base import fsio
 from cachec.events import read_log
 from cachec.launcher import client
-from cachec.launcher.ending import Ending, pack, unpack
+from cachec.launcher.result import Ending, pack, unpack
 from cachec.store.store import Store
 from tests.launcher.conftest import Launcher, Servers, need, write
 

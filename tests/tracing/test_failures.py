@@ -17,12 +17,12 @@ from pathlib import Path
 
 import pytest
 
-from cachec.tracing import codec, paths, supervisor
+from cachec.tracing import codec, process_paths, supervisor
 from cachec.tracing.accesses import Kind, Reason
-from cachec.tracing.calls import Calls
-from cachec.tracing.paths import Memory, Unreadable
 from cachec.tracing.process import Child, children
+from cachec.tracing.process_paths import Memory, Unreadable
 from cachec.tracing.supervisor import trace
+from cachec.tracing.syscall_decoder import Calls
 from cachec.tracing.syscalls import architecture
 from tests.needs import need
 from tests.tracing.conftest import kinds, output, reasons, run
@@ -326,7 +326,7 @@ def test_a_process_that_a_nested_run_leaves_behind(work: Path, monkeypatch: pyte
 
 def test_an_outer_tracer_of_another_kind(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It does not know what nested runs ask for: the command runs once, untraced."""
-    monkeypatch.setattr(paths, "_REQUESTS", b"/proc/other")
+    monkeypatch.setattr(process_paths, "_REQUESTS", b"/proc/other")
     (work / "of-outer").write_text("")
     accesses, text = output(sys.executable, "-B", "-c", NESTED, "sh", "-c", "echo x >> out")
     assert text.startswith(f"0 [] [] Problem(reason=<Reason.NESTED: '{Reason.NESTED}'>")

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from cachec.tracing.calls import Calls
 from cachec.tracing.filter import PR_SET_SECCOMP, SET_MODE_FILTER, assemble
-from cachec.tracing.paths import Memory
+from cachec.tracing.process_paths import Memory
 from cachec.tracing.recorder import Recorder
+from cachec.tracing.syscall_decoder import Calls
 from cachec.tracing.syscalls import READS_DESCRIPTOR, WRITES_DESCRIPTOR, Architecture, architecture
 
 ALLOW, NOTIFY, ENOSYS = 0x7FFF0000, 0x7FC00000, 0x00050000 + 38

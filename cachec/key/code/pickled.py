@@ -15,8 +15,8 @@ from typing import Any
 
 from blake3 import blake3
 
+from cachec.base.display_text import module_of
 from cachec.base.instances import attribute, class_attribute, present_fields
-from cachec.base.texts import module_of
 from cachec.errors import MAX_FOREIGN, CachecError, UnkeyableArgument, shown
 
 _PROTOCOL = 5

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from cachec.base.texts import argument_hint
+from cachec.base.display_text import argument_hint
 from cachec.errors import UsageError
 
 if TYPE_CHECKING:

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from cachec.base import fsio
-from cachec.base.audited import tell_read
+from cachec.base.audit_events import tell_read
 from cachec.base.bounded_dict import BoundedDict
+from cachec.base.display_text import argument_hint, is_url, to_type
 from cachec.base.hashing import digest_bytes
 from cachec.base.lazy import later
 from cachec.base.mounts import TRACKED_FILESYSTEMS, Mounts
-from cachec.base.texts import argument_hint, is_url, to_type
 from cachec.errors import CheckpointError, UsageError, WeightsChanged
 from cachec.model import MALFORMED_JSON
 from cachec.weights.formats import MAGIC, SAFETENSORS, KnownFormat, format_of, load_format, safetensors

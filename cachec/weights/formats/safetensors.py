@@ -30,7 +30,7 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 
 from cachec.base import fsio
-from cachec.base.texts import argument_hint
+from cachec.base.display_text import argument_hint
 from cachec.errors import CheckpointError, UsageError, WeightsChanged
 from cachec.model import MALFORMED_JSON, from_json
 from cachec.weights.dtypes import PACKED, SAFETENSORS, SIZES

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from cachec.errors import CheckpointError, shown
 from cachec.weights.dtypes import SIZES
 from cachec.weights.formats.base import CheckpointFile, Contents, Opener, size_in_bytes
-from cachec.weights.formats.zipped import Member, members, stated_checksums
+from cachec.weights.formats.zip_directory import Member, members, stated_checksums
 from cachec.weights.tensor import Tensor
 
 _MAX_PICKLE = 1 << 27

@@ -16,7 +16,7 @@ from cachec.base import fsio
 from cachec.base.hashing import digest_by
 from cachec.errors import CheckpointError, WeightsChanged
 from cachec.weights.formats.base import CheckpointFile
-from cachec.weights.formats.zipped import MEMBERS, members
+from cachec.weights.formats.zip_directory import MEMBERS, members
 from cachec.weights.handles import Handles
 from cachec.weights.io.copying import Progress
 from cachec.weights.sources import FileSource, OpenedFile

@@ -24,8 +24,8 @@ from typing import Annotated, NamedTuple, TypeVar
 import msgspec
 
 from cachec.base import file_ownership, fsio
+from cachec.base.display_text import nearest
 from cachec.base.hashing import digest_bytes
-from cachec.base.texts import nearest
 from cachec.errors import UsageError, WeightError
 from cachec.model import MALFORMED_JSON, ArtifactRef, Digest, WeightSpec
 from cachec.store.leases import LeasedArtifacts, Leases

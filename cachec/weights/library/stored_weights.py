@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from cachec.base import fsio
-from cachec.base.texts import argument_hint
+from cachec.base.display_text import argument_hint
 from cachec.errors import CheckpointError, StoreFault, UsageError, WeightError, WeightsChanged
 from cachec.model import Digest, Fault, WeightSpec
 from cachec.store.leases import LeasedArtifacts

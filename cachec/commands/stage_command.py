@@ -19,9 +19,9 @@ from cachec.base import xdg
 from cachec.base.distributions import Distributions
 from cachec.base.fsio import Identity, identity_if_there
 from cachec.base.paths import absolute, entries, is_below
-from cachec.commands.call import CommandCall, Declared
+from cachec.commands.invocation import CommandCall, Declared
 from cachec.commands.process import Ended, run_process
-from cachec.commands.traced import Changed, Reads, Traced, is_changed_in_place, run_traced_apart
+from cachec.commands.traced_run import Changed, Reads, Traced, is_changed_in_place, run_traced_apart
 from cachec.errors import CachecWarning, UsageError
 from cachec.key.dependencies import ABSENT, listing_digest, search_environ
 from cachec.key.tools.loader import DEFAULT_CACHE, default_folders
@@ -40,7 +40,7 @@ def run_recorded(recorder: Recorder, call: CommandCall, declared: Declared, sear
     Raises FileNotFoundError for an input or weights that are not there, UsageError for a tool, and as
     ``run_traced_apart``.
     """
-    from cachec.commands.witness import Witness
+    from cachec.commands.reproducer_files import Witness
 
     tools = _Tools(recorder, search, search_environ(search, call.environ))
     for tool in declared.tools:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from cachec.tracing.accesses import Kind, Reason
-from cachec.tracing.paths import (
+from cachec.tracing.process_paths import (
     AT_FDCWD,
     BadAddress,
     Memory,

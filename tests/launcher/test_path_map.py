@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cachec.launcher.adapters import every
-from cachec.launcher.places import Places, leaked
+from cachec.launcher.path_map import Places, leaked
 from tests.needs import need
 
 from .conftest import Launcher, write

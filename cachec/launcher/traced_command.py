@@ -12,22 +12,22 @@ from typing import Any
 import msgspec
 
 from cachec import recording
+from cachec.base.display_text import is_text
 from cachec.base.lookups import stdin_kind
-from cachec.base.texts import is_text
 from cachec.commands.process import run_process
-from cachec.commands.traced import CLOSED, Changed, Reads, Traced, run_traced, unstorable
+from cachec.commands.traced_run import CLOSED, Changed, Reads, Traced, run_traced, unstorable
 from cachec.key.dependencies import stdin_digest, terminal_digest
 from cachec.key.tools.environment import LOCALE_NAME, variable_digest
-from cachec.launcher import texts
+from cachec.launcher import source_scan
+from cachec.launcher.build_tools import BY_TIME, advice
 from cachec.launcher.command import Command
+from cachec.launcher.command_key import environment, files_in_key
 from cachec.launcher.direct import default_folder
-from cachec.launcher.ending import mistake_words
-from cachec.launcher.helpers import BY_TIME, advice
 from cachec.launcher.outputs import OutputPlaces, Untouched, check_stored
-from cachec.launcher.places import leaked
-from cachec.launcher.request import environment, files_in_key
-from cachec.launcher.searches import searched
+from cachec.launcher.path_map import leaked
+from cachec.launcher.result import mistake_words
 from cachec.launcher.stage import CommandFailed, Opened
+from cachec.launcher.variable_reads import searched
 from cachec.model import Read, Reason
 from cachec.programs.artifact import File
 from cachec.recording import Recorder
@@ -52,14 +52,14 @@ def run_command(
         recorder.keep_out(Reason.UNDESCRIBED, "its standard input is closed")
     before, begin = stdin_digest(opened.store.digests) if stdin is None else "", _offset()
     untouched = Untouched(command.outputs if command.options.restat else (), opened.store.digests)
-    flags = texts.time_flags(command)
+    flags = source_scan.time_flags(command)
     traced = partial(
         run_traced, environ=environ, cwd=command.cwd, stdin=source, descriptors=descriptors, keeper=opened.keeper
     )
     run = traced([argv[0], *flags, *argv[1:]])
-    sees_time = bool(flags) and texts.warns_of_time(run.ended.stderr)
+    sees_time = bool(flags) and source_scan.warns_of_time(run.ended.stderr)
     if sees_time:
-        if texts.EPOCH not in environ:
+        if source_scan.EPOCH not in environ:
             recorder.keep_out(Reason.VOLATILE_INPUT, "the time or the date is in its result")
         # For what it says without the flags.
         run = traced(argv)
@@ -195,29 +195,31 @@ class _Record:
         """What the texts of a program say of what else its result may hold."""
         command, places = self._command, self._opened.places
         is_source = command.adapter is not None and bool(command.adapter.time)
-        is_compiled = is_source or any(texts.is_compiler(path) for path in started)
+        is_compiled = is_source or any(source_scan.is_compiler(path) for path in started)
         if is_compiled:
             self._of_time(files)
             if any(path.endswith(".cfg") for path in files):  # it may hold flags like -g
                 self._recorder.seen(Read("folder", "cwd", "", places.digest("cwd")))
-        for group in texts.alike(files):  # #pragma once: one file by two paths, or two files
-            if is_compiled and texts.compares_times(group):
+        for group in source_scan.alike(files):  # #pragma once: one file by two paths, or two files
+            if is_compiled and source_scan.compares_times(group):
                 why = f"the compiler compares the times of {' and '.join(group)}, which are alike (#pragma once)"
                 self._recorder.keep_out(Reason.VOLATILE_INPUT, why)
             kept = "\0".join(map(places.kept, group))
             self._recorder.seen(Read("same", f"{len(group)} paths", kept, places.sameness(kept)))
         if places.base is None:
             return
-        may_hold = texts.may_hold_folder(command, files, places.base) if is_source else not command.is_known
+        may_hold = source_scan.may_hold_folder(command, files, places.base) if is_source else not command.is_known
         if may_hold and not command.options.relocatable:
             self._recorder.seen(Read("folder", "base_dir", "", places.digest("base_dir")))
 
     def _of_time(self, files: Mapping[str, str]) -> None:
         environ = self._opened.variables
-        why = "it used the time" if self._sees_time else texts.why_volatile(self._command, files)
-        if why and texts.EPOCH in environ and texts.heeds_epoch(self._command, environ):  # but not for a file's time
-            self._recorder.environment(texts.EPOCH, variable_digest(texts.EPOCH, environ))
-            why = texts.why_volatile(self._command, files, texts.TIMES[2:])
+        why = "it used the time" if self._sees_time else source_scan.why_volatile(self._command, files)
+        if (
+            why and source_scan.EPOCH in environ and source_scan.heeds_epoch(self._command, environ)
+        ):  # but not for a file's time
+            self._recorder.environment(source_scan.EPOCH, variable_digest(source_scan.EPOCH, environ))
+            why = source_scan.why_volatile(self._command, files, source_scan.TIMES[2:])
         if why:
             self._recorder.keep_out(Reason.VOLATILE_INPUT, why)
         if self._run.ended.stdout or self._run.ended.stderr:  # messages are in a language
@@ -253,7 +255,7 @@ def _result(
         elif stat.S_ISDIR(after.mode):
             outputs.append(None)
         else:
-            if texts.holds_times(path, command.argv):
+            if source_scan.holds_times(path, command.argv):
                 why = f"clang puts the times of headers into {path}, unless it gets -Xclang -fno-pch-timestamp"
                 recorder.keep_out(Reason.VOLATILE_INPUT, why)
             text = _content(path) if is_depfile else b""

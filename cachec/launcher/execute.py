@@ -16,12 +16,12 @@ from cachec.launcher import options
 from cachec.launcher.arguments import describe_here
 from cachec.launcher.command import Command, PassThrough
 from cachec.launcher.depth import is_too_deep, too_deep_message
-from cachec.launcher.ending import Ending, mistake_words, perform, say
 from cachec.launcher.outputs import outputs_held, outputs_of
-from cachec.launcher.places import NoFolder
+from cachec.launcher.path_map import NoFolder
 from cachec.launcher.restore import mode_of, restore_bytes, restore_file, restore_folder, restore_link
+from cachec.launcher.result import Ending, mistake_words, perform, say
 from cachec.launcher.stage import CommandFailed, CommandStage, Opened, Served, not_found
-from cachec.launcher.stripping import StrippedInput, strip_inputs, stripped_command_line, weights_beside
+from cachec.launcher.weight_stripping import StrippedInput, strip_inputs, stripped_command_line, weights_beside
 from cachec.model import Fault, Mode, Outcome, Reason
 from cachec.programs.artifact import File
 from cachec.stage.engine import Answer
@@ -157,7 +157,7 @@ def _through_engine(
         recorder = recording.current()
         if unheld is not None and recorder is not None:
             recorder.keep_out(*unheld)
-        from cachec.launcher.running import run_command  # on a miss only
+        from cachec.launcher.traced_command import run_command  # on a miss only
 
         line = stripped_command_line(command, stripped)
         source = f"/proc/self/fd/{stripped[0].fd}" if stripped else stdin

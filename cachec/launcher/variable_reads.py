@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from cachec.key.dependencies import searched_digest
 from cachec.key.tools.environment import variable_digest
-from cachec.launcher.places import Places
+from cachec.launcher.path_map import Places
 from cachec.model import Read
 from cachec.tracing.accesses import Input, Kind
 

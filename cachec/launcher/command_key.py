@@ -22,13 +22,13 @@ from cachec.key.tools.variables import Rule, unmatched
 from cachec.launcher.adapters import AdapterEnvironment
 from cachec.launcher.command import Command, Options, PassThrough
 from cachec.launcher.depth import deepened
-from cachec.launcher.places import Places
-from cachec.launcher.texts import EPOCH, reports_time
+from cachec.launcher.path_map import Places
+from cachec.launcher.source_scan import EPOCH, reports_time
 from cachec.model import Part, PartKind, Reason
 
 if TYPE_CHECKING:
     from cachec.key.compare import PartDifference
-    from cachec.launcher.stripping import StrippedInput
+    from cachec.launcher.weight_stripping import StrippedInput
     from cachec.programs.program import Program
 
 #: Bump it when the meaning of a command's key changes: every older entry is then a miss.

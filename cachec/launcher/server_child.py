@@ -23,7 +23,7 @@ from typing import NoReturn
 
 from cachec.base.fsio import Identity, identity_if_there, is_identity
 from cachec.launcher import client
-from cachec.launcher.ending import pack, unpack
+from cachec.launcher.result import pack, unpack
 from cachec.launcher.stage import Served
 from cachec.store.locks import SERVES
 from cachec.tracing.process import children
@@ -94,7 +94,7 @@ def _serve(
 
 def _answered(connection: socket.socket, served: Served) -> bool:
     """Answer one request; whether this process is as it was before."""
-    from cachec.launcher.full import conclude
+    from cachec.launcher.execute import conclude
 
     connection.settimeout(_PATIENCE)
     held = _descriptors()

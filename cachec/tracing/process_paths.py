@@ -11,13 +11,13 @@ import errno
 import os
 import re
 
-from cachec.base import untraced
+from cachec.base import tracer_hiding
 from cachec.tracing.filter import libc
 
 #: A path relative to this starts from the current folder: ``AT_FDCWD`` of fcntl.h, as an unsigned int.
 AT_FDCWD = 0xFFFFFF9C
 
-_REQUESTS = untraced.REQUESTS.encode()
+_REQUESTS = tracer_hiding.REQUESTS.encode()
 
 _PAGE = 4096  # the smallest page of both architectures
 _PATH_MAX = 4096
