@@ -7,9 +7,9 @@ import sys
 def main() -> int:
     """Run the command line of this process; returns its exit status. ``exec`` ends the process by itself."""
     if sys.argv[1:2] == ["exec"]:
-        from cachec.launcher.build_tools import unwrapped
+        from cachec.launcher.build_tools import unwrap_launchers
 
-        args = unwrapped(sys.argv[2:], sys.argv[0])
+        args = unwrap_launchers(sys.argv[2:], sys.argv[0])
         if args[:1] not in (["--help"], ["-h"]):
             try:
                 status = _execute(args)
@@ -97,11 +97,11 @@ def _execute(args: list[str]) -> int:
     import os
 
     from cachec.launcher.direct import answer
-    from cachec.launcher.inherited_fds import given
+    from cachec.launcher.inherited_fds import list_inherited
 
     _occupy_stdin()
     _uncoerce_locale()
-    descriptors = given(os.environ)
+    descriptors = list_inherited(os.environ)
     if answer(args):
         return 0
     from cachec.launcher.client import ask

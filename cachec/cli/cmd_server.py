@@ -12,7 +12,7 @@ import click
 from cachec import config
 from cachec.cli.session import json_option, print_as_json
 from cachec.launcher import client
-from cachec.launcher.inherited_fds import given
+from cachec.launcher.inherited_fds import list_inherited
 
 
 @click.command("server")
@@ -49,7 +49,7 @@ def _why_none() -> str:
     """What keeps ``cachec exec`` from a server where it is called as this command is; empty for nothing."""
     if config.load().server == "off":
         return "the setting server is off"
-    if opened := given(os.environ):
+    if opened := list_inherited(os.environ):
         numbers = ", ".join(map(str, sorted(opened)))
         return f"the caller hands on open files beside the standard streams (descriptor {numbers}; see /proc/self/fd)"
     if {"", os.getcwd()} & {*sys.path}:

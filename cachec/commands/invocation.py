@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 WeightRule = Literal["content", "opened", "withheld"]
 
 
-class Declared(NamedTuple):
+class DeclaredFiles(NamedTuple):
     """What ``run`` was told, as absolute paths (a tool may be a bare name, to be found in PATH)."""
 
     inputs: tuple[str, ...]
@@ -19,7 +19,7 @@ class Declared(NamedTuple):
     tools: tuple[str, ...]
 
 
-class CommandCall(NamedTuple):
+class Invocation(NamedTuple):
     """What a process is started with. named_variables: those that count, None where one was not set."""
 
     args: tuple[str, ...]

@@ -175,9 +175,9 @@ def find(program: str, asked: str) -> Adapter | None:
     """
     found = (os.path.basename(asked), os.path.basename(os.path.realpath(program)))
     names = dict.fromkeys(each for name in found for each in (name, _TRIPLE.sub("", name)))
-    configured = tuple(_configured())
+    configured_origins = tuple(_read_configured())
     for name in names:
-        for adapter in configured:
+        for adapter in configured_origins:
             if adapter.matches(name):
                 return adapter
         # What one that is shipped matches begins as its file is called: to parse all takes as long as Python's start.
@@ -191,14 +191,14 @@ def find(program: str, asked: str) -> Adapter | None:
 
 def every() -> Iterator[Adapter]:
     """All adapters, a user's first. Raises ConfigError where one is malformed."""
-    yield from _configured()
+    yield from _read_configured()
     for path in sorted(SHIPPED.glob("*.toml")):
         yield read(path)
 
 
-def configured() -> dict[str, str]:
+def configured_origins() -> dict[str, str]:
     """The adapters of the configuration file in force: name -> the file that it is in. Raises ConfigError."""
-    return {adapter.name: adapter.origin for adapter in _configured()}
+    return {adapter.name: adapter.origin for adapter in _read_configured()}
 
 
 def sources() -> tuple[str, ...]:
@@ -214,17 +214,17 @@ def read(path: str | os.PathLike[str]) -> Adapter:
         data = file_ownership.read_regular(path, config.MAX_FILE)
     except OSError as error:
         raise ConfigError(f"adapter {where}: can't be read: {error}") from error
-    return _parsed(where, data)
+    return _parse(where, data)
 
 
 @lru_cache(maxsize=64)
-def _parsed(where: str, data: bytes) -> Adapter:
+def _parse(where: str, data: bytes) -> Adapter:
     text, table = config.parse_toml(where, data)
     table.setdefault("name", Path(where).stem)
     return _adapter(table, where, text)
 
 
-def _configured() -> Iterator[Adapter]:
+def _read_configured() -> Iterator[Adapter]:
     table = config.sub_table("adapters")
     if table is None:
         return
@@ -261,7 +261,7 @@ def _adapter(table: dict[str, Any], where: str, text: str) -> Adapter:
         adapter = msgspec.convert({**table, "flags": [] if isinstance(flags, list) else flags}, Adapter)
     except msgspec.ValidationError as error:
         problem = f"adapter {table.get('name')!r}: {error}"
-        raise _malformed(where, text, problem, _line_of(text, str(error))) from None
+        raise _syntax_error(where, text, problem, _line_of(text, str(error))) from None
     if _NAME.fullmatch(adapter.name) is None:
         raise ConfigError(
             f"{where}:{_line(text, 'name')}: name = {adapter.name!r} is not accepted; it stands in the log, and "
@@ -283,7 +283,7 @@ def _flag(item: Any, number: int, where: str, text: str) -> Flag:
     try:
         flag = msgspec.convert(item, Flag)
     except msgspec.ValidationError as error:
-        raise _malformed(where, text, str(error), line) from None
+        raise _syntax_error(where, text, str(error), line) from None
     for name in flag.names:
         if not name.startswith(("-", "@")) or "*" in name[:-1] or name == "-":
             raise ConfigError(
@@ -302,7 +302,7 @@ def _flag(item: Any, number: int, where: str, text: str) -> Flag:
     return flag
 
 
-def _malformed(where: str, text: str, problem: str, line: int) -> ConfigError:
+def _syntax_error(where: str, text: str, problem: str, line: int) -> ConfigError:
     hint = ""
     value = r"Expected `array`, got `str` - at `\$\.(?:environment\.)?(\w+)`"
     if listed := re.search(value, problem):

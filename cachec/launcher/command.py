@@ -12,13 +12,13 @@ from cachec.model import Reason
 
 
 class PassThrough(Exception):
-    """The command is not cached. reason, detail: of the outcome. told: whether the user is to hear of it."""
+    """The command is not cached. reason, detail: of the outcome. is_reported: whether the user is to hear of it."""
 
-    def __init__(self, reason: Reason, detail: str, *, told: bool = False) -> None:
+    def __init__(self, reason: Reason, detail: str, *, is_reported: bool = False) -> None:
         super().__init__(detail)
         self.reason = reason
         self.detail = detail
-        self.told = told
+        self.is_reported = is_reported
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -58,14 +58,14 @@ class Piece(NamedTuple):
 OutputKind = Literal["result", "default", "depfile", "other"]
 
 
-class Output(NamedTuple):
+class DeclaredOutput(NamedTuple):
     """A file or a folder that an argument or an option names as written, as an absolute path."""
 
     path: str
     kind: OutputKind
 
 
-class Command(msgspec.Struct):
+class CommandLine(msgspec.Struct):
     """One command line. Paths are absolute; ``cwd`` is where relative ones start.
 
     argv: with the command's name as it was given. program: the executable that this leads to. pieces: one for each
@@ -82,7 +82,7 @@ class Command(msgspec.Struct):
     pieces: list[Piece] = []
     models: dict[int, str] = {}
     inputs: dict[str, str] = {}
-    outputs: list[Output] = []
+    outputs: list[DeclaredOutput] = []
     weights: dict[str, WeightKey] = {}
     stdin: bool = False
     is_known: bool = False

@@ -10,8 +10,8 @@ import msgspec
 
 from cachec.errors import StoreFault, UsageError
 from cachec.launcher.arguments import describe_here
-from cachec.launcher.command import Command, Options, PassThrough
-from cachec.launcher.stage import CommandStage, Opened, opened_command
+from cachec.launcher.command import CommandLine, Options, PassThrough
+from cachec.launcher.stage import CommandContext, CommandStage, opened_command
 from cachec.launcher.weight_stripping import StrippedInput, strip_inputs
 from cachec.model import Mode, Outcome, PartKind, Reason
 from cachec.stage.engine import Call
@@ -50,7 +50,7 @@ def output_folders(args: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(os.path.dirname(output.path) for output in command.outputs))
 
 
-def _explain(opened: Opened, given: Options, argv: Sequence[str], program: str) -> Explanation:
+def _explain(opened: CommandContext, given: Options, argv: Sequence[str], program: str) -> Explanation:
     name = f"exec:{os.path.basename(argv[0])}"
     try:
         if opened.settings.mode is Mode.OFF:
@@ -66,8 +66,8 @@ def _explain(opened: Opened, given: Options, argv: Sequence[str], program: str) 
         return Explanation(outcome, fix=_way_in(way.reason))
 
 
-def _from_engine(opened: Opened, command: Command, stripped: Sequence[StrippedInput]) -> Explanation:
-    def body(command: Command, stripped: Any, stdin: str | None) -> dict[str, Any]:
+def _from_engine(opened: CommandContext, command: CommandLine, stripped: Sequence[StrippedInput]) -> Explanation:
+    def body(command: CommandLine, stripped: Any, stdin: str | None) -> dict[str, Any]:
         raise AssertionError("a question runs nothing")
 
     call = Call(opened.engine_for(command), CommandStage(command, body), (command, stripped, None), {})

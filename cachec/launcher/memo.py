@@ -27,10 +27,10 @@ from cachec.key.tools.environment import LOCALE
 from cachec.key.tools.executables import which
 from cachec.key.tools.variables import Rule, overlap
 from cachec.launcher import adapters, direct
-from cachec.launcher.command import Command
+from cachec.launcher.command import CommandLine
 from cachec.launcher.command_key import environment, files_in_key, variable_rule, variables_of_run
 from cachec.launcher.outputs import lock_of, outputs_of
-from cachec.launcher.stage import Opened
+from cachec.launcher.stage import CommandContext
 from cachec.launcher.weight_stripping import wants_strip
 from cachec.model import Entry, Mode, Outcome, Read, Reason, Trace
 from cachec.stage.engine import Answer
@@ -52,7 +52,7 @@ class _Unfit(Exception):
     """There is no memo for this one."""
 
 
-def begin(opened: Opened, command: Command) -> Draft | None:
+def begin(opened: CommandContext, command: CommandLine) -> Draft | None:
     """To be called before the key is made; None where there can be no memo of the command."""
     if (
         opened.overridden  # a memo is found by the environment and files alone
@@ -73,7 +73,7 @@ def begin(opened: Opened, command: Command) -> Draft | None:
 class Draft:
     """A memo in the making: what its command rests on, as it was when this was made. Raises _Unfit, OSError."""
 
-    def __init__(self, opened: Opened, command: Command) -> None:
+    def __init__(self, opened: CommandContext, command: CommandLine) -> None:
         self._opened = opened
         self._command = command
         self._digests = opened.store.digests
@@ -126,7 +126,12 @@ class Draft:
         self._list([[os.fsencode(path)] for path in self._absent])
         self._list(
             [
-                [os.fsencode(path), state, _flag(self._trusts_folder(path, state)), *_listed(map(os.fsencode, names))]
+                [
+                    os.fsencode(path),
+                    state,
+                    _flag(self._trusts_folder(path, state)),
+                    *_counted_fields(map(os.fsencode, names)),
+                ]
                 for path, state, names in folders
             ]
         )
@@ -169,7 +174,7 @@ class Draft:
     def _is_compared(self, read: Read) -> bool:
         """Collect what the memo is to hold of a read. Whether that shows that what it saw is still there: else it has
         to be looked up once more."""
-        path = self._opened.places.present(read.where)
+        path = self._opened.places.to_absolute(read.where)
         if read.kind == "content":
             self._collect_content(path, read)
             return True
@@ -190,7 +195,7 @@ class Draft:
         elif read.kind == "absent":
             self._folders.setdefault(os.path.dirname(path), {})[os.path.basename(path)] = None
         elif read.kind == "same":
-            for each in map(self._opened.places.present, read.name.split("\0")):
+            for each in map(self._opened.places.to_absolute, read.name.split("\0")):
                 self._numbers[each] = direct.file_number(each)
         elif read.kind == "stdin" and read.name:
             self._is_terminal = _flag(os.isatty(0))
@@ -372,7 +377,7 @@ class Draft:
 
     def _results(self, value: Any) -> list[bytes]:
         places = self._opened.places
-        blobs = [places.filled(value["stdout"]), places.filled(value["stderr"])]
+        blobs = [places.fill_base(value["stdout"]), places.fill_base(value["stderr"])]
         artifacts: list[list[bytes]] = []
         outputs: list[list[bytes]] = []
         found = outputs_of(self._command, self._opened.variables, places, value)
@@ -380,7 +385,7 @@ class Draft:
             if stored is None or isinstance(stored, str):
                 raise _Unfit
             if isinstance(stored, bytes):
-                blobs.append(places.filled(stored))
+                blobs.append(places.fill_base(stored))
                 number = b"-"
             else:
                 number = b"%d" % len(artifacts)
@@ -395,7 +400,7 @@ class Draft:
         self._list(artifacts)
         self._put(_flag(self._command.options.restat), self._stdin, self._is_terminal, b"%o" % umask())
         self._list(outputs)
-        self._put(*_listed(b"%d" % len(blob) for blob in blobs))
+        self._put(*_counted_fields(b"%d" % len(blob) for blob in blobs))
         return blobs
 
     def _put(self, *fields: bytes) -> None:
@@ -407,7 +412,7 @@ class Draft:
             self._out += item
 
 
-def _listed(items: Iterable[bytes]) -> Iterator[bytes]:
+def _counted_fields(items: Iterable[bytes]) -> Iterator[bytes]:
     fields = list(items)
     yield b"%d" % len(fields)
     yield from fields

@@ -13,15 +13,15 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cachec.commands.process import Ended, run_process
+from cachec.commands.process import ProcessResult, run_process
 from cachec.errors import CachecError
 from cachec.launcher.arguments import describe_here
-from cachec.launcher.command import Command, PassThrough
+from cachec.launcher.command import CommandLine, PassThrough
 from cachec.launcher.command_key import environment, keyed_variables
 from cachec.launcher.explain import explain
 from cachec.launcher.outputs import outputs_of
-from cachec.launcher.path_map import Places, leaked
-from cachec.launcher.stage import CommandStage, Opened, opened_command
+from cachec.launcher.path_map import PathMap, find_leaks
+from cachec.launcher.stage import CommandContext, CommandStage, opened_command
 from cachec.launcher.weight_stripping import wants_strip
 from cachec.programs.artifact import File
 from cachec.reproduce.recipe import Recipe, RecordedLine
@@ -103,7 +103,7 @@ def _unset_others(args: Sequence[str], recorded: Collection[str]) -> None:
                 os.environ.pop(name, None)
 
 
-def _run(opened: Opened, command: Command, folder: Path) -> CommandResult:
+def _run(opened: CommandContext, command: CommandLine, folder: Path) -> CommandResult:
     if wants_strip(command) or command.weights:
         raise _NotAgain("a command with weights")
     stored = _stored_result(opened, command)
@@ -124,7 +124,7 @@ def _run(opened: Opened, command: Command, folder: Path) -> CommandResult:
     return _compare_outputs(command, opened.places, outputs, stored, written, ended, folder)
 
 
-def _stored_result(opened: Opened, command: Command) -> Mapping[str, Any]:
+def _stored_result(opened: CommandContext, command: CommandLine) -> Mapping[str, Any]:
     """What the store has of it."""
     engine = opened.engine_for(command)
     stage = CommandStage(command, lambda **_: {})
@@ -136,7 +136,7 @@ def _stored_result(opened: Opened, command: Command) -> Mapping[str, Any]:
     return value
 
 
-def _redirect_outputs(command: Command, outputs: Sequence[str], written: Mapping[str, str]) -> list[str]:
+def _redirect_outputs(command: CommandLine, outputs: Sequence[str], written: Mapping[str, str]) -> list[str]:
     """The command line with each output in its other place."""
     line = list(command.argv)
     places = {os.path.normpath(path): place for path, place in written.items()}
@@ -167,18 +167,18 @@ def _values(arg: str) -> Iterator[tuple[str, str]]:
 
 
 def _compare_outputs(
-    command: Command,
-    places: Places,
+    command: CommandLine,
+    places: PathMap,
     outputs: Sequence[str],
     stored: Mapping[str, Any],
     written: Mapping[str, str],
-    ended: Ended,
+    ended: ProcessResult,
     folder: Path,
 ) -> CommandResult:
     depfiles = {output.path for output in command.outputs if output.kind == "depfile"}  # they name the output
     compared = [(path, kept) for path, kept in zip(outputs, stored["outputs"], strict=True) if path not in depfiles]
     files = [place for path, _ in compared if os.path.isfile(place := written[path])]
-    if leaked({"folder": os.fspath(folder)}, files, [ended.stdout, ended.stderr]):
+    if find_leaks({"folder": os.fspath(folder)}, files, [ended.stdout, ended.stderr]):
         raise _NotAgain("its result holds the path that it is written to")
     for name, stream in (("stdout", ended.stdout), ("stderr", ended.stderr)):
         if places.template(stream) != stored[name]:

@@ -107,7 +107,7 @@ def test_a_launcher_before_a_launcher(build: Build, fake: Path) -> None:
 )
 def test_what_is_no_launcher_before_a_launcher(args: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CACHEC_MODE", raising=False)
-    assert build_tools.unwrapped(args, "/own") == args
+    assert build_tools.unwrap_launchers(args, "/own") == args
     assert "CACHEC_MODE" not in os.environ
 
 

@@ -25,7 +25,7 @@ from cachec.doctor.examination import repair
 from cachec.model import RECORD_VERSION
 from cachec.store.row_codec import pack
 from cachec.store.usage import ROW, TAG, Usage
-from cachec.tracing.accesses import Problem, Reason
+from cachec.tracing.accesses import TraceProblem, TraceProblemKind
 
 from .conftest import HOURS, KEY, Patient, key_of
 
@@ -176,8 +176,8 @@ def _inotify(patient: Patient) -> None:
     patient.patch.setattr(machine, "Inotify", refused)
 
 
-def _untraced(patient: Patient, reason: Reason) -> None:
-    ran = SimpleNamespace(problems=(Problem(reason, "refused"),))
+def _untraced(patient: Patient, reason: TraceProblemKind) -> None:
+    ran = SimpleNamespace(problems=(TraceProblem(reason, "refused"),))
     patient.patch.setattr(machine, "run_traced_apart", lambda *_, **__: SimpleNamespace(accesses=ran))
 
 

@@ -73,10 +73,10 @@ def test_a_command_line_that_is_not_utf8(launcher: Launcher, line: tuple[str, ..
     ("module", "name"),
     [
         (execute, "describe_here"),
-        (execute, "outputs_held"),
+        (execute, "lock_outputs"),
         (traced_command, "unstorable"),
         (traced_command, "_result"),
-        (traced_command, "searched"),
+        (traced_command, "find_variable_reads"),
         (memo.Draft, "write"),
     ],
 )

@@ -162,7 +162,7 @@ def test_an_input_of_the_project_is_kept_and_a_large_one_asked_for(
     assert b"hello" in members(bug).values()
     assert project.json("run", str(bug))["same"]
 
-    monkeypatch.setattr("cachec.commands.reproducer_files.KEPT_FILE", 3)
+    monkeypatch.setattr("cachec.commands.reproducer_files.MAX_FILE_BYTES", 3)
     monkeypatch.setattr("cachec.reproduce.arguments.MAX_KEPT", 3)
     monkeypatch.setattr("cachec.key.contents.MAX_KEPT", 3)
     source.write_text("other")
