@@ -61,14 +61,14 @@ def _import_click() -> None:
 
         return of_lines(text)
 
-    left_out = {name: later(name) for name in ("inspect", "ipaddress") if name not in sys.modules}
-    if "inspect" in left_out:
-        vars(left_out["inspect"])["cleandoc"] = cleandoc
+    omitted = {name: later(name) for name in ("inspect", "ipaddress") if name not in sys.modules}
+    if "inspect" in omitted:
+        vars(omitted["inspect"])["cleandoc"] = cleandoc
     modules: dict[str, object] = sys.modules  # type: ignore[assignment]
-    modules.update(left_out)
+    modules.update(omitted)
     for package in ("urllib.parse", "click"):
         import_module(package)
-    for name, each in left_out.items():  # nobody else is to have them
+    for name, each in omitted.items():  # nobody else is to have them
         if modules.get(name) is each:
             del modules[name]
 

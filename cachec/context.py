@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # of stages: slow to import, and what only keeps the bytes of
 _NOWHERE = Path("/proc/0/cachec")
 
 
-class OpenedCache:
+class CacheContext:
     """The store and the log of one cache. Nothing is read or made before something is asked of them."""
 
     def __init__(self, settings: Settings, known: Known | None = None) -> None:
@@ -68,8 +68,8 @@ class OpenedCache:
         from cachec.stage.engine import Engine
         from cachec.stage.look import Looker, Tools
 
-        looker = Looker(self.store, plugins, dependencies, digest_of, observing)
-        tools = Tools(self.store, self.store.digests, requests, plugins, looker, observing)
+        finder = Looker(self.store, plugins, dependencies, digest_of, observing)
+        tools = Tools(self.store, self.store.digests, requests, plugins, finder, observing)
         return Engine(self.settings, tools, self.events, self.remotes)
 
 

@@ -475,7 +475,7 @@ class KeyDescription(msgspec.Struct, frozen=True):
     recipe: msgspec.Raw = msgspec.Raw(b"null")
 
 
-class Fetched(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class RemoteFetch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a call had of remotes. seconds: that it waited. hit: whether one had its result. nbytes: that came."""
 
     seconds: float
@@ -502,7 +502,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     fault: Fault | None = None
     time: float = 0.0
     pid: int = 0
-    remote: Fetched | None = None
+    remote: RemoteFetch | None = None
 
     @property
     def hit(self) -> bool:

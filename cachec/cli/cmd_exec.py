@@ -40,8 +40,8 @@ class AskingLine(CommandLine):
 
 
 def _line(name: str, metavar: str, words: str) -> str:
-    left = f"  {name} {metavar}".rstrip()
-    return f"    {left:<19}{words}" if len(left) < 19 else f"    {left}\n    {'':19}{words}"
+    heading = f"  {name} {metavar}".rstrip()
+    return f"    {heading:<19}{words}" if len(heading) < 19 else f"    {heading}\n    {'':19}{words}"
 
 
 #: Help for the options that ``exec``, ``check`` and ``why`` share.

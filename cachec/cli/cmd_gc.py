@@ -64,8 +64,8 @@ def command(session: Session, max_size: int | None, older_than: float | None, dr
 
 
 def _document(done: CollectResult, dry_run: bool) -> dict[str, object]:
-    told = msgspec.structs.asdict(done)
-    return {"dry_run": dry_run, **told, "within": done.is_within, "postponed_by": done.postponed_by or None}
+    summary = msgspec.structs.asdict(done)
+    return {"dry_run": dry_run, **summary, "within": done.is_within, "postponed_by": done.postponed_by or None}
 
 
 def _tell(done: CollectResult, dry_run: bool) -> None:

@@ -154,10 +154,10 @@ def _forgotten_there(session: Session, entries: Sequence[Entry]) -> _There:
     """What came of having remotes forget these entries."""
     from cachec.remote.chain import Remotes
 
-    told: dict[str, str] = {}
+    outcomes: dict[str, str] = {}
 
     def on_fault(fault: Fault, detail: str) -> None:
-        told.setdefault(fault.value, detail)
+        outcomes.setdefault(fault.value, detail)
 
     remotes = Remotes(session.settings.remote, session.store, on_fault)
     try:
@@ -166,8 +166,8 @@ def _forgotten_there(session: Session, entries: Sequence[Entry]) -> _There:
         read_only = remotes.read_only()
     finally:
         remotes.close()
-    left = sum((left for _, left in counts), Counter[str]())
-    return _There(sum(one for one, _ in counts), left, told, written, read_only)
+    remaining = sum((remaining for _, remaining in counts), Counter[str]())
+    return _There(sum(one for one, _ in counts), remaining, outcomes, written, read_only)
 
 
 def _tell_there(there: _There, dry_run: bool) -> None:

@@ -41,15 +41,15 @@ def command(session: Session) -> None:
     rows: list[dict[str, Any]] = []
     for remote in remotes.all:
         address = remote.address
-        said = Answer("off", None, "it is left alone for a minute") if remote.breaker.is_off() else remote.asked()
+        reply = Answer("off", None, "it is left alone for a minute") if remote.breaker.is_off() else remote.probe()
         rows.append(
             {
                 "url": address.shown,
                 "mode": address.mode,
                 "namespace": address.namespace,
-                "state": said.state,
-                "detail": said.detail,
-                "seconds": said.seconds,
+                "state": reply.state,
+                "detail": reply.detail,
+                "seconds": reply.seconds,
                 "waiting": waiting.ours[address.name],
                 "refused": remotes.spool.last_refusal(address.name) if waiting.ours[address.name] else "",
             }

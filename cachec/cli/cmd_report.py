@@ -54,5 +54,5 @@ def command(session: Session, output: str | None, since: str | None) -> None:
         write_file(path, page(gathered).encode())
     if not print_as_json(gathered.data):
         numbers = gathered.data
-        held = number_of(numbers["store"]["entries"], "entry")
-        click.echo(f"{number_of(numbers['calls'], 'call')}, {held}: {clean(path)}{session.if_none}")
+        entry_count = number_of(numbers["store"]["entries"], "entry")
+        click.echo(f"{number_of(numbers['calls'], 'call')}, {entry_count}: {clean(path)}{session.if_none}")

@@ -82,12 +82,12 @@ def _process(folder: int, name: str, *, is_stopped: bool) -> int:
     connection, pid = client.connect(folder, name)
     connection.close()
     if is_stopped:
-        held = os.pidfd_open(pid)
+        pidfd = os.pidfd_open(pid)
         try:
             connection, now = client.connect(folder, name)  # so the number was still its own when it was taken hold of
             connection.close()
             if now == pid:
-                signal.pidfd_send_signal(held, signal.SIGTERM)
+                signal.pidfd_send_signal(pidfd, signal.SIGTERM)
         finally:
-            os.close(held)
+            os.close(pidfd)
     return pid

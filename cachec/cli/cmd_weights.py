@@ -94,7 +94,7 @@ def add(session: Session, source: str, name: str | None, own: bool, expect: str 
             from cachec.base.distributions import Distributions
             from cachec.weights.library import resolver
 
-            resolvers = resolver.Resolvers.discovered(Distributions().plugin_entry_points(resolver.GROUP))
+            resolvers = resolver.Resolvers.discover(Distributions().plugin_entry_points(resolver.GROUP))
             wanted = sources.identifier(source, expect)
             revision = resolver.resolve(store, wanted, name, resolvers, progress=meter)
         else:

@@ -13,7 +13,7 @@ from cachec import report
 
 #: Seconds between two lines, and between two looks of the bar.
 _LINES = 10.0
-_LOOKS = 0.1
+_POLL_SECONDS = 0.1
 
 
 class Meter:
@@ -27,7 +27,7 @@ class Meter:
         self._title = title
         self._stream = sys.stderr if stream is None else stream
         self._clock = clock
-        self._began = self._told = clock()
+        self._began = self._reported_at = clock()
         self._first = 0
         self._last = -1
         self._bar: Any = None
@@ -38,9 +38,11 @@ class Meter:
         if done < self._last or self._last < 0:
             self._restart(done, total, now)
         self._last = done
-        if now - self._told < (_LINES if self._bar is None else _LOOKS) and (self._bar is None or done != total):
+        if now - self._reported_at < (_LINES if self._bar is None else _POLL_SECONDS) and (
+            self._bar is None or done != total
+        ):
             return
-        self._told = now
+        self._reported_at = now
         if self._bar is not None:
             self._bar.update(self._task, completed=done, total=total or None)
         else:

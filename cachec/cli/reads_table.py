@@ -96,11 +96,11 @@ def _print_run(number: int, trace: Trace, reads: Sequence[_DisplayedRead], *, ev
         listed = set(sorted(folders, key=lambda name: -len(folders[name]))[:_SHOWN_FOLDERS])
     shows_names = every or len(reads) <= _SHOWN_READS
     rows = []
-    for folder, held in folders.items():
+    for folder, reads_below in folders.items():
         if folder in listed:
-            rows.append((folder, str(len(held)), _results(held)))
+            rows.append((folder, str(len(reads_below)), _results(reads_below)))
             if shows_names:
-                rows += [(f"  {each.name}", "", _words(each)) for each in held]
+                rows += [(f"  {each.name}", "", _words(each)) for each in reads_below]
     if rows:
         print_table(("folder", "lookups", "found"), rows, right=("lookups",), detail="found")
     if len(listed) < len(folders):

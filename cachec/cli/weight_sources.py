@@ -226,8 +226,8 @@ def verdict_lines(source: LocatedWeights, result: ChecksumReport, seconds: float
         return [f"damaged: {_some_names(damage.names)}: {_describe_damage(damage)}" for damage in result.damages]
     revision = source.revision
     if revision is not None and revision.owned:
-        held = display_text.number_of(revision.count, "weight")
-        return [f"{revision.name} is whole: {held}, {throughput(revision.nbytes, seconds)}"]
+        count = display_text.number_of(revision.count, "weight")
+        return [f"{revision.name} is whole: {count}, {throughput(revision.nbytes, seconds)}"]
     number = result.checksums
     stated = (
         f"{display_text.number_of(number, 'stated checksum')} {'agrees' if number == 1 else 'agree'}"

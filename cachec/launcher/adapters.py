@@ -235,7 +235,7 @@ def _read_configured() -> Iterator[Adapter]:
             raise ConfigError(f"{table.where(name)}: adapters.{name} is {data!r}; it has to be a table, or files=[...]")
         yield _adapter({"name": name, **data}, table.path, table.text)
     for path in _files(table):
-        config.refuse_foreign(os.fspath(path), "adapter", config.trusted())
+        config.refuse_foreign(os.fspath(path), "adapter", config.trusted_folders())
         yield read(path)
 
 

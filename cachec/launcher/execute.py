@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cachec import config, recording
-from cachec.context import OpenedCache
+from cachec.context import CacheContext
 from cachec.errors import CachecError, CacheMissError, UnstorableResult
 from cachec.key.tools.executables import which
 from cachec.launcher import options
@@ -88,7 +88,7 @@ def _execute(
         opened = CommandContext(overrides, dict(os.environ), server_state)
     except NoFolder as error:
         _bypass(
-            OpenedCache(config.load(overrides)), PassThrough(Reason.KEY_UNREADABLE, str(error), is_reported=True), name
+            CacheContext(config.load(overrides)), PassThrough(Reason.KEY_UNREADABLE, str(error), is_reported=True), name
         )
         return CommandResult(None, become=(program, argv))
     no_store: PassThrough | None = None
@@ -132,7 +132,7 @@ def _execute(
     return CommandResult(None, become=(program, argv), stdin=stdin)
 
 
-def _bypass(opened: OpenedCache, way: PassThrough, name: str) -> None:
+def _bypass(opened: CacheContext, way: PassThrough, name: str) -> None:
     """Count, and tell, that the system refuses a key or a store to a command that may have one.
 
     Raises CacheMissError in mode ``require``.
@@ -145,7 +145,7 @@ def _bypass(opened: OpenedCache, way: PassThrough, name: str) -> None:
     raise CacheMissError(f"{name} would run in mode 'require' ({why}); make that readable, or run it in mode 'on'")
 
 
-def _count(opened: OpenedCache, way: PassThrough, name: str) -> None:
+def _count(opened: CacheContext, way: PassThrough, name: str) -> None:
     """Count, and tell, why the command is run as if cachec were not there."""
     opened.events.emit(Outcome(reason=way.reason, stage=name, key="", detail=way.detail, time=time.time()))
     if way.is_reported and not opened.events.tells(way.reason) and opened.settings.log != "off":

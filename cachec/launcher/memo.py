@@ -223,7 +223,7 @@ class Draft:
         follow = "link" not in read.name
         status = os.stat(path, follow_symlinks=follow)
         state = direct.identity_of(status)
-        digest = self._digests.known(status)
+        digest = self._digests.remembered(status)
         if digest is not None:
             self._remembered.add(path)
         else:
@@ -311,7 +311,7 @@ class Draft:
                 raise _Unfit
             return True
         status = os.stat(path)
-        if direct.identity_of(status) == state and self._digests.known(status) == digest:
+        if direct.identity_of(status) == state and self._digests.remembered(status) == digest:
             return True  # which is remembered where a later write would show
         with fsio.closing(fsio.open_read(path)) as fd:
             is_calm = fsio.no_writer(fd) or (path in self._installed and is_foreign(fd, path))

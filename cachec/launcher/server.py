@@ -274,4 +274,4 @@ def _sources() -> dict[str, Identity | None]:
 def _are_older(sources: dict[str, Identity | None], began: float) -> bool:
     """Whether none can have changed since it was imported."""
     settled = 1e9 * (began - SETTLE_SECONDS)
-    return not any(each is not None and each.changed > settled for each in sources.values())
+    return not any(each is not None and each.changed_ns > settled for each in sources.values())

@@ -14,7 +14,7 @@ import msgspec
 from cachec import config
 from cachec.base.distributions import Distributions
 from cachec.base.hashing import Known
-from cachec.context import OpenedCache
+from cachec.context import CacheContext
 from cachec.errors import UsageError
 from cachec.key.dependencies import Dependencies, lookup_digest, searched_digest
 from cachec.key.options import StageOptions
@@ -128,7 +128,7 @@ class ServerChildState:
         self.keeper = Keeper()
 
 
-class CommandContext(OpenedCache):
+class CommandContext(CacheContext):
     """The cache, opened for one command line in the current folder."""
 
     def __init__(

@@ -168,7 +168,7 @@ class Maintainer:
             nbytes = survey(self.store, self.pins.read(), self._on_fault, self._clock(), owned).nbytes
         else:
             nbytes = sum(disk_bytes(ref.size) for ref, _ in objects.iterate() if ref.digest not in owned)
-            nbytes += objects.trees.copied()
+            nbytes += objects.trees.copied_bytes()
         return Usage(version=RECORD_VERSION, nbytes=nbytes)
 
     def measure(self) -> Usage:

@@ -140,7 +140,7 @@ def survey(
             snapshot.others_need.update(_needed_by(store, version))
     snapshot.counts.update(chain.from_iterable(each.needs for each in snapshot.entries))
     snapshot.trees.update(chain.from_iterable(each.trees for each in snapshot.entries))
-    snapshot.copied = store.objects.trees.copied(snapshot.trees if snapshot.others else None)
+    snapshot.copied = store.objects.trees.copied_bytes(snapshot.trees if snapshot.others else None)
     for name, row in store.index.rows("quarantine:"):
         if _is_old(name, row, now):
             snapshot.put_away.append(name)

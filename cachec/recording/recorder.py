@@ -219,10 +219,10 @@ class Recorder:
 
     @contextmanager
     def _unwatched(self) -> Iterator[None]:
-        if self.net is None or self.net.beside is None or thread_owner.has_threads(self):
+        if self.net is None or self.net.open_sibling is None or thread_owner.has_threads(self):
             yield
         else:
-            with self.net.beside.paused():
+            with self.net.open_sibling.paused():
                 yield
 
     def drop_scratch(self) -> None:

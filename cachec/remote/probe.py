@@ -14,7 +14,7 @@ from cachec.base.hashing import digest_bytes
 from cachec.errors import StoreFault
 from cachec.model import Fault
 from cachec.remote.engines import engine_of
-from cachec.remote.engines.base import Blob, PlacedEngine
+from cachec.remote.engines.base import PlacedEngine, RemoteBlob
 from cachec.remote.schemes import import_clients
 from cachec.remote.urls import Address, parse
 
@@ -66,7 +66,7 @@ def probe(url: str, namespace: str) -> ProbeResult:
     engine = engine_of(address)
     import_clients([address.scheme])
     content = _CONTENT
-    blob = Blob(digest_bytes(content), len(content), sha256(content).hexdigest())
+    blob = RemoteBlob(digest_bytes(content), len(content), sha256(content).hexdigest())
     row = b"cachec probe\n" + os.urandom(100)
     name = digest_bytes(row)
     steps: list[Step] = []

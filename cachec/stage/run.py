@@ -13,7 +13,7 @@ import msgspec
 
 from cachec import recording
 from cachec.base import fsio
-from cachec.base.cached_properties import filled
+from cachec.base.cached_properties import filled_since
 from cachec.base.hashing import digest_bytes
 from cachec.codecs.data import SCALARS
 from cachec.codecs.encoder import encode
@@ -334,11 +334,11 @@ class Run:
         )
         said = self._request.parts()
         parts = objects.add_bytes(msgspec.json.encode(KeyDescription(said, msgspec.Raw(recipe))))
-        self._tools.store.publish(self._request.digest, options.name, options.tags, parts, trace, said=said)
+        self._tools.store.publish(self._request.digest, options.name, options.tags, parts, trace, search_parts=said)
         if self._next is not None:
             said = self._next.parts()
             parts = objects.add_bytes(msgspec.json.encode(KeyDescription(said, msgspec.Raw(recipe))))
-            self._tools.store.publish(self._next.digest, options.name, options.tags, parts, trace, said=said)
+            self._tools.store.publish(self._next.digest, options.name, options.tags, parts, trace, search_parts=said)
         with fsio.faults("reading what is stored"):
             finished.value = self._tools.looker.decode(self._request, trace)
         return trace
@@ -391,7 +391,7 @@ class Run:
         if changed := self._changed_read():
             return changed
         self._tools.requests.ran(self._request)
-        without = filled(self._request.inventory.unfilled)
+        without = filled_since(self._request.inventory.unfilled)
         try:
             again = self._tools.requests.request(self._stage, self._given, fresh=True, without=without)
             is_same = again.digest == self._request.digest
@@ -444,8 +444,8 @@ class Run:
         self._meanwhile.end()
         for guarded in self._guarded.values():
             guarded.close_guard()
-        if self.recorder.net is not None and self.recorder.net.beside is not None:
-            self.recorder.net.beside.close()
+        if self.recorder.net is not None and self.recorder.net.open_sibling is not None:
+            self.recorder.net.open_sibling.close()
 
 
 def _ambient(request: Request) -> dict[str, str]:

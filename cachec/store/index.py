@@ -237,12 +237,12 @@ class DiskcacheIndex:
     ) -> Iterator[tuple[Any, ...]]:
         """The rows of a statement with a limit, one page after the other, their keys as text."""
         begin = self._begin(version) if version is not None or not prefix.startswith(_OF_ALL) else ""
-        left_out = len(begin)
+        skipped = len(begin)
         last, end = (begin + prefix).encode(), begin + prefix + _LAST
         while rows := self._reader.select(statement, (last, end, *values)):
             for key, *rest in rows:
                 last = bytes(key)  # as it is: what a damaged one is shown as may sort before it
-                yield (last[left_out:].decode(errors="replace"), *rest)
+                yield (last[skipped:].decode(errors="replace"), *rest)
 
     def versions(self) -> list[int]:
         """The versions whose records are here, in order; 0 for rows from before versions lay side by side."""
@@ -398,7 +398,7 @@ class DiskcacheIndex:
 
     def _open_table(self) -> None:
         """Have the diskcache.Cache of the file that is there now, made with mode 0600 where there is none."""
-        from cachec.store.sqlite_writer import RowDisk, Table
+        from cachec.store.sqlite_writer import RowDisk, SqliteTable
 
         self._reader.check_mount()
         self._reader.refresh()
@@ -428,17 +428,17 @@ class DiskcacheIndex:
             table = self._patiently(lambda: self._ready(how))
             if table is None:
                 self._patiently(self._inspect)
-                table = self._patiently(lambda: Table(str(self.folder), **how))
+                table = self._patiently(lambda: SqliteTable(str(self.folder), **how))
         except (ValueError, TypeError) as error:  # settings that diskcache can't take
             raise StoreFault(Fault.INDEX_CORRUPT, f"{self._file}: {error}") from error
         self._table, self._table_of = table, place
 
     def _ready(self, how: dict[str, Any]) -> Any:
         """The table of a database that is as we leave one; None for any other, such as a new one."""
-        from cachec.store.sqlite_writer import Table
+        from cachec.store.sqlite_writer import SqliteTable
 
         try:
-            return Table.ready(str(self.folder), **how)
+            return SqliteTable.ready(str(self.folder), **how)
         except sqlite3.Error as error:
             if is_uninitialised(error):
                 return None
@@ -501,16 +501,18 @@ class DiskcacheIndex:
         What was found is moved aside (``repair``) by the next write. Raises StoreFault where it can't be read.
         """
         try:
-            told = [bytes(row).decode(errors="replace") for (row,) in self._reader.select("PRAGMA quick_check(1)", ())]
+            messages = [
+                bytes(row).decode(errors="replace") for (row,) in self._reader.select("PRAGMA quick_check(1)", ())
+            ]
             self._reader.select(_SELECT, ("",))  # the table itself
         except StoreFault as fault:
             if fault.fault is not Fault.INDEX_CORRUPT:
                 raise
-            told = [fault.detail]
-        if told in ([], ["ok"]):
+            messages = [fault.detail]
+        if messages in ([], ["ok"]):
             return ""
         self._damaged = self._reader.place()
-        return told[0]
+        return messages[0]
 
     def _is_corrupt(self) -> bool:
         if self._reader.place() is None:

@@ -407,12 +407,12 @@ class Store:
         parts: ArtifactRef,
         trace: Trace,
         *,
-        said: Sequence[Part] | None = None,
+        search_parts: Sequence[Part] | None = None,
     ) -> None:
         """Add a trace to the entry of ``key``, in front; one with equal reads gives way, and the oldest beyond 32.
 
-        All artifacts must be in ``objects`` already. said: the parts in the artifact ``parts``, read where not given.
-        A present row that can't be used is counted and replaced.
+        All artifacts must be in ``objects`` already. search_parts: the parts in the artifact ``parts``, read where not
+        given. A present row that can't be used is counted and replaced.
         """
         from cachec.store.search_index import search_terms
 
@@ -422,9 +422,9 @@ class Store:
             traces = (trace, *older)[:MAX_TRACES]
             entry = Entry(version=RECORD_VERSION, key=key, stage=stage, tags=tuple(tags), parts=parts, traces=traces)
             self.index.write(self._entry + key, pack(entry), stage)
-            if said is not None:
-                self.summarise(self.quoted + key, search_terms(key, said), stage, repair=False)
-            self._make_neighbour(key, stage, parts, said or ())
+            if search_parts is not None:
+                self.summarise(self.quoted + key, search_terms(key, search_parts), stage, repair=False)
+            self._make_neighbour(key, stage, parts, search_parts or ())
             known = self._readable(self.usage)
             if known is None:
                 return None
@@ -433,12 +433,12 @@ class Store:
             return grown
 
         self.prepare()
-        if said is None:
+        if search_parts is None:
             try:
-                said = self.parts_of(parts)
+                search_parts = self.parts_of(parts)
             except StoreFault as fault:
                 self._on_fault(fault.fault, fault.detail)  # a search reads the parts then, and finds the same fault
-        added = self.objects.written()
+        added = self.objects.take_written_bytes()
         try:
             size = self.index.atomically(change)
         except BaseException:
@@ -452,8 +452,8 @@ class Store:
 
         mine = prints_of(parts)
         for alike in neighbourhood(stage, parts).rows():
-            held = self._readable(partial(self.recent, stage, alike)) or Recent(stage=stage, alike=alike)
-            newest = held.with_newest(key, described, mine)
+            recent_rows = self._readable(partial(self.recent, stage, alike)) or Recent(stage=stage, alike=alike)
+            newest = recent_rows.with_newest(key, described, mine)
             name, row = self._near + alike if alike else self._recent + stage, pack(newest)
             self.index.write(name, row, stage)
             self._recents.put(name, _KnownRecent(None, row, newest))

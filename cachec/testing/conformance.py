@@ -152,7 +152,7 @@ class PluginConformance:
         program = lower.uncached(sets[0], self.variants[0])
         artifact = build.uncached(program)
         for filling in (1.0, float("nan")):
-            other = lower.uncached(self._filled(sets[0], filling), self.variants[0])
+            other = lower.uncached(self._filled_with(sets[0], filling), self.variants[0])
             assert other == program, f"the program depends on the values of weights: other ones for {filling}"
             found = self.plugin.compare(artifact, build.uncached(other))
             assert found is None, f"the artifact depends on the values of weights ({filling}): {found}"
@@ -214,10 +214,10 @@ class PluginConformance:
                 [*command, *more], cwd=request.config.rootpath, capture_output=True, text=True, check=False
             )
             assert done.returncode == 0, done.stderr
-            said = json.loads(done.stdout.splitlines()[-1])
-            assert said["outcomes"] == [kind, kind], said
-        assert said["compilers"] == [], "a hit imported the compiler"
-        assert set(said["linked"]) <= set(self.runtimes), "linking imported the compiler"
+            report = json.loads(done.stdout.splitlines()[-1])
+            assert report["outcomes"] == [kind, kind], report
+        assert report["compilers"] == [], "a hit imported the compiler"
+        assert set(report["linked"]) <= set(self.runtimes), "linking imported the compiler"
 
     def test_an_argument_changed_during_the_stage_is_stored_nowhere(self, cache: cachec.Cache, sets: Any) -> None:
         import numpy as np
@@ -267,7 +267,7 @@ class PluginConformance:
                 assert type(result) is type(value)
                 assert self.plugin.compare(value, result) is None
 
-    def test_values_are_told_apart_as_arguments(self) -> None:
+    def test_values_are_distinguished_as_arguments(self) -> None:
         values = self.values()
         digests = [self.plugin.fingerprint(value).digest for value in values]
         assert [self.plugin.fingerprint(value).digest for value in values] == digests
@@ -292,7 +292,7 @@ class PluginConformance:
 
         return np.asarray(self.link(artifact, weights)(*self.inputs()))
 
-    def _filled(self, weights: cachec.WeightSet, value: float) -> cachec.WeightSet:
+    def _filled_with(self, weights: cachec.WeightSet, value: float) -> cachec.WeightSet:
         """The same with this in place of every value; integers and booleans get 1."""
         import numpy as np
 

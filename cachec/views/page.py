@@ -18,7 +18,7 @@ from typing import Any
 
 from cachec import report
 from cachec.base.display_text import SHOWN_KEY, number_of, to_type
-from cachec.errors import shown as cut
+from cachec.errors import clip as cut
 from cachec.model import Outcome
 from cachec.views import svg
 from cachec.views.html import Cell, Content, Markup, element, join_markup, table, text

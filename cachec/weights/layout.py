@@ -118,16 +118,16 @@ class Layout:
         ties = tuple(tuple(group) for group in groups)
         if not ties:
             return self
-        seen: set[str] = set()
+        tied_names: set[str] = set()
         for group in ties:
             if len(group) < 2:
                 raise UsageError(f"tied={group!r}: a group of tied weights has at least two names")
             for name in group:
                 if name not in self.tensors:
                     raise self.unknown(name)
-                if name in seen:
+                if name in tied_names:
                     raise UsageError(f"tied=: {name!r} occurs twice; put all names of one weight into one group")
-                seen.add(name)
+                tied_names.add(name)
                 first, other = self.tensors[group[0]], self.tensors[name]
                 same = (first.dtype, first.shape, first.shard) == (other.dtype, other.shape, other.shard)
                 if not same or first.layout != other.layout:
@@ -198,8 +198,8 @@ class Layout:
                     f"{new.dtype} {list(new.shape)}{_shard_label(new)}; pass replace=True where that is meant"
                 )
         groups = {frozenset(group) for group in over.ties}
-        kept = [group for group in self.ties if frozenset(group) not in groups]
-        for group in kept:
+        selected_names = [group for group in self.ties if frozenset(group) not in groups]
+        for group in selected_names:
             touched = [name for name in group if name in over.tensors]
             if touched:
                 raise WeightError(
@@ -207,7 +207,7 @@ class Layout:
                     "them and state tied=[...], or select the others away first"
                 )
         nesting = self.nesting if over.tensors.keys() <= self.tensors.keys() else None  # else some would hang nowhere
-        return Layout(self.tensors | over.tensors, (*kept, *over.ties), nesting)
+        return Layout(self.tensors | over.tensors, (*selected_names, *over.ties), nesting)
 
     def _remember(
         self, request: object, derive: Callable[[], tuple[Layout, Mapping[str, str] | None]]
@@ -221,8 +221,8 @@ class Layout:
     def _select(self, include: tuple[str, ...] | None, exclude: tuple[str, ...] | None) -> Layout:
         names = list(self.tensors)
         if include is not None:
-            kept = self._matching(include, must_match=True)
-            names = [name for name in names if name in kept]
+            selected_names = self._matching(include, must_match=True)
+            names = [name for name in names if name in selected_names]
         if exclude is not None:
             dropped = self._matching(exclude, must_match=False)
             names = [name for name in names if name not in dropped]

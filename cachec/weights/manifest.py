@@ -104,8 +104,8 @@ class Manifest:
         folded: the weights of the call that are in the result.
         """
         own = {name: callers.get(there, there) for name, there in self.callers.items()}
-        kept = [{callers.get(name, name): digests} for name, digests in self.folded.items()]
-        return Manifest(self.digest, self.encoded, own or callers, merge_ties(*kept, folded))
+        renamed_folds = [{callers.get(name, name): digests} for name, digests in self.folded.items()]
+        return Manifest(self.digest, self.encoded, own or callers, merge_ties(*renamed_folds, folded))
 
     def encoded(self) -> bytes:
         """The stored form."""
@@ -142,16 +142,16 @@ class Manifest:
 
     def without(self, name: str) -> Manifest:
         """The manifest of the other weights. Ties hold among these alone, as in a set without that weight."""
-        left = {other: spec for other, spec in self.weights.items() if other != name}
+        remaining = {other: spec for other, spec in self.weights.items() if other != name}
         tied: dict[str, list[str]] = {}
-        for other, spec in sorted(left.items()):
+        for other, spec in sorted(remaining.items()):
             if spec.alias is not None:
                 tied.setdefault(spec.alias, []).append(other)
         for names in tied.values():
             alias = names[0] if len(names) > 1 else None
-            left |= {other: msgspec.structs.replace(left[other], alias=alias) for other in names}
+            remaining |= {other: msgspec.structs.replace(remaining[other], alias=alias) for other in names}
         callers = {other: there for other, there in self.callers.items() if other != name}
-        return Manifest.of(left).called(callers).folding(self.folded)
+        return Manifest.of(remaining).called(callers).folding(self.folded)
 
     def merged(self, other: Manifest) -> Manifest:
         """Both together. Raises LinkError where they disagree on a name, or on what the caller calls it."""

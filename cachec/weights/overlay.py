@@ -123,8 +123,8 @@ class MadeSource(MadeOfWeights):
             file.write(data)
             file.flush()
             view = fsio.map_read(file.fileno(), 0, tensor.nbytes)
-        kept = Layout({there: Tensor(tensor.dtype, tensor.shape, tensor.nbytes, 0, 0, tensor.shard, tensor.layout)})
-        return Weight(there, kept, MemorySource({there: Buffer(view, fixed=True)}), there)
+        single = Layout({there: Tensor(tensor.dtype, tensor.shape, tensor.nbytes, 0, 0, tensor.shard, tensor.layout)})
+        return Weight(there, single, MemorySource({there: Buffer(view, fixed=True)}), there)
 
     def arguments(self) -> tuple[str, ...]:
         return self._base.source.arguments()

@@ -36,7 +36,7 @@ _MANY = 128
 _BLOCK = 1 << 18
 
 
-class Place(msgspec.Struct, frozen=True):
+class TensorPlace(msgspec.Struct, frozen=True):
     """Where the bytes of a weight lie, for a runtime that maps files by itself. offset, nbytes: in bytes."""
 
     path: Path
@@ -217,9 +217,9 @@ class _BoundFile:
 
     def map(self) -> memoryview:
         """All of the file, read-only."""
-        kept = self._map() if self._map is not None else None
-        if kept is not None:
-            return memoryview(kept)
+        mapping = self._map() if self._map is not None else None
+        if mapping is not None:
+            return memoryview(mapping)
         if self._among_many:
             return fsio.map_untracked(self.fd, 0, self.file.identity.size)
         with self.whole():
@@ -272,7 +272,7 @@ class FileSource(Source):
     def digest(self, name: str, tensor: Tensor, digests: FileDigests | None) -> str:
         bound = self._bind(name, tensor)
         with bound.whole():
-            digest = self._stated(tensor) or (digests or FileDigests()).of_extent(
+            digest = self._stated_digest(tensor) or (digests or FileDigests()).of_extent(
                 bound.fd, tensor.offset, tensor.nbytes
             )
         bound.check()  # bytes that changed while they were hashed are not the weight that was opened
@@ -313,7 +313,7 @@ class FileSource(Source):
 
     def _extent(self, name: str, tensor: Tensor) -> Extent:
         bound = self._bind(name, tensor)
-        return Extent(bound.fd, tensor.offset, tensor.nbytes, bound.file, bound.check, self._stated(tensor))
+        return Extent(bound.fd, tensor.offset, tensor.nbytes, bound.file, bound.check, self._stated_digest(tensor))
 
     def changed(self) -> str | None:
         for bound in list((self._bound or {}).values()):
@@ -350,7 +350,7 @@ class FileSource(Source):
                 bound.check()
             return bound
 
-    def _stated(self, tensor: Tensor) -> str:
+    def _stated_digest(self, tensor: Tensor) -> str:
         """The digest that is known without a look at the bytes, or empty."""
         return ""
 

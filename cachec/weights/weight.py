@@ -11,7 +11,7 @@ from cachec.errors import UsageError
 from cachec.model import WeightSpec
 from cachec.weights.layout import Layout
 from cachec.weights.manifest import content_of
-from cachec.weights.sources import Extent, Origin, Place, Source, Ways
+from cachec.weights.sources import Extent, Origin, Source, TensorPlace, Ways
 from cachec.weights.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -82,14 +82,14 @@ class Weight:
         """A writable array of private copy-on-write pages: writing to it changes no file and no other array."""
         return _array(self.exposed().private(), self.tensor)
 
-    def place(self) -> Place | None:
+    def place(self) -> TensorPlace | None:
         """Path, offset and size of the bytes in their file, for a runtime that maps it by itself; None for memory.
 
         Counts as a read of all of the weight. Where ``offset`` is not aligned as the runtime needs, use ``raw``. None
         inside a stage too: its key holds what the bytes are, and never where they lie.
         """
         extent = self.extent()
-        return None if extent is None else Place(Path(extent.file.path), extent.offset, extent.nbytes)
+        return None if extent is None else TensorPlace(Path(extent.file.path), extent.offset, extent.nbytes)
 
     def extent(self) -> Extent | None:
         """The bytes as a range of an open file; None where there is only ``raw``, as inside a stage.

@@ -27,7 +27,7 @@ from cachec.base.hashing import FileDigests, digest_bytes
 from cachec.base.installed_folders import InstalledFolders
 from cachec.base.instances import class_attribute
 from cachec.base.tracer_hiding import unseen
-from cachec.base.unsendable import Unsent
+from cachec.base.unsendable import Unsendable
 from cachec.key.forms import Forms
 from cachec.key.generators import shared
 from cachec.key.sharing import memory_of
@@ -99,7 +99,7 @@ class Values(Sending):
         self.custom: list[Custom] = []
 
     def refer(self, value: Any) -> Any:
-        if issubclass(type(value), Unsent):
+        if issubclass(type(value), Unsendable):
             raise CannotSend("this process was not sent it")
         if not isinstance(value, WeightSet):
             return None

@@ -290,7 +290,7 @@ def test_what_running_processes_hold_is_healthy(patient: Patient) -> None:
     lock = store.lock(key_of(4))
     assert lock.try_acquire()
     store.objects.path(patient.yard.publish(key_of(5)))  # leased
-    with store.objects.staged():
+    with store.objects.new_staging():
         assert not patient.found()
     lock.release()
 

@@ -644,7 +644,7 @@ def _leases(folder: Path) -> tuple[list[Seed], Read]:
         (scene.store / "leases" / f"{pid}-0000000000000001").write_bytes(found)
         with collecting(scene.store / "leases") as held:
             held.drop_dead(remove=False)
-            held.look()
+            held.refresh()
             assert "0" * 64 not in held or b"\0" * 32 in found
 
     return plain(data), read

@@ -98,7 +98,7 @@ def fault_of(number: int) -> tuple[Fault, str]:
     return _FAULTS.get(name, Fault.REMOTE_CORRUPT), name
 
 
-class Channel:
+class GrpcChannel:
     """A connection, made by the first call, and again where it was lost. Raises StoreFault."""
 
     def __init__(self, address: Address) -> None:
@@ -128,7 +128,7 @@ class Channel:
         try:
             with self._faults(method):
                 return run_with_deadline(answer, until + _GRACE, self._shown)
-        except _Status as told:
+        except _RpcStatus as told:
             if told.code == none:
                 return None
             raise told.fault from told.__cause__
@@ -138,7 +138,7 @@ class Channel:
         answers = self._answers(method, request, until)
         try:
             first = [next(answers, None)]
-        except _Status as told:
+        except _RpcStatus as told:
             if told.code == "NOT_FOUND":
                 return None
             raise told.fault from told.__cause__
@@ -150,7 +150,7 @@ class Channel:
             del answer  # some MiB
             try:
                 yield from others
-            except _Status as told:
+            except _RpcStatus as told:
                 raise told.fault from told.__cause__
 
     def _answers(self, method: str, request: bytes, until: float) -> Iterator[bytes]:
@@ -182,11 +182,11 @@ class Channel:
 
         try:
             with self._faults(method, stalls):
-                left = self._seconds_left(until)
-                call = self._channel.stream_unary(method).future(sent(), timeout=left, metadata=self._metadata)
+                remaining = self._seconds_left(until)
+                call = self._channel.stream_unary(method).future(sent(), timeout=remaining, metadata=self._metadata)
                 with stalls.ending(call):
                     answer: bytes = call.result()
-        except _Status as told:
+        except _RpcStatus as told:
             if errors and isinstance(errors[0], OSError):
                 raise errors[0] from None
             raise told.fault from told.__cause__
@@ -198,16 +198,16 @@ class Channel:
             self._channel.close()
 
     def _seconds_left(self, until: float) -> float:
-        left = until - monotonic()
-        if left <= 0:
+        remaining = until - monotonic()
+        if remaining <= 0:
             raise StoreFault(Fault.REMOTE_TIMEOUT, f"{self._shown} was not asked in time")
-        return left
+        return remaining
 
     @contextlib.contextmanager
     def _faults(self, method: str, stalls: _Stalls | None = None) -> Iterator[None]:
         try:
             yield
-        except (StoreFault, _Status):
+        except (StoreFault, _RpcStatus):
             raise
         except grpc.FutureCancelledError as error:
             raise self._status_of("CANCELLED", "it was given up", method, stalls) from error
@@ -217,19 +217,19 @@ class Channel:
             ValueError
         ) as error:  # it was closed by another thread; or what it says of metadata: secrets are in there
             words = f"{self._shown} can't be asked: {type(error).__name__}"
-            raise _Status("CANCELLED", StoreFault(Fault.REMOTE_UNREACHABLE, words)) from None
+            raise _RpcStatus("CANCELLED", StoreFault(Fault.REMOTE_UNREACHABLE, words)) from None
 
-    def _status_of(self, code: str, details: str, method: str, stalls: _Stalls | None) -> _Status:
+    def _status_of(self, code: str, details: str, method: str, stalls: _Stalls | None) -> _RpcStatus:
         known = _FAULTS.get(code, Fault.REMOTE_CORRUPT)
         fault = next((fault for words, fault in _DETAILS if words in details), known)
         if stalls is not None and stalls.has_ended_it:
             fault, details = Fault.REMOTE_TIMEOUT, "nothing came for seconds"
         words = "".join(each if each.isprintable() else " " for each in details[:200])
         name = method.rpartition("/")[2]
-        return _Status(code, StoreFault(fault, f"{self._shown} answers {name} with {code}: {words}"))
+        return _RpcStatus(code, StoreFault(fault, f"{self._shown} answers {name} with {code}: {words}"))
 
 
-class _Status(Exception):
+class _RpcStatus(Exception):
     """What a server answered. code: of gRPC. fault: what that is raised as."""
 
     def __init__(self, code: str, fault: StoreFault) -> None:
@@ -265,11 +265,11 @@ class _Stalls:
         self._since = None
 
     def _watch(self, call: Any) -> None:
-        left = STALL_SECONDS
-        while not self._is_left.wait(left):
+        remaining = STALL_SECONDS
+        while not self._is_left.wait(remaining):
             since = self._since
-            left = STALL_SECONDS if since is None else STALL_SECONDS - (monotonic() - since)
-            if left <= 0:
+            remaining = STALL_SECONDS if since is None else STALL_SECONDS - (monotonic() - since)
+            if remaining <= 0:
                 self.has_ended_it = True
                 call.cancel()
                 return

@@ -46,10 +46,10 @@ _REFUSALS = ("MISCONF", "NOREPLICAS", "DENIED", "DB index", "ERR DB index", "inv
 
 
 class _Limits:
-    """until: when a question is given up. left: bytes that may still come."""
+    """until: when a question is given up. bytes_left: bytes that may still come."""
 
     until = 0.0
-    left = 0
+    bytes_left = 0
 
 
 class _LimitedSocket:
@@ -72,8 +72,8 @@ class _LimitedSocket:
         self._inner.settimeout(left)
 
     def _took(self, nbytes: int) -> None:
-        self._limits.left -= nbytes
-        if self._limits.left < 0:
+        self._limits.bytes_left -= nbytes
+        if self._limits.bytes_left < 0:
             raise ValueError("more bytes than were asked for")
 
     def sendall(self, data: bytes) -> None:
@@ -139,7 +139,7 @@ class Link:
         )
         self._link = kind(**place, **options)
         self._limits = self._link.limits = _Limits()
-        self._limits.until, self._limits.left = until, _GREETING
+        self._limits.until, self._limits.bytes_left = until, _GREETING
         try:
             # In a thread: the resolver and the handshake of TLS wait as long as they like.
             run_with_deadline(self._link.connect, until, self._shown)
@@ -164,7 +164,7 @@ class Link:
 
     def replies(self, count: int, until: float, most: int) -> list[Any]:
         """What came of ``send``."""
-        self._limits.until, self._limits.left = until, most
+        self._limits.until, self._limits.bytes_left = until, most
         with self._closing():
             return [self._reply() for _ in range(count)]
 

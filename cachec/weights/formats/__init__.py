@@ -128,19 +128,19 @@ def format_to_write(path: str, name: str | None = None) -> KnownFormat:
 
 def load_format(known: KnownFormat) -> Format:
     """What reads files of a format. Raises PluginError where another package's can't be imported."""
-    from cachec.base.entry_points import imported
+    from cachec.base.entry_points import load_object
     from cachec.weights.formats.base import Format
 
-    reader: Format = imported(f"the format {known.name!r}", known.target, "format", Format)
+    reader: Format = load_object(f"the format {known.name!r}", known.target, "format", Format)
     return reader
 
 
 def writer(known: KnownFormat) -> WritableFormat:
     """What writes files of a format. Raises UsageError where it can't, PluginError as ``load_format``."""
-    from cachec.base.entry_points import imported
+    from cachec.base.entry_points import load_object
     from cachec.weights.formats.base import WritableFormat
 
-    plugin = imported(f"the format {known.name!r}", known.target, "format", object)
+    plugin = load_object(f"the format {known.name!r}", known.target, "format", object)
     if not isinstance(plugin, WritableFormat):
         raise UsageError(f"save: the format {known.name} ({known.target}) can be read and not written")
     return plugin

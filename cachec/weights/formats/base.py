@@ -183,11 +183,11 @@ class Opener:
     """The files of one checkpoint while its structure is read; the first is the one that was named."""
 
     def __init__(
-        self, path: str, trusts: Callable[[int, str, fsio.Identity], bool], look: Callable[[str], None]
+        self, path: str, trusts: Callable[[int, str, fsio.Identity], bool], on_open: Callable[[str], None]
     ) -> None:
-        """look: told each path before anything is there looked at."""
+        """on_open: told each path before anything is there looked at."""
         self._trusts = trusts
-        self._look = look
+        self._on_open = on_open
         self._by_path: dict[str, CheckpointFile] = {}
         self._files: list[CheckpointFile] = []
         self.main = self.open(path)
@@ -200,7 +200,7 @@ class Opener:
             self._files.append(file)
         return file
 
-    def beside(self, location: str, what: str) -> CheckpointFile:
+    def open_sibling(self, location: str, what: str) -> CheckpointFile:
         """A file named by the main one: a relative path without ``..`` that stays in the folder, links followed.
 
         The folder is that of the main file, or that of what it links to. Raises CheckpointError.
@@ -212,7 +212,7 @@ class Opener:
         path = os.path.join(os.path.dirname(main.path), location)
         if path in self._by_path:
             return self._by_path[path]
-        self._look(path)
+        self._on_open(path)
         real = os.path.realpath(path)
         folders = {os.path.dirname(os.path.realpath(main.path)), os.path.realpath(os.path.dirname(main.path))}
         if not any(real.startswith(folder.rstrip("/") + "/") for folder in folders):

@@ -184,9 +184,9 @@ class _ReadAhead:
         self._asked = None
         if not self._has_buffer.is_set() and self._free.empty():
             # The consumer keeps views of what it got before: that memory is its own now.
-            for kept in [each for each in self._buffers if each.is_lent]:
-                kept.is_abandoned = True
-                self._buffers.remove(kept)
+            for lent_buffer in [each for each in self._buffers if each.is_lent]:
+                lent_buffer.is_abandoned = True
+                self._buffers.remove(lent_buffer)
             self._add_buffer()
         data = self._ready.get()
         if isinstance(data, BaseException):

@@ -246,7 +246,7 @@ class Revisions:
         what it was: what that needs is not all known. Raises OSError where there may be records that are not seen.
         """
         digests: set[Digest] = set()
-        for file in fsio.names_in(self.records, _FILE, is_kept=True):
+        for file in fsio.names_in(self.records, _FILE, must_list=True):
             path, revision = self.records / file, file.removesuffix(_SUFFIX)
             with contextlib.suppress(FileNotFoundError):
                 data = file_ownership.read_regular(path, _MAX_FILE)
@@ -255,7 +255,7 @@ class Revisions:
                     on_damaged(f"{path}: {_DAMAGED}")
         return frozenset(digests)
 
-    def sweep(self, held: LeasedArtifacts) -> Swept:
+    def sweep(self, leased: LeasedArtifacts) -> Swept:
         """Remove the records that no name stands for and no process holds. Raises WeightError where a name can't be
         read, OSError.
         """
@@ -264,12 +264,12 @@ class Revisions:
         loose: set[Digest] = set()
         try:
             with fsio.folder_locked(self.records, exclusive=True):
-                held.look()
+                leased.refresh()
                 named = {pointer.revision for pointer in self.pointers()}
                 for revision in self.ids():
                     if revision in named:
                         continue
-                    if revision in held:
+                    if revision in leased:
                         in_use.append(revision)
                         continue
                     path = self._record_path(revision)
@@ -321,7 +321,7 @@ def _read(path: Path) -> bytes:
 def _list_files(folder: Path) -> list[str]:
     """The files in a folder. Raises WeightError where that can't be told: what they name would be taken for gone."""
     try:
-        return fsio.names_in(folder, _FILE, is_kept=True)
+        return fsio.names_in(folder, _FILE, must_list=True)
     except OSError as error:
         raise WeightError(f"{folder} can't be listed: {error.strerror}") from error
 

@@ -284,9 +284,9 @@ class WeightStore:
         check_name(name)
         self._revisions.unpoint(name)
 
-    def sweep(self, held: LeasedArtifacts) -> Swept:
+    def sweep(self, leased: LeasedArtifacts) -> Swept:
         """For ``gc``: remove revisions that no name stands for and no process holds. Raises WeightError, OSError."""
-        return self._revisions.sweep(held)
+        return self._revisions.sweep(leased)
 
     def needed(self, on_damaged: Callable[[str], None]) -> frozenset[Digest]:
         """For ``gc``: everything that revisions may name. on_damaged: told of a record that may have named more.
@@ -301,7 +301,7 @@ class WeightStore:
 
 
 def _users(contents: RevisionContents, digest: str) -> tuple[str, ...]:
-    return tuple(name for name, held in contents.by_name.items() if held == digest)
+    return tuple(name for name, leased in contents.by_name.items() if leased == digest)
 
 
 def _placed_file(file: OpenedFile) -> PlacedFile:

@@ -507,7 +507,7 @@ def test_discovered_resolvers(tmp_path: Path, store: WeightStore, monkeypatch: p
         "nothing = 3\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    found = Resolvers.discovered({"hub": "fake_hub:hub", "bad": "fake_hub:absent", "odd": "fake_hub:nothing"})
+    found = Resolvers.discover({"hub": "fake_hub:hub", "bad": "fake_hub:absent", "odd": "fake_hub:nothing"})
     assert isinstance(found.of("https"), HttpResolver)
     assert "fake_hub" not in sys.modules
     data = b"hub://h/m.safetensors"
