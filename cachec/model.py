@@ -439,9 +439,9 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
     """What one run of a stage read and what it produced.
 
     seconds: how long the stage ran. created: Unix time. manifest: the artifact that says what its File results are to
-    be linked with; a reference, so that a hit decodes no name of no weight. kept: programs, manifests and inputs that
-    explain a miss and go into a reproducer; a hit looks at none of them. generators: the artifact of the random
-    generators that the run drew from or seeded: JSON, from name to ``GeneratorState``.
+    be linked with; a reference, so that a hit decodes no name of no weight. explanations: programs, manifests and
+    inputs that explain a miss and go into a reproducer; a hit looks at none of them. generators: the artifact of the
+    random generators that the run drew from or seeded: JSON, from name to ``GeneratorState``.
     """
 
     reads: tuple[Read, ...]
@@ -449,7 +449,7 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     created: float
     manifest: ArtifactRef | None = None
-    kept: tuple[ArtifactRef, ...] = ()
+    explanations: tuple[ArtifactRef, ...] = msgspec.field(default=(), name="kept")
     generators: ArtifactRef | None = None
 
 

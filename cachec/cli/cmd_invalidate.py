@@ -104,8 +104,8 @@ def command(session: Session, selector: Selector, pinned: bool, remotely: bool, 
         there = _forgotten_there(session, [entry for entry in chosen if entry.key in gone])
         document["remote"] = {
             "removed": there.removed,
-            "left": there.left.total(),
-            "left_at": dict(there.left),
+            "left": there.remaining.total(),
+            "left_at": dict(there.remaining),
             "faults": there.faults,
         }
     if not print_as_json(document):
@@ -117,7 +117,7 @@ def command(session: Session, selector: Selector, pinned: bool, remotely: bool, 
         click.echo(f"cachec: {fault}: {clean(detail)}", err=True)
     for each in strange:
         click.echo(f"cachec: {clean(each.words)}{session.if_none}", err=True)
-    if strange or (there is not None and there.left):
+    if strange or (there is not None and there.remaining):
         click.get_current_context().exit(1)
     if missing:
         session.fail(f"no entry has a key that begins with {', '.join(missing)}")
@@ -144,7 +144,7 @@ class _There(NamedTuple):
     """What came of having remotes forget. written, read_only: their URLs, as they are shown."""
 
     removed: int
-    left: Counter[str]
+    remaining: Counter[str]
     faults: dict[str, str]
     written: list[str]
     read_only: list[str]
@@ -178,8 +178,8 @@ def _tell_there(there: _There, dry_run: bool) -> None:
             print_wrapped(clean(f"what {url} has would stay there: it is only read"), indent=0)
         return
     if there.written:
-        click.echo(f"removed {there.removed:,} from remotes" + ("" if there.left else ", none is left there"))
-    for url, count in there.left.items():
+        click.echo(f"removed {there.removed:,} from remotes" + ("" if there.remaining else ", none is left there"))
+    for url, count in there.remaining.items():
         why = ", which is only read" if url in there.read_only else ""
         print_wrapped(clean(f"{count:,} may still be at {url}{why}"), indent=0)
 

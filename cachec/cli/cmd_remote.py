@@ -34,14 +34,14 @@ def command(session: Session) -> None:
     """
     if click.get_current_context().invoked_subcommand is not None:
         return
-    from cachec.remote.chain import Answer, Remotes
+    from cachec.remote.chain import ProbeReply, Remotes
 
     remotes = Remotes(session.settings.remote, session.store, lambda _fault, _detail: None)
     waiting = remotes.pending()
     rows: list[dict[str, Any]] = []
     for remote in remotes.all:
         address = remote.address
-        reply = Answer("off", None, "it is left alone for a minute") if remote.breaker.is_off() else remote.probe()
+        reply = ProbeReply("off", None, "it is left alone for a minute") if remote.breaker.is_off() else remote.probe()
         rows.append(
             {
                 "url": address.shown,

@@ -40,14 +40,14 @@ class Lines(Listener):
         self._stream = stream
         self._total = self._done = 0
 
-    def planned(self, rows: Sequence[Row], hits: int, estimate: float | None) -> None:
+    def on_plan(self, rows: Sequence[Row], hits: int, estimate: float | None) -> None:
         self._total = len(rows)
         self._done = 0
         if rows:
             guess = "unknown" if estimate is None else f"about {report.period(estimate)}"
             self._say(f"{len(rows)} to run, {hits} hit; time: {guess}")
 
-    def finished(self, row: Row, result: Result) -> None:
+    def on_finish(self, row: Row, result: Result) -> None:
         if result.status is Status.HIT and not self._total:
             return
         self._done += 1
@@ -90,15 +90,15 @@ class ProgressTable(Listener):
             transient=True,
         )
 
-    def planned(self, rows: Sequence[Row], hits: int, estimate: float | None) -> None:
+    def on_plan(self, rows: Sequence[Row], hits: int, estimate: float | None) -> None:
         self._total = len(rows) + hits
         self._estimate = estimate
         self._began = self._clock()
 
-    def started(self, row: Row) -> None:
+    def on_start(self, row: Row) -> None:
         self._running[row.id] = self._clock()
 
-    def finished(self, row: Row, result: Result) -> None:
+    def on_finish(self, row: Row, result: Result) -> None:
         self._running.pop(row.id, None)
         self._counts[result.status] += 1
         if result.status is not Status.HIT:

@@ -215,7 +215,7 @@ def weights(case: Case) -> Iterator[Finding]:
     """Records of weights: a damaged one keeps ``gc`` from removing anything."""
     damaged: list[str] = []
     try:
-        WeightStore(case.store).needed(damaged.append)
+        WeightStore(case.store).list_needed(damaged.append)
     except (StoreFault, WeightError) as error:
         damaged.append(str(error))
     if damaged:

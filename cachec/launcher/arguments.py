@@ -18,7 +18,7 @@ from cachec.key.tools.variables import matches
 from cachec.launcher import adapters
 from cachec.launcher.adapters import Adapter, Flag, WeightKey
 from cachec.launcher.build_tools import BY_TIME, DETAIL, advice, is_helper
-from cachec.launcher.command import CommandLine, DeclaredOutput, Options, OutputKind, PassThrough, Piece
+from cachec.launcher.command import CommandSpec, DeclaredOutput, Options, OutputKind, PassThrough, Piece
 from cachec.launcher.exec_settings import with_settings
 from cachec.launcher.path_map import PathMap
 from cachec.launcher.stage import CommandContext
@@ -35,7 +35,7 @@ _STDIN = {"-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"}
 _WORD = re.compile(r"[\w-]{3,}")
 
 
-def describe_here(opened: CommandContext, given: Options, argv: Sequence[str], program: str) -> CommandLine:
+def describe_here(opened: CommandContext, given: Options, argv: Sequence[str], program: str) -> CommandSpec:
     """What the command line means in the current folder. Raises PassThrough, UsageError, ConfigError."""
     adapter = adapters.find(program, argv[0])
     program = os.path.join(opened.places.cwd, program)
@@ -58,12 +58,12 @@ def describe_here(opened: CommandContext, given: Options, argv: Sequence[str], p
 
 def describe(
     argv: Sequence[str], program: str, cwd: str, adapter: Adapter | None, options: Options, environ: Mapping[str, str]
-) -> CommandLine:
+) -> CommandSpec:
     """The same for a program that is the adapter's by its distribution, where that names one."""
     for text in (*argv, cwd, *environ):
         if not is_text(text):
             raise PassThrough(Reason.NOT_UNDERSTOOD, f"{text!a} is not UTF-8")
-    command = CommandLine(tuple(argv), program, cwd, adapter, options)
+    command = CommandSpec(tuple(argv), program, cwd, adapter, options)
     if adapter is None:
         words = itertools.count(1)
         command.pieces = [Piece(_label(arg, words), arg) for arg in argv[1:]]
@@ -94,7 +94,7 @@ def _is_itself(program: str, adapter: Adapter) -> bool:
     return (not is_script and adapter.matches(os.path.basename(real))) or not adapter.is_shipped
 
 
-def _call_inputs(command: CommandLine, places: PathMap) -> None:
+def _call_inputs(command: CommandSpec, places: PathMap) -> None:
     """Name the inputs from the current folder, on the command line as it is keyed and as it runs."""
     argv = list(command.argv)
     for number in command.models:
@@ -104,7 +104,7 @@ def _call_inputs(command: CommandLine, places: PathMap) -> None:
     command.argv = tuple(argv)
 
 
-def _add_options(command: CommandLine) -> None:
+def _add_options(command: CommandSpec) -> None:
     options = command.options
     command.stdin |= options.stdin
     for text in options.inputs:
@@ -130,7 +130,7 @@ class _Reader:
     may_run_others: whether the command may run programs or code that the adapter knows nothing of.
     """
 
-    def __init__(self, command: CommandLine, adapter: Adapter) -> None:
+    def __init__(self, command: CommandSpec, adapter: Adapter) -> None:
         self._command = command
         self._adapter = adapter
         self.may_run_others = False

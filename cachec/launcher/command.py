@@ -65,7 +65,7 @@ class DeclaredOutput(NamedTuple):
     kind: OutputKind
 
 
-class CommandLine(msgspec.Struct):
+class CommandSpec(msgspec.Struct):
     """One command line. Paths are absolute; ``cwd`` is where relative ones start.
 
     argv: with the command's name as it was given. program: the executable that this leads to. pieces: one for each

@@ -20,7 +20,7 @@ from cachec.key.tools.platform import CPUINFO, cpu_features
 from cachec.key.tools.tools import ToolKeys
 from cachec.key.tools.variables import Rule, unmatched
 from cachec.launcher.adapters import AdapterEnvironment
-from cachec.launcher.command import CommandLine, Options, PassThrough
+from cachec.launcher.command import CommandSpec, Options, PassThrough
 from cachec.launcher.depth import increase_depth
 from cachec.launcher.path_map import PathMap
 from cachec.launcher.source_scan import EPOCH, reports_time
@@ -125,7 +125,7 @@ class CommandKeyBuilder:
             raise PassThrough(Reason.NOT_UNDERSTOOD, str(error), is_reported=True) from error
 
     def _request(self, stage: Any, arguments: Mapping[str, Any], *, fresh: bool) -> CommandKey:
-        command: CommandLine = arguments["command"]
+        command: CommandSpec = arguments["command"]
         del stage  # what it is called follows from the command
         stripped: Sequence[StrippedInput] = arguments["stripped"]
         parts = (
@@ -165,7 +165,7 @@ class CommandKeyBuilder:
         del request
         return ()
 
-    def tool_keys(self, command: CommandLine) -> ToolKeys:
+    def tool_keys(self, command: CommandSpec) -> ToolKeys:
         """What keys the compiler: with the distributions of its own environment, where it is in another one."""
         if self._tools is None:
             self._tools = ToolKeys(self._digests, self.distributions(command.program))
@@ -178,7 +178,7 @@ class CommandKeyBuilder:
             self._distributions = distributions_of(program)
         return self._distributions
 
-    def _stage_part(self, command: CommandLine) -> Part:
+    def _stage_part(self, command: CommandSpec) -> Part:
         adapter = command.adapter
         hasher = Hasher("command-stage")
         hasher.part("version", KEY_VERSION.encode())
@@ -186,13 +186,13 @@ class CommandKeyBuilder:
         shown = "no adapter" if adapter is None else f"adapter {adapter.name} {adapter.digest()[:8]}"
         return Part(PartKind.STAGE, command.stage, hasher.digest(), shown)
 
-    def _environment_parts(self, command: CommandLine) -> tuple[Part, ...]:
+    def _environment_parts(self, command: CommandSpec) -> tuple[Part, ...]:
         """One part for each variable that counts. The base folder leaves their values, as it leaves arguments."""
         values = {name: self._places.remove_base(value) for name, value in self._environ.items()}
         names = keyed_variables(command, self._environ)
         return environment_parts(names, values, sealed=sealed_variables(command, names))
 
-    def _tool_parts(self, command: CommandLine, *, fresh: bool) -> Iterator[Part]:
+    def _tool_parts(self, command: CommandSpec, *, fresh: bool) -> Iterator[Part]:
         """The program by its place, as the trace tells what is started; what else counts by name, by content."""
         program = self._places.to_anchored(command.program)
         yield _argument("program", digest_bytes(os.fsencode(program)), command.program)
@@ -201,7 +201,7 @@ class CommandKeyBuilder:
         if command.adapter is not None and command.adapter.distribution:
             yield self.tool_keys(command).distribution(command.adapter.distribution, fresh=fresh)
 
-    def _argument_parts(self, command: CommandLine, stripped: Container[int]) -> Iterator[Part]:
+    def _argument_parts(self, command: CommandSpec, stripped: Container[int]) -> Iterator[Part]:
         """One part a flag, over its words in order; then the order of the flags. For a stripped model counts the dash
         that the command gets in place of its name."""
         by_label: dict[str, list[str]] = {}
@@ -236,7 +236,7 @@ class CommandKeyBuilder:
         return _argument(_text(_name(portable)), digest_bytes(os.fsencode(portable)), "(set)")
 
     def _content_parts(
-        self, command: CommandLine, stripped: Sequence[StrippedInput], stdin: str | None
+        self, command: CommandSpec, stripped: Sequence[StrippedInput], stdin: str | None
     ) -> Iterator[Part]:
         for each in stripped:
             name, program = _name(self._places.remove_base(command.argv[each.number + 1])), each.program
@@ -280,12 +280,12 @@ def _refinements(options: Options) -> Iterator[str]:
         yield "--relocatable"
 
 
-def _described_environment(command: CommandLine) -> AdapterEnvironment:
+def _described_environment(command: CommandSpec) -> AdapterEnvironment:
     adapter = command.adapter
     return AdapterEnvironment() if adapter is None or not command.is_known else adapter.environment
 
 
-def variable_rule(command: CommandLine) -> Rule:
+def variable_rule(command: CommandSpec) -> Rule:
     """Return which variables are in the key of a command, beside the locale."""
     described = _described_environment(command)
     keyed = (*described.keyed, *command.options.env, *_ALWAYS)
@@ -294,24 +294,24 @@ def variable_rule(command: CommandLine) -> Rule:
     return Rule(keyed, (*described.passed, *LOCALE, *excluded), others=not described.complete)
 
 
-def _ignored_variables(command: CommandLine) -> tuple[str, ...]:
+def _ignored_variables(command: CommandSpec) -> tuple[str, ...]:
     """The variables that are to be ignored. One that an option names counts, whatever the settings say."""
     return tuple(name for name in command.options.ignore_env if name not in command.options.env)
 
 
-def variables_of_run(command: CommandLine) -> tuple[str, ...]:
+def variables_of_run(command: CommandSpec) -> tuple[str, ...]:
     """The variables that count only where a run shows that it used them: of a compiler that tells of the time."""
     return (EPOCH, *LOCALE) if reports_time(command) else ()
 
 
-def keyed_variables(command: CommandLine, environ: Mapping[str, str]) -> tuple[str, ...]:
+def keyed_variables(command: CommandSpec, environ: Mapping[str, str]) -> tuple[str, ...]:
     """The variables that are in the key: those that are named, set or not, and of the others those that are set."""
     rule = variable_rule(command)
     locale = {name for name in LOCALE if name in environ} - {*variables_of_run(command), *_ignored_variables(command)}
     return tuple(sorted({*rule.names, *rule.matching(environ), *locale}))
 
 
-def sealed_variables(command: CommandLine, names: Iterable[str]) -> frozenset[str]:
+def sealed_variables(command: CommandSpec, names: Iterable[str]) -> frozenset[str]:
     """Those of these variables whose values are stored as digests: each that the adapter does not name.
 
     Such a variable may hold a secret, whatever it is called.
@@ -326,7 +326,7 @@ def environment(environ: Mapping[str, str]) -> dict[str, str]:
     return {**environ, **increase_depth(dict(environ))}
 
 
-def files_in_key(command: CommandLine) -> set[str]:
+def files_in_key(command: CommandSpec) -> set[str]:
     """The files of a command's distribution, which its key holds by RECORD, and what an environment says of itself."""
     if command.adapter is None or not command.adapter.distribution:
         return set()
@@ -373,7 +373,7 @@ def _argument(name: str, digest: str, shown: str, subject: str = "") -> Part:
     return Part(PartKind.ARGUMENT, name, digest, shown, value="" if shown.endswith("…") else shown, subject=subject)
 
 
-def _inputs(command: CommandLine) -> ItemsView[str, str]:
+def _inputs(command: CommandSpec) -> ItemsView[str, str]:
     """The files whose content is in the key: their paths, and what they are called."""
     return {**{path: command.argv[number + 1] for number, path in command.models.items()}, **command.inputs}.items()
 

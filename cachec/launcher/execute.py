@@ -14,7 +14,7 @@ from cachec.errors import CachecError, CacheMissError, UnstorableResult
 from cachec.key.tools.executables import which
 from cachec.launcher import options
 from cachec.launcher.arguments import describe_here
-from cachec.launcher.command import CommandLine, PassThrough
+from cachec.launcher.command import CommandSpec, PassThrough
 from cachec.launcher.depth import is_too_deep, too_deep_message
 from cachec.launcher.outputs import lock_outputs, outputs_of
 from cachec.launcher.path_map import NoFolder
@@ -153,13 +153,13 @@ def _count(opened: CacheContext, way: PassThrough, name: str) -> None:
 
 
 def _through_engine(
-    args: list[str], opened: CommandContext, command: CommandLine, stdin: int | None, descriptors: Sequence[int]
+    args: list[str], opened: CommandContext, command: CommandSpec, stdin: int | None, descriptors: Sequence[int]
 ) -> CommandResult:
     spooled = None if stdin is None else f"/proc/self/fd/{stdin}"
     itself = (command.program, [*command.argv])
     made: list[dict[str, Any]] = []
 
-    def body(command: CommandLine, stripped: Sequence[StrippedInput], stdin: str | None) -> dict[str, Any]:
+    def body(command: CommandSpec, stripped: Sequence[StrippedInput], stdin: str | None) -> dict[str, Any]:
         recorder = recording.current()
         if unlocked is not None and recorder is not None:
             recorder.keep_out(*unlocked)
@@ -224,7 +224,7 @@ def _through_engine(
     return CommandResult(0, stdout, stderr, itself, stdin, stored=is_stored)
 
 
-def _hand_out(opened: CommandContext, command: CommandLine, value: Any) -> None:
+def _hand_out(opened: CommandContext, command: CommandSpec, value: Any) -> None:
     """Put what is stored in its places. Raises PassThrough where an output can't be written, or went from the store:
     the command may manage, or says why not.
     """

@@ -10,7 +10,7 @@ import msgspec
 
 from cachec.errors import StoreFault, UsageError
 from cachec.launcher.arguments import describe_here
-from cachec.launcher.command import CommandLine, Options, PassThrough
+from cachec.launcher.command import CommandSpec, Options, PassThrough
 from cachec.launcher.stage import CommandContext, CommandStage, opened_command
 from cachec.launcher.weight_stripping import StrippedInput, strip_inputs
 from cachec.model import Mode, Outcome, PartKind, Reason
@@ -66,8 +66,8 @@ def _explain(opened: CommandContext, given: Options, argv: Sequence[str], progra
         return Explanation(outcome, fix=_way_in(way.reason))
 
 
-def _from_engine(opened: CommandContext, command: CommandLine, stripped: Sequence[StrippedInput]) -> Explanation:
-    def body(command: CommandLine, stripped: Any, stdin: str | None) -> dict[str, Any]:
+def _from_engine(opened: CommandContext, command: CommandSpec, stripped: Sequence[StrippedInput]) -> Explanation:
+    def body(command: CommandSpec, stripped: Any, stdin: str | None) -> dict[str, Any]:
         raise AssertionError("a question runs nothing")
 
     call = Call(opened.engine_for(command), CommandStage(command, body), (command, stripped, None), {})
@@ -86,8 +86,8 @@ def _from_engine(opened: CommandContext, command: CommandLine, stripped: Sequenc
         other = None
     if other is None:
         return Explanation(outcome)
-    looker = call.engine.tools.looker
-    differing = differences(other[1], parts, lambda digest: looker.fetch(digest, call.keyed))
+    finder = call.engine.tools.looker
+    differing = differences(other[1], parts, lambda digest: finder.fetch(digest, call.keyed))
     if any(each.part.kind is PartKind.ARGUMENT for each in differing):
         differing = tuple(each for each in differing if each.part.kind is not PartKind.ORDER)  # it follows
     fix = next(filter(None, map(call.keyed.remedy, differing)), "")

@@ -27,7 +27,7 @@ from cachec.key.tools.environment import LOCALE
 from cachec.key.tools.executables import which
 from cachec.key.tools.variables import Rule, overlap
 from cachec.launcher import adapters, direct
-from cachec.launcher.command import CommandLine
+from cachec.launcher.command import CommandSpec
 from cachec.launcher.command_key import environment, files_in_key, variable_rule, variables_of_run
 from cachec.launcher.outputs import lock_of, outputs_of
 from cachec.launcher.stage import CommandContext
@@ -52,7 +52,7 @@ class _Unfit(Exception):
     """There is no memo for this one."""
 
 
-def begin(opened: CommandContext, command: CommandLine) -> Draft | None:
+def begin(opened: CommandContext, command: CommandSpec) -> Draft | None:
     """To be called before the key is made; None where there can be no memo of the command."""
     if (
         opened.overridden  # a memo is found by the environment and files alone
@@ -73,7 +73,7 @@ def begin(opened: CommandContext, command: CommandLine) -> Draft | None:
 class Draft:
     """A memo in the making: what its command rests on, as it was when this was made. Raises _Unfit, OSError."""
 
-    def __init__(self, opened: CommandContext, command: CommandLine) -> None:
+    def __init__(self, opened: CommandContext, command: CommandSpec) -> None:
         self._opened = opened
         self._command = command
         self._digests = opened.store.digests
@@ -93,10 +93,10 @@ class Draft:
         self._collect()
         self._before = {path: direct.identity(path) for path in (*self._files, *self._folders)}
 
-    def write(self, args: list[str], looker: Looker, answer: Answer) -> bool:
+    def write(self, args: list[str], finder: Looker, answer: Answer) -> bool:
         """Write the memo of a command line whose result is in the store; whether there is one now."""
         try:
-            data = self._data(args, looker, answer)
+            data = self._data(args, finder, answer)
             path = direct.memo_path(args, self._opened.variables, os.getcwd())
             if not path:
                 raise _Unfit
@@ -108,7 +108,7 @@ class Draft:
             return False  # the whole road answers as well, only slower
         return True
 
-    def _data(self, args: list[str], looker: Looker, answer: Answer) -> bytes:
+    def _data(self, args: list[str], finder: Looker, answer: Answer) -> bytes:
         trace, key = answer.trace, answer.outcome.key
         if trace is None:
             raise _Unfit
@@ -120,7 +120,7 @@ class Draft:
         files = [(path, states.get(path) or direct.identity(path), digest) for path, digest in self._files.items()]
         folders = [(path, direct.identity(path), names) for path, names in self._folders.items()]
         is_same = all(self._before.get(path, state) == state for path, state, _ in (*files, *folders))
-        if not is_same or any(looker.present(read, {}) != read.digest for read in others):
+        if not is_same or any(finder.present(read, {}) != read.digest for read in others):
             raise _Unfit
         self._request(args)
         self._list([[os.fsencode(path)] for path in self._absent])

@@ -15,7 +15,7 @@ from typing import Any
 from cachec.base import fsio, xdg
 from cachec.base.hashing import FileDigests, digest_bytes
 from cachec.errors import StoreFault
-from cachec.launcher.command import CommandLine, DeclaredOutput
+from cachec.launcher.command import CommandSpec, DeclaredOutput
 from cachec.launcher.direct import default_folder
 from cachec.launcher.path_map import PathMap
 from cachec.launcher.restore import check_folder, check_place, mode_of
@@ -35,7 +35,7 @@ _MAX_NAME = 4096
 class AllowedOutputs:
     """Where a command may write: below the current folder, where an argument points, and where somebody says."""
 
-    def __init__(self, command: CommandLine, environ: Mapping[str, str]) -> None:
+    def __init__(self, command: CommandSpec, environ: Mapping[str, str]) -> None:
         self._cwd = os.path.realpath(command.cwd)
         here = glob.escape(self._cwd)
         self._patterns = [os.path.normpath(os.path.join(here, each)) for each in command.options.patterns]
@@ -83,7 +83,7 @@ def _is_below(path: str, folders: Iterable[str]) -> bool:
 
 
 def outputs_of(
-    command: CommandLine, environ: Mapping[str, str], places: PathMap, value: Mapping[str, Any]
+    command: CommandSpec, environ: Mapping[str, str], places: PathMap, value: Mapping[str, Any]
 ) -> list[str]:
     """The paths of a stored result's outputs here. Raises OSError for one that is in no place for outputs."""
     allowed = AllowedOutputs(command, environ)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cachec.key.tools.environment import LOCALE
-from cachec.launcher.command import CommandLine
+from cachec.launcher.command import CommandSpec
 from cachec.launcher.command_key import keyed_variables, sealed_variables
 from cachec.launcher.stage import CommandContext
 from cachec.reproduce.recipe import CommandCall, RecordedLine
 
 
-def describe_call(opened: CommandContext, command: CommandLine, args: Sequence[str]) -> CommandCall:
+def describe_call(opened: CommandContext, command: CommandSpec, args: Sequence[str]) -> CommandCall:
     """How it was called. args: what followed ``cachec exec``."""
     keyed = opened.places.remove_base
     variables = {name: keyed(value) for name, value in opened.variables.items()}

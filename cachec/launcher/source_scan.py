@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from cachec.base.hashing import digest_bytes
 from cachec.key.dependencies import mode_and_content_digest
-from cachec.launcher.command import CommandLine
+from cachec.launcher.command import CommandSpec
 
 #: Macros whose value is the time of the compile, or that of a file (C17, 6.10.8.1; GCC, "Common Predefined Macros").
 TIMES = (b"__DATE__", b"__TIME__", b"_TIMESTAMP__")
@@ -59,7 +59,7 @@ _SYSTEM = ("/usr/", "/lib/", "/opt/")
 EPOCH = "SOURCE_DATE_EPOCH"
 
 
-def time_flags(command: CommandLine) -> tuple[str, ...]:
+def time_flags(command: CommandSpec) -> tuple[str, ...]:
     """The flags by which a compiler tells that the time came into its result; none where they can't be given."""
     args = command.argv[1:]
     if command.adapter is None or any(arg.startswith(_IN_THE_WAY) or "=date-time" in arg for arg in args):
@@ -69,7 +69,7 @@ def time_flags(command: CommandLine) -> tuple[str, ...]:
     return command.adapter.time
 
 
-def reports_time(command: CommandLine) -> bool:
+def reports_time(command: CommandSpec) -> bool:
     """Whether a compiler tells that the time came into its result."""
     return bool(time_flags(command))
 
@@ -79,7 +79,7 @@ def warns_of_time(stderr: bytes) -> bool:
     return any(words in stderr for words in _TIME_WARNINGS)
 
 
-def heeds_epoch(command: CommandLine, environ: Mapping[str, str]) -> bool:
+def heeds_epoch(command: CommandSpec, environ: Mapping[str, str]) -> bool:
     """Whether a compiler takes the time from ``EPOCH`` (clang from version 16 on): it is asked, unless it is a script,
     which may do anything."""
     import subprocess
@@ -93,7 +93,7 @@ def heeds_epoch(command: CommandLine, environ: Mapping[str, str]) -> bool:
     return b"Jan  2 1970" in result.stdout
 
 
-def why_nondeterministic(command: CommandLine, files: Mapping[str, str], words: Sequence[bytes] = TIMES) -> str:
+def why_nondeterministic(command: CommandSpec, files: Mapping[str, str], words: Sequence[bytes] = TIMES) -> str:
     """Why the time may be in the result of a compiler that has not told so; empty where it is not.
 
     files: those that it read. words: the macros that are looked for.
@@ -119,7 +119,7 @@ def why_nondeterministic(command: CommandLine, files: Mapping[str, str], words: 
     return ""
 
 
-def _is_system(command: CommandLine, path: str) -> bool:
+def _is_system(command: CommandSpec, path: str) -> bool:
     """Whether a file may be below a folder that is one of the system's by a flag."""
     arguments = command.argv[1:]
     for number, arg in enumerate(arguments):
@@ -132,7 +132,7 @@ def _is_system(command: CommandLine, path: str) -> bool:
     return False
 
 
-def may_hold_folder(command: CommandLine, files: Mapping[str, str], base: str) -> bool:
+def may_hold_folder(command: CommandSpec, files: Mapping[str, str], base: str) -> bool:
     """Whether the path of a base folder may be in the result of a C compiler, where nobody sees it."""
     if any(arg.startswith(_HIDING) for arg in command.argv[1:]):
         return True

@@ -20,7 +20,7 @@ from cachec.key.dependencies import Dependencies, lookup_digest, searched_digest
 from cachec.key.options import StageOptions
 from cachec.key.tools.executables import interpreter_name, which
 from cachec.launcher import options
-from cachec.launcher.command import CommandLine, Options
+from cachec.launcher.command import CommandSpec, Options
 from cachec.launcher.command_key import CommandKeyBuilder
 from cachec.launcher.path_map import PathMap, current_folder
 from cachec.model import Read
@@ -79,7 +79,7 @@ class CommandStage:
     lock_timeout = None
 
     def __init__(
-        self, command: CommandLine, body: Callable[..., Any], describe_call: Callable[[], CommandCall] | None = None
+        self, command: CommandSpec, body: Callable[..., Any], describe_call: Callable[[], CommandCall] | None = None
     ) -> None:
         """describe_call: says how it is run again; None for one that is not to be stored."""
         self._describe_call = describe_call
@@ -146,7 +146,7 @@ class CommandContext(CacheContext):
         key_parts = self.settings.key_parts
         self.requests = CommandKeyBuilder(self.store.digests, self.places, self.variables, key_parts)
 
-    def anchor(self, command: CommandLine) -> None:
+    def anchor(self, command: CommandSpec) -> None:
         """Have paths in the environment of an installed tool count from there."""
         if command.adapter is None or not command.adapter.distribution:
             return
@@ -157,7 +157,7 @@ class CommandContext(CacheContext):
         self.places = msgspec.structs.replace(self.places, tools=tuple(tools))
         self.requests.anchor(self.places)
 
-    def engine_for(self, command: CommandLine) -> Engine:
+    def engine_for(self, command: CommandSpec) -> Engine:
         plugins = Plugins(Distributions())  # those of this Python, wherever the compiler is from
         tools = self.requests.tool_keys(command)
         dependencies = PlacedDependencies(self.places, tools, self.store.digests, self.variables)

@@ -20,7 +20,7 @@ from cachec.key.dependencies import stdin_digest, terminal_digest
 from cachec.key.tools.environment import LOCALE_NAME, variable_digest
 from cachec.launcher import source_scan
 from cachec.launcher.build_tools import BY_TIME, advice
-from cachec.launcher.command import CommandLine
+from cachec.launcher.command import CommandSpec
 from cachec.launcher.command_key import environment, files_in_key
 from cachec.launcher.direct import default_folder
 from cachec.launcher.outputs import AllowedOutputs, PreservedTimestamps, check_stored
@@ -36,7 +36,7 @@ from cachec.tracing.accesses import Accesses, Change, Effect
 
 def run_command(
     opened: CommandContext,
-    command: CommandLine,
+    command: CommandSpec,
     argv: Sequence[str],
     stdin: str | None,
     descriptors: Sequence[int] = (),
@@ -98,7 +98,7 @@ def _was_interrupted(run: TracedRun) -> bool:
 
 
 def _record_run(
-    opened: CommandContext, command: CommandLine, run: TracedRun, recorder: Recorder, *, sees_time: bool
+    opened: CommandContext, command: CommandSpec, run: TracedRun, recorder: Recorder, *, sees_time: bool
 ) -> dict[str, Any]:
     """Put what a run looked up into the trace, and return what it wrote."""
     allowed = AllowedOutputs(command, opened.variables)
@@ -149,7 +149,7 @@ class _ReadRecorder:
     """Puts what a run looked up into the trace."""
 
     def __init__(
-        self, opened: CommandContext, command: CommandLine, run: TracedRun, recorder: Recorder, *, sees_time: bool
+        self, opened: CommandContext, command: CommandSpec, run: TracedRun, recorder: Recorder, *, sees_time: bool
     ) -> None:
         """sees_time: whether the run used the time that a variable says."""
         self._sees_time = sees_time
@@ -235,7 +235,7 @@ class _ReadRecorder:
 
 
 def _result(
-    opened: CommandContext, command: CommandLine, run: TracedRun, changes: Sequence[Change], recorder: Recorder
+    opened: CommandContext, command: CommandSpec, run: TracedRun, changes: Sequence[Change], recorder: Recorder
 ) -> dict[str, Any]:
     """What a run wrote, with the paths from an anchor, and depfiles and streams without the base folder."""
     places = opened.places
@@ -288,7 +288,7 @@ def _result(
     return {"stdout": templates[0], "stderr": templates[1], "outputs": outputs, "modes": modes, "paths": paths}
 
 
-def _check_written(command: CommandLine, changes: Sequence[Change], recorder: Recorder) -> None:
+def _check_written(command: CommandSpec, changes: Sequence[Change], recorder: Recorder) -> None:
     """Keep the result out where an output was not written: the command may have found it up to date."""
     made = {change.path for change in changes}
     for output in command.outputs:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from cachec.base import fsio
 from cachec.errors import CachecError, UsageError
-from cachec.launcher.command import CommandLine
+from cachec.launcher.command import CommandSpec
 from cachec.launcher.restore import same_content
 
 if TYPE_CHECKING:
@@ -41,13 +41,13 @@ class StrippedInput(NamedTuple):
     fd: int
 
 
-def wants_strip(command: CommandLine) -> bool:
+def wants_strip(command: CommandSpec) -> bool:
     """Whether the options, or the adapter, ask for stripped inputs."""
     return command.options.strip or (command.adapter is not None and command.adapter.strip)
 
 
 @contextmanager
-def strip_inputs(command: CommandLine) -> Iterator[tuple[StrippedInput, ...]]:
+def strip_inputs(command: CommandSpec) -> Iterator[tuple[StrippedInput, ...]]:
     """The inputs of a command, stripped; none where nobody asks for it. Their files are closed at the end.
 
     Raises UsageError where this command's inputs can't be stripped, CheckpointError for a malformed one.
@@ -73,7 +73,7 @@ def strip_inputs(command: CommandLine) -> Iterator[tuple[StrippedInput, ...]]:
         yield (StrippedInput(number, command.models[number], program, stripped_file.weights, fd),)
 
 
-def _model(command: CommandLine) -> int:
+def _model(command: CommandSpec) -> int:
     """The number of the argument that names the model."""
     adapter = command.adapter
     if adapter is None or not adapter.format or not adapter.strip_as:
@@ -85,7 +85,7 @@ def _model(command: CommandLine) -> int:
     return next(iter(command.models))
 
 
-def stripped_command_line(command: CommandLine, stripped: Sequence[StrippedInput]) -> list[str]:
+def stripped_command_line(command: CommandSpec, stripped: Sequence[StrippedInput]) -> list[str]:
     """The command line with ``-`` for the model, which comes on standard input: under its own name a module would keep
     the path of a temporary file."""
     argv = list(command.argv)
@@ -95,7 +95,7 @@ def stripped_command_line(command: CommandLine, stripped: Sequence[StrippedInput
 
 
 @contextmanager
-def write_sidecar_weights(command: CommandLine, stripped: Sequence[StrippedInput]) -> Iterator[Callable[[], None]]:
+def write_sidecar_weights(command: CommandSpec, stripped: Sequence[StrippedInput]) -> Iterator[Callable[[], None]]:
     """Write the weights under temporary names, which are removed at the end; what is yielded gives them their own.
 
     A file that has these weights already is not written again. That raises CachecError where there can be no such file,

@@ -135,7 +135,7 @@ class Collector:
         sweep = Sweep(self._store, held, self._now, self._on_fault, dry_run=self._dry_run)
         weights = sweep.revisions(self._weights)
         done.weights_in_use = weights.in_use
-        owned = self._weights.needed(self._note_damaged)
+        owned = self._weights.list_needed(self._note_damaged)
         old = old_versions(self._store.index, os.fspath(self._store.folder), RECORD_VERSION, self._now)
         snapshot = survey(self._store, self._pins.read(), self._on_fault, self._now, owned, old)
         done.old_versions = snapshot.old_versions

@@ -161,7 +161,7 @@ class Maintainer:
         from cachec.weights.library.stored_weights import WeightStore
 
         objects = self.store.objects
-        owned = WeightStore(self.store).needed(lambda detail: self._on_fault(Fault.IO_ERROR, detail))
+        owned = WeightStore(self.store).list_needed(lambda detail: self._on_fault(Fault.IO_ERROR, detail))
         if any(version != RECORD_VERSION for version in self.store.index.versions()):
             from cachec.maintain.mark import survey
 

@@ -181,7 +181,7 @@ def candidate(
     # The size is that of its own results, not of what it shares: it must not depend on which entries are still there.
     size = sum(disk_bytes(sizes[digest]) for digest in frozenset[Digest]().union(*groups))
     seconds = max((trace.seconds for trace in entry.traces), default=0.0)
-    needs = {*sizes, *(() if item.terms is None else item.terms.summary.kept)}
+    needs = {*sizes, *(() if item.terms is None else item.terms.summary.artifacts)}
     try:
         trees = tuple(_trees(item))
     except StoreFault as fault:  # a folder that is stored malformed: it has no tree, and no call hits it

@@ -46,7 +46,7 @@ def seed(remotes: Remotes, entries: Iterable[Entry], *, vouch: bool = False) -> 
     written = [remote for remote in remotes.all if remote.address.is_written]
     taking = [remote for remote in written if vouch or not remote.address.trust.is_signing]
     others = " ".join(remote.address.shown for remote in written if remote not in taking)
-    queued, left, first = 0, Counter[str](), dict[str, UnsentEntry]()
+    queued, skipped, first = 0, Counter[str](), dict[str, UnsentEntry]()
     for entry in entries:
         runs = [trace for trace in entry.traces if not local_path(trace.reads)]
         if any(_is_foreign(trace) for trace in entry.traces):
@@ -58,9 +58,9 @@ def seed(remotes: Remotes, entries: Iterable[Entry], *, vouch: bool = False) -> 
             if not others:
                 continue
             found = UnsentEntry(entry, "unvouched", others)
-        left[found.why] += 1
+        skipped[found.why] += 1
         first.setdefault(found.why, found)
-    return Backfill(queued, left, first)
+    return Backfill(queued, skipped, first)
 
 
 def _is_foreign(trace: Trace) -> bool:

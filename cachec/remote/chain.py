@@ -51,10 +51,12 @@ _GONE = frozenset({Fault.STORE_MISSING, Fault.ARTIFACT_MISSING, Fault.ARTIFACT_C
 
 
 class LookupReport(NamedTuple):
-    """What came of a lookup, for ``offer``. seen: what it looked at; damaged: remotes that gave no answer, by name."""
+    """What came of a lookup, for ``offer``. known_reads: what it looked at; damaged: remotes that gave no answer, by
+    name.
+    """
 
     fetched: RemoteFetch | None
-    seen: dict[Name, Digest]
+    known_reads: dict[Name, Digest]
     damaged: frozenset[str] = frozenset()
 
 
@@ -91,7 +93,7 @@ class Pending(NamedTuple):
         ]
 
 
-class Answer(NamedTuple):
+class ProbeReply(NamedTuple):
     """What a remote says to a question. state: ``ok`` or a fault. seconds: until then; None for a fault."""
 
     state: str
@@ -108,7 +110,7 @@ class Remote:
         self.trie = Trie(self.engine, store, address.namespace, address.timeout, address.trust)
         self.breaker = Breaker(store.folder / "remote", address.name, address.timeout)
 
-    def probe(self) -> Answer:
+    def probe(self) -> ProbeReply:
         """What it says to a question that has no answer; and whether a folder that is written can be."""
         import_clients([self.address.scheme])
         started = monotonic()
@@ -118,8 +120,8 @@ class Remote:
             if isinstance(self.engine, PlacedEngine) and self.address.is_written:
                 self.engine.expect_writable(until)
         except StoreFault as fault:
-            return Answer(fault.fault.value, None, fault.detail)
-        return Answer("ok", monotonic() - started)
+            return ProbeReply(fault.fault.value, None, fault.detail)
+        return ProbeReply("ok", monotonic() - started)
 
 
 class Remotes:
@@ -176,12 +178,12 @@ class Remotes:
                 without.append(remote)
                 continue
             is_hit = self._is_published(entry)
-            self._spool_for(self._trusting(without, remote), key, entry.traces[0], waited.seen, damaged)
+            self._spool_for(self._trusting(without, remote), key, entry.traces[0], waited.known_reads, damaged)
             break
         if not is_asked:
             return LookupReport(None, {})
         fetched = RemoteFetch(seconds=waited.seconds, hit=is_hit, nbytes=waited.nbytes)
-        return LookupReport(fetched, waited.seen, frozenset(damaged))
+        return LookupReport(fetched, waited.known_reads, frozenset(damaged))
 
     def _fetch_from(self, remote: Remote, key: Digest, present: Present, waited: LookupCost) -> Entry | None:
         before = waited.seconds
@@ -246,7 +248,7 @@ class Remotes:
             self._on_fault(Fault.REMOTE_SKIPPED, f"the run looked at {place}, a path of this machine alone")
         else:
             asked = asked or LookupReport(None, {})
-            self._spool_for(written, key, trace, asked.seen, asked.damaged)
+            self._spool_for(written, key, trace, asked.known_reads, asked.damaged)
 
     def _spool_for(
         self,
@@ -286,7 +288,7 @@ class Remotes:
                             namespace=self.store.namespace,
                             key=key,
                             created=trace.created,
-                            seen=tuple((known_reads or {}).items()),
+                            known_reads=tuple((known_reads or {}).items()),
                             anew=remote.address.name in damaged,
                             shown=remote.address.shown,
                         )
@@ -325,7 +327,7 @@ class Remotes:
             if entry is None or not traces:
                 return OfferResult(offer, gone=True)
             with fsio.faults("reading what is to be sent"):
-                put = remote.trie.put(entry, traces[0], dict(offer.seen), anew=offer.anew)
+                put = remote.trie.put(entry, traces[0], dict(offer.known_reads), anew=offer.anew)
         except StoreFault as fault:
             self._on_fault(fault.fault, _describe_fault(fault, remote, "" if entry is None else entry.stage))
             if fault.fault.is_of_a_row or fault.fault in _GONE:

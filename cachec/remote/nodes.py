@@ -50,7 +50,7 @@ class TrieNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     version: int
     name: Digest
-    look: tuple[Name, ...] = ()
+    requested_reads: tuple[Name, ...] = msgspec.field(default=(), name="look")
     entry: Entry | None = None
     sha256: dict[Digest, Digest] = {}
     inline: dict[Digest, bytes] = {}
@@ -128,9 +128,9 @@ def decode_node(row: bytes, name: Digest, key: Digest, trust: Trust) -> TrieNode
     if node.version != VERSION or node.name != name:
         raise bad_row(f"is that of {node.name[:12]}, version {node.version}")
     if node.entry is None:
-        if len(node.look) > _MAX_READS or len(set(node.look)) != len(node.look):
-            raise bad_row(f"says to look at {len(node.look)} things")
-        for read in node.look:
+        if len(node.requested_reads) > _MAX_READS or len(set(node.requested_reads)) != len(node.requested_reads):
+            raise bad_row(f"says to look at {len(node.requested_reads)} things")
+        for read in node.requested_reads:
             if why := why_no_read(*read):
                 raise bad_row(f"says to look at one {why}")
     elif why := "is a leaf of more than one run" if len(node.entry.traces) != 1 else why_unfit(node.entry, key):

@@ -32,7 +32,8 @@ _MAX_WHY = 500
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
-    """One run of an entry, for one remote (``Address.name``). created: of its trace. seen, anew: see ``Trie.put``.
+    """One run of an entry, for one remote (``Address.name``). created: of its trace. known_reads, anew: see
+    ``Trie.put``.
 
     shown: what the remote's URL was, without secrets; for people. record: the version of the entry's record.
     """
@@ -41,7 +42,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str
     key: Digest
     created: float
-    seen: tuple[tuple[Name, Digest], ...] = ()
+    known_reads: tuple[tuple[Name, Digest], ...] = msgspec.field(default=(), name="seen")
     anew: bool = False
     shown: str = ""
     record: int = RECORD_VERSION

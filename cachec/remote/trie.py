@@ -64,12 +64,12 @@ Present = Callable[[Name], Digest | None]
 
 
 class LookupCost:
-    """What one lookup had of engines. seconds: that it waited. nbytes: that came. seen: what it looked at."""
+    """What one lookup had of engines. seconds: that it waited. nbytes: that came. known_reads: what it looked at."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
         self.nbytes = 0
-        self.seen: dict[Name, Digest] = {}
+        self.known_reads: dict[Name, Digest] = {}
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -113,7 +113,7 @@ class Trie:
         if entry.traces[0].created <= since:
             return None
         for read in entry.traces[0].reads:
-            if waited.seen.get((read.kind, read.where, read.name)) != read.digest:
+            if waited.known_reads.get((read.kind, read.where, read.name)) != read.digest:
                 raise StoreFault(Fault.REMOTE_CORRUPT, f"row {leaf.name[:12]} has reads that do not lead to it")
         self._fetch(leaf, entry, waited)
         return entry
@@ -133,13 +133,13 @@ class Trie:
             if node.entry is not None:
                 return node
             digests = []
-            for requested in node.look:
-                digest = waited.seen.get(requested) or present(requested)
+            for requested in node.requested_reads:
+                digest = waited.known_reads.get(requested) or present(requested)
                 if digest is None:
                     return None
-                waited.seen[requested] = digest
+                waited.known_reads[requested] = digest
                 digests.append(digest)
-            name = child_name(name, node.look, digests)
+            name = child_name(name, node.requested_reads, digests)
         return None
 
     def _fetch(self, leaf: TrieNode, entry: Entry, waited: LookupCost) -> None:
@@ -183,8 +183,9 @@ class Trie:
 
     # --- putting
 
-    def put(self, entry: Entry, trace: Trace, seen: dict[Name, Digest], *, anew: bool = False) -> Put:
-        """Put one run of an entry. seen: what its lookup saw, for the nodes of others that are on its way. anew: also
+    def put(self, entry: Entry, trace: Trace, known_reads: dict[Name, Digest], *, anew: bool = False) -> Put:
+        """Put one run of an entry. known_reads: what its lookup saw, for the nodes of others that are on its way. anew:
+        also
         what seems to be there, as it was found to be damaged.
 
         What explains a miss and goes into reproducers stays here: ``Trace.kept`` is left out.
@@ -192,7 +193,7 @@ class Trie:
         trace = msgspec.structs.replace(trace, kept=())
         entry = msgspec.structs.replace(entry, traces=(trace,))
         reads = {(read.kind, read.where, read.name): read.digest for read in trace.reads}
-        known, remaining = {**seen, **reads}, set(reads)
+        known, remaining = {**known_reads, **reads}, set(reads)
         name, sent = root_name(self._namespace, entry.key), 0
         for _ in range(MAX_DEPTH):
             node, is_there = self._present_node(name, entry.key)
@@ -208,14 +209,14 @@ class Trie:
                 self._engine.put_row(name, row, _blobs(leaf), _soon(), replace=is_there)
                 return Put(True, sent + len(row))
             if node is None:
-                node = TrieNode(version=VERSION, name=name, look=tuple(sorted(remaining)))
+                node = TrieNode(version=VERSION, name=name, requested_reads=tuple(sorted(remaining)))
                 if not self._engine.put_row(name, encode_node(node, self._trust), (), _soon(), replace=is_there):
                     continue  # somebody was first: go below his
-            unknown = [requested for requested in node.look if requested not in known]
+            unknown = [requested for requested in node.requested_reads if requested not in known]
             if unknown:
                 raise StoreFault(Fault.REMOTE_SKIPPED, f"another run looked at {unknown[0][0]} {unknown[0][1]} first")
-            remaining -= set(node.look)
-            name = child_name(name, node.look, [known[requested] for requested in node.look])
+            remaining -= set(node.requested_reads)
+            name = child_name(name, node.requested_reads, [known[requested] for requested in node.requested_reads])
         raise StoreFault(Fault.REMOTE_SKIPPED, "too many runs that looked at different things")
 
     # --- forgetting
@@ -234,10 +235,10 @@ class Trie:
             if node is None or node.entry is not None:  # a row that can't be used is one to forget, too
                 self._engine.delete_row(name, _soon())
                 return True
-            unknown = [requested for requested in node.look if requested not in known]
+            unknown = [requested for requested in node.requested_reads if requested not in known]
             if unknown:
                 raise StoreFault(Fault.REMOTE_SKIPPED, f"another run looked at {unknown[0][0]} {unknown[0][1]} first")
-            name = child_name(name, node.look, [known[requested] for requested in node.look])
+            name = child_name(name, node.requested_reads, [known[requested] for requested in node.requested_reads])
         return False
 
     def _present_node(self, name: Digest, key: Digest) -> tuple[TrieNode | None, bool]:

@@ -187,7 +187,7 @@ def _scalar(value: Any, contents: Contents) -> Value:
 
 def store_manifest(manifest: Manifest, contents: Contents) -> str:
     """The digest of a manifest, which is among the contents then."""
-    contents.setdefault(manifest.digest, manifest.encoded())
+    contents.setdefault(manifest.digest, manifest.encode())
     return manifest.digest
 
 

@@ -130,7 +130,7 @@ def replay_python(reproducer: LoadedReproducer, folder: Path, *, path: Sequence[
     guarded: list[WeightSet] = []
 
     def weights(manifest: Manifest, where: str) -> WeightSet:
-        made = weights_of(reproducer, manifest.weights, folder).guarded(where, recorder, store.digests)
+        made = weights_of(reproducer, manifest.weights, folder).guard(where, recorder, store.digests)
         guarded.append(made)
         return made
 

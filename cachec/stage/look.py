@@ -326,7 +326,7 @@ class Looker:
         manifests += [weights.manifest for weights in request.inventory.weights.values()]
         for manifest in manifests:
             if manifest.digest == digest:
-                return manifest.encoded()
+                return manifest.encode()
         texts = request.texts()
         if digest_bytes(texts) == digest:
             return texts

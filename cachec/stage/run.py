@@ -115,7 +115,7 @@ class Run:
     def _guard(self, weights: WeightSet, path: str) -> WeightSet:
         if path in self._guarded:
             raise _unguardable(path)
-        guarded = self._guarded[path] = weights.guarded(
+        guarded = self._guarded[path] = weights.guard(
             path, self.recorder, self._tools.digests, per_rank=self._stage.options.per_rank
         )
         return guarded
@@ -329,7 +329,7 @@ class Run:
             seconds=finished.seconds,
             created=time.time(),
             manifest=self._manifest(),
-            kept=kept,
+            explanations=kept,
             generators=self._left_generators(),
         )
         said = self._request.parts()
@@ -353,10 +353,10 @@ class Run:
         whole = given[0]
         try:
             for manifest in given[1:]:
-                whole = whole.merged(manifest)
+                whole = whole.merge(manifest)
         except LinkError:
             return None  # ambiguous: the files of this stage link with nothing unless it says with what
-        return self._tools.store.objects.add_bytes(whole.encoded())
+        return self._tools.store.objects.add_bytes(whole.encode())
 
     def _left_generators(self) -> ArtifactRef | None:
         """The states that the run left random generators in; here it has moved those of the caller itself."""
@@ -373,9 +373,9 @@ class Run:
         contents = dict(made.contents)
         for program in self._request.inventory.programs.values():
             contents.setdefault(program.ir_digest, program.ir)
-            contents.setdefault(program.manifest.digest, program.manifest.encoded())
+            contents.setdefault(program.manifest.digest, program.manifest.encode())
         for weights in self._request.inventory.weights.values():
-            contents.setdefault(weights.manifest.digest, weights.manifest.encoded())
+            contents.setdefault(weights.manifest.digest, weights.manifest.encode())
         texts = self._request.texts()
         if texts:
             contents[digest_bytes(texts)] = texts

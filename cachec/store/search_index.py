@@ -45,15 +45,15 @@ class KeyedTool(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class CallSummary(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What one call's key says.
 
-    facts: the name of its Facts row, without the prefix. kept: artifacts that parts refer to (IR, manifests), so that
-    a later miss can be explained. manifests: those of them that are manifests of weight sets.
+    facts: the name of its Facts row, without the prefix. artifacts: artifacts that parts refer to (IR, manifests), so
+    that a later miss can be explained. manifests: those of them that are manifests of weight sets.
     """
 
     version: int
     key: Digest
     facts: Digest
     given: tuple[SearchedArgument, ...]
-    kept: tuple[Digest, ...]
+    artifacts: tuple[Digest, ...] = msgspec.field(name="kept")
     manifests: tuple[Digest, ...]
 
 
@@ -90,7 +90,7 @@ def search_terms(key: Digest, parts: Sequence[Part]) -> SearchTerms:
         key=key,
         facts=facts.name(),
         given=tuple(SearchedArgument(part.kind, part.name, part.value) for part in parts if part.kind in _OF_CALL),
-        kept=_digests_of_parts(parts),
+        artifacts=_digests_of_parts(parts),
         manifests=_digests_of_parts([part for part in parts if part.kind is PartKind.WEIGHTS]),
     )
     return SearchTerms(summary, facts)

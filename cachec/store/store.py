@@ -573,7 +573,7 @@ def references(entry: Entry) -> Iterator[ArtifactRef]:
     yield entry.parts
     for trace in entry.traces:
         yield from products(trace)
-        yield from trace.kept
+        yield from trace.explanations
 
 
 def products(trace: Trace) -> Iterator[ArtifactRef]:

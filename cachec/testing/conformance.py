@@ -165,26 +165,26 @@ class PluginConformance:
         artifact = build(lower(weights, self.variants[0]))
         arrays = {name: weight.read() for name, weight in weights.items()}
 
-        def refused(name: str, array: Any, **more: Any) -> None:
+        def assert_refused(name: str, array: Any, **more: Any) -> None:
             with pytest.raises((cachec.LinkError, cachec.UsageError)):
                 self.link(artifact, cachec.WeightSet.from_arrays(arrays | {name: array}, **more))
 
         for name, array in arrays.items():
-            refused(name, array[..., np.newaxis])
-            refused(name, array.astype("f8" if array.dtype != np.dtype("f8") else "f4"))
+            assert_refused(name, array[..., np.newaxis])
+            assert_refused(name, array.astype("f8" if array.dtype != np.dtype("f8") else "f4"))
             turned = array.T
             if turned.shape != array.shape or not turned.flags.c_contiguous:
-                refused(name, turned)
+                assert_refused(name, turned)
             by_column = np.asfortranarray(array)
             if not by_column.flags.c_contiguous:  # with a dimension of 1 the two orders are one
-                refused(name, by_column)
+                assert_refused(name, by_column)
         tied = {name for group in weights.layout.ties for name in group}
         like: dict[Any, list[str]] = {}
         for name in sorted(arrays.keys() - tied):
             like.setdefault((arrays[name].shape, arrays[name].dtype), []).append(name)
         for names in like.values():
             if len(names) > 1:
-                refused(names[0], arrays[names[1]], tied=[*weights.layout.ties, names[:2]])
+                assert_refused(names[0], arrays[names[1]], tied=[*weights.layout.ties, names[:2]])
 
     def test_ambient_is_the_same_after_a_build(self, cache: cachec.Cache, sets: Any) -> None:
         lower, build = self.stages(cache)

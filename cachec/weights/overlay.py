@@ -113,7 +113,7 @@ class MadeSource(MadeOfWeights):
             )
         return buffers[name].view[tensor.offset : tensor.offset + tensor.nbytes]
 
-    def unguarded(self, weight: Weight, there: str, callers: Callers) -> Weight:
+    def unguard(self, weight: Weight, there: str, callers: Callers) -> Weight:
         """Made now, into a file without a name: its function may use handles that close with the stage."""
         import tempfile  # slow to import, and only needed where a result is not stored
 
@@ -146,7 +146,7 @@ def derive(
     """``base`` with computed weights; see ``WeightSet.derive``."""
     stated = {checked_name(name, "derive"): _computed_weight(base, name, value) for name, value in made.items()}
     tensors = {name: _tensor_of(base, name, value) for name, value in stated.items()}
-    over = Handles(Layout(tensors).tied(tied), MadeSource(base, stated), rank=base.worker)
+    over = Handles(Layout(tensors).with_ties(tied), MadeSource(base, stated), rank=base.worker)
     # Releasing the result releases the base, which is what it is made of, in either way.
     return overlay(base, over, replace=True)
 
@@ -195,6 +195,8 @@ def pad_rank(weights: Handles, patterns: AxisPatterns, rank: int) -> tuple[Layou
         tensors[name] = parts[name].tensor((*whole.shape[:axis], rank, *whole.shape[axis + 1 :]), whole.shard)
     if not parts:
         return None
-    found_layout = Layout(tensors, layout.ties, layout.nesting).tied(layout.ties)  # again: tied weights have to agree
+    found_layout = Layout(tensors, layout.ties, layout.nesting).with_ties(
+        layout.ties
+    )  # again: tied weights have to agree
     over = Handles(Layout({name: tensors[name] for name in parts}), SliceSource(parts), rank=weights.worker)
     return found_layout, OverlaySource(weights, over, found_layout)

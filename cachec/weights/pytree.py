@@ -57,7 +57,7 @@ class Nesting:
         """The tree, made anew, with ``leaf(name)`` for each weight."""
         return _map_leaves(self._top, lambda node: leaf(node.name))
 
-    def renamed(self, names: Mapping[str, str]) -> Nesting:
+    def rename(self, names: Mapping[str, str]) -> Nesting:
         """The same with other names for the weights."""
         return Nesting(_map_leaves(self._top, lambda node: _Leaf(names[node.name]), template=True))
 
@@ -211,7 +211,7 @@ def named_like(
                 f"weight {spec.name!r} for {path}: expected {wanted[1]} {list(wanted[0])}, "
                 f"found {spec.dtype} {list(spec.shape)}"
             )
-    return nesting.renamed(spelt)
+    return nesting.rename(spelt)
 
 
 def _choose_names(

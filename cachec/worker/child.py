@@ -417,7 +417,7 @@ def _silent() -> Iterator[None]:
 
 def _guarded(value: Any, path: str, recorder: Recorder, digests: FileDigests, call: Call) -> Any:
     def guard(weights: WeightSet, where: str) -> WeightSet:
-        return weights.guarded(where, recorder, digests, per_rank=call.per_rank)
+        return weights.guard(where, recorder, digests, per_rank=call.per_rank)
 
     return bare(replace_weights(value, path, guard))
 

@@ -136,7 +136,7 @@ class Values(Sending):
         if kind is Program:
             return _program, (value.ir, value.format, value.manifest, value.canonical)
         if kind is Manifest:
-            return _manifest, (value.encoded(), dict(value.callers), dict(value.folded))
+            return _manifest, (value.encode(), dict(value.callers), dict(value.folded))
         if isinstance(value, io.IOBase):
             raise CannotSend(f"an open file ({kind.__name__})")  # cloudpickle would send its content
         if kind is Carried:  # which come after the arguments

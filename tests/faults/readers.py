@@ -620,7 +620,7 @@ def _records(folder: Path) -> tuple[list[Seed], Read]:
             for look in (lambda: weights.open("base"), lambda: weights.verify("base")):
                 with suppress(CachecError):
                     look()
-            weights.needed(lambda _: None)
+            weights.list_needed(lambda _: None)
         finally:
             path.unlink()
 

@@ -226,7 +226,7 @@ def test_two_checkouts_share_keys(launcher: Launcher, monkeypatch: pytest.Monkey
     ],
 )
 def test_what_stands_for_the_base_folder(text: str, keyed: str) -> None:
-    assert PathMap("/base", "/base/build").keyed(text) == keyed
+    assert PathMap("/base", "/base/build").remove_base(text) == keyed
 
 
 def test_kept_paths_come_back() -> None:

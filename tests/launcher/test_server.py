@@ -614,8 +614,8 @@ def test_endings_and_messages_that_are_cut() -> None:
     whole = CommandResult(-9, b"out", b"err", ("/bin/sh", ["sh", os.fsdecode(b"\xff")])).encode()
     length = int.from_bytes(whole[:8], "little")
     assert length == len(whole) - 8
-    read = CommandResult.unpacked(whole[8:])
-    assert CommandResult.unpacked(CommandResult(None, become=("/bin/sh", ["sh"])).encode()[8:]).status is None
+    read = CommandResult.decode(whole[8:])
+    assert CommandResult.decode(CommandResult(None, become=("/bin/sh", ["sh"])).encode()[8:]).status is None
     assert (read.status, read.stdout, read.stderr, read.become) == (
         -9, b"out", b"err", ("/bin/sh", ["sh", os.fsdecode(b"\xff")]),
     )  # fmt: skip

@@ -57,7 +57,7 @@ def test_what_is_in_it(project: Project, program: cachec.Program) -> None:
     found = members(bug)
     assert sorted(found) == ["README.md", "manifests/0.json", "recipe.json", "reproducer.json", "work/in.mlir"]
     assert found["work/in.mlir"] == program.ir
-    assert found["manifests/0.json"] == program.manifest.encoded()
+    assert found["manifests/0.json"] == program.manifest.encode()
     about = msgspec.json.decode(found["reproducer.json"], type=About)
     names = {part.label for part in about.parts}
     assert {"env/PROJECT_FLAG", "platform", "arg/flag", "program/program"} <= names

@@ -321,7 +321,7 @@ def test_a_process_that_a_nested_run_leaves_behind(work: Path, monkeypatch: pyte
     _, text = output(sys.executable, "-B", "-c", NESTED, "sh", "-c", f"setsid sh -c '{daemon}' & exit 0")
     (work / "done").write_text("")
     wait_for((work / "ended").exists)
-    assert f"Reason.LEFT_BEHIND: '{TraceProblemKind.LEFT_BEHIND}'" in text
+    assert f"TraceProblemKind.LEFT_BEHIND: '{TraceProblemKind.LEFT_BEHIND}'" in text
 
 
 def test_an_outer_tracer_of_another_kind(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -329,7 +329,7 @@ def test_an_outer_tracer_of_another_kind(work: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(process_paths, "_REQUESTS", b"/proc/other")
     (work / "of-outer").write_text("")
     accesses, text = output(sys.executable, "-B", "-c", NESTED, "sh", "-c", "echo x >> out")
-    assert text.startswith(f"0 [] [] Problem(reason=<Reason.NESTED: '{TraceProblemKind.NESTED}'>")
+    assert text.startswith(f"0 [] [] TraceProblem(reason=<TraceProblemKind.NESTED: '{TraceProblemKind.NESTED}'>")
     assert (work / "out").read_text() == "x\n"
     assert {change.path for change in accesses.changes} == {str(work / "out")}
 
@@ -346,7 +346,7 @@ def test_a_damaged_record_of_a_nested_run(work: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(codec, "encode", lambda accesses: damages[damage](encode(accesses)))
     (work / "of-outer").write_text("")
     accesses, text = output(sys.executable, "-B", "-c", NESTED, "sh", "-c", "echo x >> out; exit 3")
-    assert text.startswith(f"3 [] [] Problem(reason=<Reason.NESTED: '{TraceProblemKind.NESTED}'>")
+    assert text.startswith(f"3 [] [] TraceProblem(reason=<TraceProblemKind.NESTED: '{TraceProblemKind.NESTED}'>")
     assert (work / "out").read_text() == "x\n"
     assert not accesses.problems
 
@@ -476,7 +476,7 @@ def test_a_set_uid_program_of_an_ordinary_user(open_work: Path) -> None:
     program = open_work / "program"
     program.write_bytes(Path("/bin/true").read_bytes())
     program.chmod(0o4755)
-    assert as_nobody(lambda: sorted(reasons(run("./program")))) == "[<Reason.PRIVILEGE: 'privilege'>]"
+    assert as_nobody(lambda: sorted(reasons(run("./program")))) == "[<TraceProblemKind.PRIVILEGE: 'privilege'>]"
 
 
 def test_a_program_that_others_may_not_read(open_work: Path) -> None:
@@ -486,7 +486,7 @@ def test_a_program_that_others_may_not_read(open_work: Path) -> None:
     program.write_bytes(Path("/bin/true").read_bytes())
     program.chmod(0o711)
     assert as_nobody(lambda: [run("./program").returncode, *reasons(run("./program"))]) == (
-        "[0, <Reason.UNREADABLE: 'unreadable-process'>]"
+        "[0, <TraceProblemKind.UNREADABLE: 'unreadable-process'>]"
     )
 
 

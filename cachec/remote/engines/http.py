@@ -324,7 +324,7 @@ class _Answer:
         coding = fields.get("transfer-encoding", "").lower()
         self.stated = stated = fields.get("content-length", "")[:18]
         self._is_chunked = coding == "chunked"
-        self._is_kept = fields.get("connection", "").lower() != "close"
+        self._is_reusable = fields.get("connection", "").lower() != "close"
         if coding not in {"", "chunked"} or fields.get("content-encoding", "identity") != "identity":
             connection.close()
             raise connection.malformed_reply()
@@ -339,7 +339,7 @@ class _Answer:
             connection.close()
             raise connection.malformed_reply()
         else:
-            self.length, self._is_kept = None, False
+            self.length, self._is_reusable = None, False
 
     def chunks(self) -> Iterator[bytes]:
         """The body. Raises StoreFault."""
@@ -364,7 +364,7 @@ class _Answer:
         except OSError as error:
             raise StoreFault(Fault.REMOTE_UNREACHABLE, f"an answer was cut: {error.strerror or error}") from error
         finally:
-            if is_done and self._is_kept:
+            if is_done and self._is_reusable:
                 self._keep(connection)
             else:
                 connection.close()

@@ -122,7 +122,7 @@ class GrpcChannel:
         call = self._channel.unary_unary(method)
 
         def answer() -> bytes:
-            reply: bytes = call(request, timeout=self._seconds_left(until), metadata=self._metadata)
+            reply: bytes = call(request, timeout=self._remaining_seconds(until), metadata=self._metadata)
             return reply
 
         try:
@@ -157,7 +157,7 @@ class GrpcChannel:
         stalls = _Stalls()
         with self._faults(method, stalls):
             call = self._channel.unary_stream(method)(
-                request, timeout=self._seconds_left(until), metadata=self._metadata
+                request, timeout=self._remaining_seconds(until), metadata=self._metadata
             )
             with stalls.ending(call):
                 while answers := list(islice(call, 1)):
@@ -182,7 +182,7 @@ class GrpcChannel:
 
         try:
             with self._faults(method, stalls):
-                remaining = self._seconds_left(until)
+                remaining = self._remaining_seconds(until)
                 call = self._channel.stream_unary(method).future(sent(), timeout=remaining, metadata=self._metadata)
                 with stalls.ending(call):
                     answer: bytes = call.result()
@@ -197,7 +197,7 @@ class GrpcChannel:
         if self._pid == os.getpid():
             self._channel.close()
 
-    def _seconds_left(self, until: float) -> float:
+    def _remaining_seconds(self, until: float) -> float:
         remaining = until - monotonic()
         if remaining <= 0:
             raise StoreFault(Fault.REMOTE_TIMEOUT, f"{self._shown} was not asked in time")

@@ -66,10 +66,10 @@ class _LimitedSocket:
         """What the package sets does not count."""
 
     def _wait(self) -> None:
-        left = min(self._limits.until - monotonic(), STALL_SECONDS)
-        if left <= 0:
+        stall_seconds = min(self._limits.until - monotonic(), STALL_SECONDS)
+        if stall_seconds <= 0:
             raise TimeoutError
-        self._inner.settimeout(left)
+        self._inner.settimeout(stall_seconds)
 
     def _took(self, nbytes: int) -> None:
         self._limits.bytes_left -= nbytes

@@ -205,7 +205,7 @@ class Checkpoints:
         parts = (label, tuple(contents), tuple(starts), index.digest if index else "", wanted)
         layout = self._merged.get(parts)
         if layout is None:
-            layout = _merge(label, paths, contents, starts, index, wanted).tied(wanted.stated_ties())
+            layout = _merge(label, paths, contents, starts, index, wanted).with_ties(wanted.stated_ties())
             self._merged.put(parts, layout)
         values = tuple(
             Value(value.pattern, value.nbytes, start + value.file)

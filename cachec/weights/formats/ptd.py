@@ -124,17 +124,17 @@ def _tables(
         shapes[fields] = len(out)
         out += struct.pack(f"<{len(fields)}H", *fields)
 
-    def aligned(to: int) -> None:
+    def align(to: int) -> None:
         out.extend(bytes(-len(out) % to))
 
     def table(fields: tuple[int, ...], to: int = 4) -> int:
-        aligned(to)
+        align(to)
         at = len(out)
         out.extend(struct.pack("<i", at - shapes[fields]) + bytes(fields[1] - 4))
         return at
 
     def vector(data: bytes, count: int) -> int:
-        aligned(4)
+        align(4)
         out.extend(struct.pack("<I", count) + data)
         return len(out) - len(data) - 4
 
@@ -164,7 +164,7 @@ def _tables(
         points(layout + 8, vector(bytes(range(rank)), rank))
         text = key.encode()
         points(at + 4, vector(text + b"\0", len(text)))
-    aligned(16)
+    align(16)
     return out
 
 

@@ -57,7 +57,7 @@ Copied = Extent | Ranges | memoryview
 
 def source_of(weight: Weight) -> Copied:
     """The bytes of a weight in the form that is copied best. Counts as a read of all of them."""
-    ways = weight.exposed()
+    ways = weight.expose()
     return ways.extent() or ways.ranges() or ways.view()
 
 

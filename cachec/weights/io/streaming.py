@@ -36,7 +36,7 @@ def _hand_over(weights: Handles, order: list[Weight], *, is_ahead: bool) -> Iter
     reader = _ReadAhead(max((each.nbytes for each in order if _is_buffered(each)), default=0))
     try:
         for number, weight in enumerate(order):
-            weight.exposed()
+            weight.expose()
             buffered = _BufferedSource(weight, reader.take(weight)) if _is_buffered(weight) else None
             if is_ahead and number + 1 < len(order):
                 reader.ask(order[number + 1])

@@ -49,7 +49,7 @@ T = TypeVar("T", bound="Pointer | RevisionRecord")
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
-class _RecordVersion(msgspec.Struct):
+class _RevisionVersion(msgspec.Struct):
     version: int
 
 
@@ -241,7 +241,7 @@ class Revisions:
         except OSError as error:
             raise WeightError(f"revision {revision[:16]} can't be held: {error}") from error
 
-    def needed(self, on_damaged: Callable[[str], None]) -> frozenset[Digest]:
+    def list_needed(self, on_damaged: Callable[[str], None]) -> frozenset[Digest]:
         """Everything that the records may name, also those of another version. on_damaged: told of one that is not
         what it was: what that needs is not all known. Raises OSError where there may be records that are not seen.
         """
@@ -334,7 +334,7 @@ def _named_in(data: bytes) -> Iterator[Digest]:
 def _decode_record(path: Path, data: bytes, kind: type[T]) -> T:
     """A record of this version. Raises WeightError."""
     try:
-        version = msgspec.json.decode(data, type=_RecordVersion).version
+        version = msgspec.json.decode(data, type=_RevisionVersion).version
         if version != VERSION:
             raise WeightError(f"{path}: expected version {VERSION}, found {version}: another cachec wrote it")
         return msgspec.json.decode(data, type=kind)
@@ -360,7 +360,7 @@ def checked_record(path: str | os.PathLike[str], record: RevisionRecord) -> Revi
             )
         for placed in record.placed:
             tensors[placed.spec.name] = _place_tensor(placed, record.files)
-        layout = Layout(tensors).tied(stated_ties(entry.spec for entry in entries))
+        layout = Layout(tensors).with_ties(stated_ties(entry.spec for entry in entries))
     except UsageError as error:
         raise WeightError(f"{path}: {error}") from error
     return RevisionContents(record, layout, tuple(ArtifactRef(digest, sizes[digest]) for digest in numbers))

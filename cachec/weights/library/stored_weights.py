@@ -288,13 +288,13 @@ class WeightStore:
         """For ``gc``: remove revisions that no name stands for and no process holds. Raises WeightError, OSError."""
         return self._revisions.sweep(leased)
 
-    def needed(self, on_damaged: Callable[[str], None]) -> frozenset[Digest]:
+    def list_needed(self, on_damaged: Callable[[str], None]) -> frozenset[Digest]:
         """For ``gc``: everything that revisions may name. on_damaged: told of a record that may have named more.
 
         Raises StoreFault.
         """
         with fsio.faults(f"reading {self._revisions.records}"):
-            return self._revisions.needed(on_damaged)
+            return self._revisions.list_needed(on_damaged)
 
     def _revision(self, pointer: Pointer) -> Revision:
         return Revision(pointer, lambda: self._revisions.contents(pointer.revision))
