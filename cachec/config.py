@@ -6,7 +6,7 @@ settings alone. ``CACHEC_<KEY>`` is the upper-cased key, one to one; an empty va
 of a file start at its folder, others at the current folder.
 
 The project's file is *found*, so somebody else may have put it there: one that another user can write is refused,
-unless it lies below a folder of ``trusted_folders``; and it leads to no file outside of its project (``CONFINED``), nor
+unless it lies below a folder of ``trusted``; and it leads to no file outside of its project (``CONFINED``), nor
 decides whom to trust (``PERSONAL``).
 """
 
@@ -84,7 +84,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     shared: str
     server: str
     progress: str
-    trusted_folders: tuple[Path, ...]
+    trusted: tuple[Path, ...]
     remote: tuple[str, ...]
     key_parts: tuple[str, ...]
     telemetry: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cachec.base.hashing import Known
 from cachec.config import Settings
@@ -15,6 +15,7 @@ from cachec.store.usage import Usage
 
 if TYPE_CHECKING:  # of stages: slow to import, and what only keeps the bytes of others has none
     from cachec.key.dependencies import Dependencies
+    from cachec.key.request import Requests
     from cachec.programs.registry import Plugins
     from cachec.remote.chain import Remotes
     from cachec.stage.engine import Engine
@@ -57,7 +58,7 @@ class CacheContext:
 
     def engine(
         self,
-        requests: Any,
+        requests: Requests,
         plugins: Plugins,
         dependencies: Dependencies,
         digest_of: Callable[[WeightSet, str], Digest | None],

@@ -10,6 +10,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from cachec.events import LogReader, duration
 from cachec.model import Entry, Outcome, Part, Reason, Trace
 from cachec.store.store import products, references
@@ -298,7 +300,7 @@ def difference_details(difference: PartDifference) -> dict[str, Any]:
     }
 
 
-def _fields(record: Any) -> dict[str, Any]:
+def _fields(record: msgspec.Struct) -> dict[str, Any]:
     return {name: getattr(record, name) for name in record.__struct_fields__}
 
 

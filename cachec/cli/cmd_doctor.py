@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from cachec import report
 from cachec.base.display_text import number_of, to_type
 from cachec.cli.session import Session, clean, json_option, pass_session, print_as_json, print_wrapped, wants_json
+
+if TYPE_CHECKING:
+    from cachec.doctor.case import Finding
 
 
 @click.command("doctor")
@@ -70,7 +73,7 @@ def command(session: Session, fix: bool) -> None:
         click.get_current_context().exit(1)
 
 
-def _plain(finding: Any) -> dict[str, Any]:
+def _plain(finding: Finding) -> dict[str, Any]:
     return {
         "check": finding.check,
         "words": finding.words,

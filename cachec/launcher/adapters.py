@@ -278,7 +278,7 @@ def _adapter(table: dict[str, Any], where: str, text: str) -> Adapter:
     return msgspec.structs.replace(adapter, flags=tuple(table["flags"]))
 
 
-def _flag(item: Any, number: int, where: str, text: str) -> Flag:
+def _flag(item: object, number: int, where: str, text: str) -> Flag:
     line = _line_of_flag(text, number)
     try:
         flag = msgspec.convert(item, Flag)

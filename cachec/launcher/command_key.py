@@ -112,7 +112,7 @@ class CommandKeyBuilder:
         self._places = places
 
     def request(
-        self, stage: Any, arguments: Mapping[str, Any], *, fresh: bool = False, without: object = None
+        self, stage: object, arguments: Mapping[str, Any], *, fresh: bool = False, without: object = None
     ) -> CommandKey:
         """The key of ``arguments["command"]``. Raises UsageError or PassThrough where there can be none.
 
@@ -124,7 +124,7 @@ class CommandKeyBuilder:
         except OSError as error:  # something can't be read: the command says it better
             raise PassThrough(Reason.NOT_UNDERSTOOD, str(error), is_reported=True) from error
 
-    def _request(self, stage: Any, arguments: Mapping[str, Any], *, fresh: bool) -> CommandKey:
+    def _request(self, stage: object, arguments: Mapping[str, Any], *, fresh: bool) -> CommandKey:
         command: CommandSpec = arguments["command"]
         del stage  # what it is called follows from the command
         stripped: Sequence[StrippedInput] = arguments["stripped"]

@@ -67,7 +67,7 @@ def _explain(opened: CommandContext, given: Options, argv: Sequence[str], progra
 
 
 def _from_engine(opened: CommandContext, command: CommandSpec, stripped: Sequence[StrippedInput]) -> Explanation:
-    def body(command: CommandSpec, stripped: Any, stdin: str | None) -> dict[str, Any]:
+    def body(command: CommandSpec, stripped: Sequence[StrippedInput], stdin: str | None) -> dict[str, Any]:
         raise AssertionError("a question runs nothing")
 
     call = Call(opened.engine_for(command), CommandStage(command, body), (command, stripped, None), {})

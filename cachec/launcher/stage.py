@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
@@ -30,6 +30,7 @@ from cachec.tracing.listener import Keeper
 
 if TYPE_CHECKING:
     from cachec.commands.process import ProcessResult
+    from cachec.key.request import Requests
     from cachec.reproduce.recipe import CommandCall
 
 #: What one run of a command's stage takes; none of it is an argument in a key, which ``CommandKeyBuilder`` makes.
@@ -161,7 +162,8 @@ class CommandContext(CacheContext):
         plugins = Plugins(Distributions())  # those of this Python, wherever the compiler is from
         tools = self.requests.tool_keys(command)
         dependencies = PlacedDependencies(self.places, tools, self.store.digests, self.variables)
-        return self.engine(self.requests, plugins, dependencies, lambda _weights, _name: None)
+        requests = cast("Requests", self.requests)  # which has the methods that a command's run needs
+        return self.engine(requests, plugins, dependencies, lambda _weights, _name: None)
 
 
 class ResolvedCommand(NamedTuple):

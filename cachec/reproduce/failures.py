@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cachec.base import fsio
 from cachec.model import Part
@@ -14,6 +14,9 @@ from cachec.reproduce.archive import write
 from cachec.reproduce.metadata import Failure
 from cachec.reproduce.pack import pack_failure
 from cachec.reproduce.recipe import recipe_of
+
+if TYPE_CHECKING:
+    from cachec.stage.decorator import Stage
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]+")
 #: Characters of a message that are kept.
@@ -24,7 +27,7 @@ def leave_reproducer(
     folder: Path,
     key: str,
     parts: tuple[Part, ...],
-    stage: Any,
+    stage: Stage[..., Any],
     arguments: Mapping[str, Any],
     recorder: Recorder,
     error: Exception,

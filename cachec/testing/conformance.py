@@ -226,7 +226,7 @@ class PluginConformance:
         weights, _ = sets
 
         @cache.stage(name="conformance.scribble", version="1")
-        def scribble(program: cachec.Program, values: Any) -> cachec.Program:
+        def scribble(program: cachec.Program, values: np.ndarray[Any, Any]) -> cachec.Program:
             values += 1
             return program
 

@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 from time import monotonic
-from typing import Any
 
 import pytest
 
@@ -96,17 +95,17 @@ class RemoteEngineConformance:
     is_conditional = True
     is_by_content = False
 
-    def make(self, place: Any) -> RemoteEngine:
+    def make(self, place: object) -> RemoteEngine:
         """An engine on the remote at a place."""
         raise NotImplementedError
 
     @pytest.fixture
-    def place(self, tmp_path: Path) -> Any:
+    def place(self, tmp_path: Path) -> object:
         """Where an empty remote is."""
         return tmp_path / "remote"
 
     @pytest.fixture
-    def engine(self, place: Any) -> Iterator[RemoteEngine]:
+    def engine(self, place: object) -> Iterator[RemoteEngine]:
         engine = self.make(place)
         yield engine
         engine.close()
@@ -124,7 +123,7 @@ class RemoteEngineConformance:
         assert not engine.has_blob(blob_of(b"x"), _soon())
         engine.delete_row(name, _soon())  # whatever it says of that
 
-    def test_a_row_comes_back_and_goes(self, engine: RemoteEngine, place: Any) -> None:
+    def test_a_row_comes_back_and_goes(self, engine: RemoteEngine, place: object) -> None:
         other = self.make(place)
         for name, row in ((digest_bytes(b"1"), b"\0row\xff\r\n\r\n"), (digest_bytes(b"2"), os.urandom(MAX_ROW - 4096))):
             assert engine.get_row(name, _soon()) is None
@@ -179,7 +178,7 @@ class RemoteEngineConformance:
     # --- attacks: who can write the remote writes anything
 
     @pytest.fixture
-    def shared_entry(self, engine: RemoteEngine, tmp_path: Path) -> Iterator[_SharedEntry]:
+    def shared(self, engine: RemoteEngine, tmp_path: Path) -> Iterator[_SharedEntry]:
         shared = _SharedEntry(engine, tmp_path)
         yield shared
         shared.close()

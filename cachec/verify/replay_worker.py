@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -19,6 +19,9 @@ from cachec.errors import CachecError, PluginError, ReproducerError
 from cachec.model import Mode, Outcome, Reason
 from cachec.reproduce.reader import LoadedReproducer, load
 from cachec.reproduce.replay import arguments_of, replay_commands, stage_of, weights_of
+
+if TYPE_CHECKING:
+    from cachec.stage.decorator import Stage
 
 
 class WorkerReplay(NamedTuple):
@@ -47,7 +50,7 @@ def run_reproducer(reproducer: LoadedReproducer, folder: Path) -> WorkerReplay:
         return WorkerReplay("skipped", str(error))
 
 
-def _call_stage(reproducer: LoadedReproducer, stage: Any, folder: Path) -> WorkerReplay:
+def _call_stage(reproducer: LoadedReproducer, stage: Stage[..., Any], folder: Path) -> WorkerReplay:
     arguments = arguments_of(
         reproducer, stage, folder, lambda manifest, _: weights_of(reproducer, manifest.weights, folder)
     )

@@ -16,7 +16,7 @@ from functools import cache
 from itertools import islice
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol
 
 from cachec.errors import StoreFault
 from cachec.model import Fault
@@ -96,6 +96,12 @@ def fault_of(number: int) -> tuple[Fault, str]:
     """What the number of a code of gRPC means for a remote, and its name."""
     name = next((code.name for code in grpc.StatusCode if code.value[0] == number), f"code {number}")
     return _FAULTS.get(name, Fault.REMOTE_CORRUPT), name
+
+
+class Cancellable(Protocol):
+    """A call of grpcio, which has no types."""
+
+    def cancel(self) -> bool: ...
 
 
 class GrpcChannel:
@@ -247,7 +253,7 @@ class _Stalls:
         self.has_ended_it = False
 
     @contextlib.contextmanager
-    def ending(self, call: Any) -> Iterator[None]:
+    def ending(self, call: Cancellable) -> Iterator[None]:
         """Watch a call; it ends with this in any case."""
         threading.Thread(target=self._watch, args=(call,), daemon=True).start()
         try:
@@ -264,7 +270,7 @@ class _Stalls:
         """What happens until ``wait`` is no fault of the server."""
         self._since = None
 
-    def _watch(self, call: Any) -> None:
+    def _watch(self, call: Cancellable) -> None:
         remaining = STALL_SECONDS
         while not self._is_left.wait(remaining):
             since = self._since

@@ -88,7 +88,7 @@ class _LimitedSocket:
         self._took(len(data))
         return data
 
-    def recv_into(self, buffer: Any) -> int:
+    def recv_into(self, buffer: bytearray | memoryview) -> int:
         """See socket: the parser of ``hiredis`` takes this one."""
         self._wait()
         count = self._inner.recv_into(buffer)
@@ -133,11 +133,11 @@ class Link:
             "socket_connect_timeout": CONNECT_SECONDS,
         }
         self._shown = address.shown
-        kind: Any = {"redis+unix": _UnixLink, "rediss": _TlsLink}.get(address.scheme, _TcpLink)
+        link_class: Any = {"redis+unix": _UnixLink, "rediss": _TlsLink}.get(address.scheme, _TcpLink)
         place: dict[str, Any] = (
-            {"path": address.path} if kind is _UnixLink else {"host": address.host, "port": address.port}
+            {"path": address.path} if link_class is _UnixLink else {"host": address.host, "port": address.port}
         )
-        self._link = kind(**place, **options)
+        self._link = link_class(**place, **options)
         self._limits = self._link.limits = _Limits()
         self._limits.until, self._limits.bytes_left = until, _GREETING
         try:
