@@ -279,16 +279,6 @@ def why_details(
     }
 
 
-def diff_details(old: Entry, new: Entry, differences: Sequence[PartDifference], count: int) -> dict[str, Any]:
-    """What ``diff`` says. count: of the parts of ``new``."""
-    return {
-        "old": {"key": old.key, "stage": old.stage},
-        "new": {"key": new.key, "stage": new.stage},
-        "same": count - sum(each.new is not None for each in differences),
-        "differences": [difference_details(each) for each in differences],
-    }
-
-
 def difference_details(difference: PartDifference) -> dict[str, Any]:
     """One part that two keys disagree on."""
     return {

@@ -33,7 +33,6 @@ _COMMANDS = {
     "ls": "List entries, newest first.",
     "show": "Show an entry, or which stage and key a file came from.",
     "why": "Say what makes a key, or a command's, another one.",
-    "diff": "Say what differs between two keys.",
     "invalidate": "Forget entries, so that their next call misses.",
     "gc": "Evict what is worth least, and sweep what nothing needs.",
     "pin": "Keep entries: neither gc nor invalidate takes them.",

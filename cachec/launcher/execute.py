@@ -50,8 +50,7 @@ def conclude(
     descriptors: Sequence[int] = (),
 ) -> CommandResult | None:
     """The same, but for what only the process that was called can do. server_state: where this one is another's, what
-    it
-    has for it; None is returned then where that has to do all of it by itself."""
+    it has for it; None is returned then where that has to do all of it by itself."""
     try:
         return _execute(args, overrides, server_state, descriptors)
     except CommandFailed as failed:

@@ -114,11 +114,16 @@ def pass_through(program: str, argv: "list[str]", stdin: int | None) -> int:
         _signal.signal(number, _signal.SIG_DFL)
     from cachec.launcher.depth import increase_depth
 
-    try:  # a script is told the path by which it is started
-        os.execve(argv[0] if "/" in argv[0] else program, argv, {**os.environ, **increase_depth(os.environ)})
+    try:
+        os.execve(path_to_start(program, argv[0]), argv, {**os.environ, **increase_depth(os.environ)})
     except OSError as error:
         say(f"error: {argv[0]!r} can't be started: {error.strerror}")
         return _NOT_STARTED
+
+
+def path_to_start(program: str, name: str) -> str:
+    """Return the path by which a command is started; a script sees it. program: what ``name`` leads to in PATH."""
+    return name if "/" in name else program
 
 
 def die_by(number: int) -> int:

@@ -25,7 +25,7 @@ from cachec.launcher.command_key import environment, files_in_key
 from cachec.launcher.direct import default_folder
 from cachec.launcher.outputs import AllowedOutputs, PreservedTimestamps, check_stored
 from cachec.launcher.path_map import find_leaks
-from cachec.launcher.result import mistake_words
+from cachec.launcher.result import mistake_words, path_to_start
 from cachec.launcher.stage import CommandContext, CommandFailed
 from cachec.launcher.variable_reads import find_variable_reads
 from cachec.model import Read, Reason
@@ -69,8 +69,14 @@ def run_command(
         run = traced(argv)
     elif _was_interrupted(run):
         recorder.keep_out(Reason.UNTRACED, "a signal interrupted one of its look-ups, which a tracer makes possible")
-        program = argv[0] if "/" in argv[0] else command.program
-        bare = run_process(argv, program, environ=environ, cwd=command.cwd, stdin=stdin, in_session=True)
+        bare = run_process(
+            argv,
+            path_to_start(command.program, argv[0]),
+            environ=environ,
+            cwd=command.cwd,
+            stdin=stdin,
+            in_session=True,
+        )
         run = run._replace(ended=bare)
     if run.ended.returncode:
         raise CommandFailed(run.ended)

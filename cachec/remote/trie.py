@@ -185,12 +185,11 @@ class Trie:
 
     def put(self, entry: Entry, trace: Trace, known_reads: dict[Name, Digest], *, anew: bool = False) -> Put:
         """Put one run of an entry. known_reads: what its lookup saw, for the nodes of others that are on its way. anew:
-        also
-        what seems to be there, as it was found to be damaged.
+        also what seems to be there, as it was found to be damaged.
 
-        What explains a miss and goes into reproducers stays here: ``Trace.kept`` is left out.
+        What explains a miss and goes into reproducers stays here: ``Trace.explanations`` is left out.
         """
-        trace = msgspec.structs.replace(trace, kept=())
+        trace = msgspec.structs.replace(trace, explanations=())
         entry = msgspec.structs.replace(entry, traces=(trace,))
         reads = {(read.kind, read.where, read.name): read.digest for read in trace.reads}
         known, remaining = {**known_reads, **reads}, set(reads)

@@ -30,7 +30,6 @@ COMMANDS = [
     "report",
     "show",
     "why",
-    "diff",
     "invalidate",
     "gc",
     "pin",

@@ -46,7 +46,6 @@ LINES = (
     "show aaaaaa --full",
     "show cccccc",
     "why bbbbbb aaaaaa",
-    "diff aaaaaa bbbbbb",
     "why --all",
     "stats",
     "invalidate --stage lower --dry-run",

@@ -211,7 +211,7 @@ import cachec, cachec.cli
 from click.testing import CliRunner
 found = {}
 for name in cachec.cli._COMMANDS:
-    words = {"why": ["abcdef"], "show": ["abcdef"], "diff": ["abcdef", "abcde0"], "weights": ["ls"], "pin": ["abcdef"],
+    words = {"why": ["abcdef"], "show": ["abcdef"], "weights": ["ls"], "pin": ["abcdef"],
              "bundle": ["create", "b"], "check": ["--", "cat", "in"],
              "repro": ["abcdef"], "invalidate": ["abcdef"]}.get(name, [])
     if name not in {"exec", "man", "completion", "init"}:
