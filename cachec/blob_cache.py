@@ -83,9 +83,10 @@ class _LookupResult(NamedTuple):
 
 
 class _MissedKey(NamedTuple):
-    """A key that this process missed. uncounted: the outcome, where it counts only once the value is there."""
+    """A key that this process missed."""
 
     time: float
+    #: The outcome, where it counts only once the value is there.
     uncounted: Outcome | None = None
 
 

@@ -50,44 +50,48 @@ _FALSE = frozenset({"0", "false", "no", "off"})
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """All settings of one cache. Immutable.
+    """All settings of one cache. Immutable."""
 
-    store_folder: the setting ``dir``; None where nothing names a store, and ``no_store`` then says why. mode: what
-    calls may do with it. max_size: bytes that ``gc`` keeps; 0 for no limit. namespace:
-    keys of two never meet. base_dir: the folder below which paths of commands count from there. log: ``miss``,
-    ``all`` or ``off``: what is printed. lock_timeout: seconds to wait for another process that runs the same stage on
-    the same key. stats_file: gets a copy of every log record. repro_dir: where a stage that fails leaves a reproducer;
-    None for nowhere. fsync: whether files are forced to disk before the row that names them. record: ``auto`` or
-    ``off``: whether a run records the code, files and variables that it looks at.
-    isolated: whether the misses of stages run in processes of their own. shared: whether the
-    store may be one that other users own or can write: ``auto`` as it records, ``trusted_folders`` or ``no``. server:
-    ``auto`` or ``off``: whether a process is left behind, for the next misses of ``cachec exec`` and to send to
-    remotes. progress: ``auto`` or ``off``: whether a person sees what runs. trusted: folders below which a
-    configuration file counts whoever can write it. remote: URLs of stores that machines share. key_parts: functions, as
-    ``module:function``, whose texts count in every key (``key.extra_parts``). telemetry: ``otel`` or ``off``: whether
-    calls are spans and counters of OpenTelemetry. origins: key -> ``default``, ``file: <path>:<line>``, ``environment:
-    CACHEC_<KEY>`` or ``argument``.
-    """
-
+    #: The setting ``dir``; None where nothing names a store, and ``no_store`` then says why.
     store_folder: Path | None
+    #: What calls may do with it.
     mode: Mode
+    #: Bytes that ``gc`` keeps; 0 for no limit.
     max_size: int
+    #: Keys of two never meet.
     namespace: str
+    #: The folder below which paths of commands count from there.
     base_dir: Path | None
+    #: ``miss``, ``all`` or ``off``: what is printed.
     log: str
+    #: Seconds to wait for another process that runs the same stage on the same key.
     lock_timeout: float
+    #: Gets a copy of every log record.
     stats_file: Path | None
+    #: Where a stage that fails leaves a reproducer; None for nowhere.
     repro_dir: Path | None
+    #: Whether files are forced to disk before the row that names them.
     fsync: bool
+    #: ``auto`` or ``off``: whether a run records the code, files and variables that it looks at.
     record: str
+    #: Whether the misses of stages run in processes of their own.
     isolated: bool
+    #: Whether the store may be one that other users own or can write: ``auto`` as it records, ``trusted`` or ``no``.
     shared: str
+    #: ``auto`` or ``off``: whether a process is left behind, for the next misses of ``cachec exec`` and to send to
+    #: remotes.
     server: str
+    #: ``auto`` or ``off``: whether a person sees what runs.
     progress: str
+    #: Folders below which a configuration file counts whoever can write it.
     trusted: tuple[Path, ...]
+    #: URLs of stores that machines share.
     remote: tuple[str, ...]
+    #: Functions, as ``module:function``, whose texts count in every key (``key.extra_parts``).
     key_parts: tuple[str, ...]
+    #: ``otel`` or ``off``: whether calls are spans and counters of OpenTelemetry.
     telemetry: str
+    #: Key -> ``default``, ``file: <path>:<line>``, ``environment: CACHEC_<KEY>`` or ``argument``.
     origins: Mapping[str, str]
     no_store: str = ""
 
@@ -309,10 +313,11 @@ def _load(
 
 
 class _Sources(msgspec.Struct, frozen=True):
-    """Where values come from, beside the project's file. folder: where relative paths start that are in no file."""
+    """Where values come from, beside the project's file."""
 
     overrides: Mapping[str, object]
     environ: Mapping[str, str]
+    #: Where relative paths start that are in no file.
     folder: str
     user: ConfigTable | None
 
@@ -379,13 +384,13 @@ def _user_settings(environ: Mapping[str, str]) -> ConfigTable | None:
 
 
 class ConfigTable(msgspec.Struct, frozen=True):
-    """A table of a configuration file: its settings, or one that another part of cachec reads for itself.
+    """A table of a configuration file: its settings, or one that another part of cachec reads for itself."""
 
-    path: the file. folder: where it lies; relative paths in it start here. data: the table as TOML gives it.
-    """
-
+    #: The file.
     path: str
+    #: Where it lies; relative paths in it start here.
     folder: str
+    #: The table as TOML gives it.
     data: dict[str, Any]
     text: str
     table_path: tuple[str, ...]

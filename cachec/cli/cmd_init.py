@@ -34,14 +34,14 @@ _HEAD = """\
 
 
 class ConfigSuggestion(NamedTuple):
-    """Something in a project that cachec works with. files: that show it is there, as patterns; word: in one of them.
-
-    text: what is to be said of it, as TOML that changes nothing.
-    """
+    """Something in a project that cachec works with."""
 
     name: str
+    #: Patterns of files that show it is there.
     files: tuple[str, ...]
+    #: What is to be said of it, as TOML that changes nothing.
     text: str
+    #: A word in one of the files.
     word: str = ""
 
 

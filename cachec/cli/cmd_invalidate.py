@@ -141,11 +141,12 @@ def _entries_here(session: Session, plan: InvalidationPlan) -> list[Entry]:
 
 
 class _There(NamedTuple):
-    """What came of having remotes forget. written, read_only: their URLs, as they are shown."""
+    """What came of having remotes forget."""
 
     removed: int
     remaining: Counter[str]
     faults: dict[str, str]
+    #: With ``read_only``: their URLs, as they are shown.
     written: list[str]
     read_only: list[str]
 

@@ -17,9 +17,10 @@ GROUP = "cachec.commands"
 
 
 class PluginCommand(NamedTuple):
-    """A command that a package offers. target: ``module:attribute``."""
+    """A command that a package offers."""
 
     name: str
+    #: ``module:attribute``.
     target: str
     package: str
     version: str

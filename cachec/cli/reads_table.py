@@ -24,12 +24,13 @@ _SHOWN_CHANGES = 10
 
 
 class _DisplayedRead(NamedTuple):
-    """A read with its place and result. holds: whether it is the same now; None where that is not known."""
+    """A read with its place and result."""
 
     read: Read
     folder: str
     name: str
     result: str
+    #: Whether it is the same now; None where that is not known.
     holds: bool | None
 
 

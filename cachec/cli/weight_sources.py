@@ -32,8 +32,9 @@ _COMMON = frozenset({"model", "tensor-cache", "ndarray-cache", "pytorch_model", 
 
 
 class LocatedWeights(msgspec.Struct, frozen=True):
-    """Weights that are there. text: as the user named them. Either ``revision``, in the store, or ``path``."""
+    """Weights that are there: either ``revision``, in the store, or ``path``."""
 
+    #: As the user named them.
     text: str
     revision: Revision | None = None
     path: str = ""

@@ -20,7 +20,7 @@ class DeclaredFiles(NamedTuple):
 
 
 class Invocation(NamedTuple):
-    """What a process is started with. named_variables: those that count, None where one was not set."""
+    """What a process is started with."""
 
     args: tuple[str, ...]
     program: str
@@ -29,6 +29,7 @@ class Invocation(NamedTuple):
     stdin: bytes | str | None
     pass_fds: tuple[int, ...]
     timeout: float | None
+    #: Those that count, None where one was not set.
     named_variables: Mapping[str, str | None]
 
     def process_arguments(self) -> dict[str, Any]:

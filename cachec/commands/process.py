@@ -22,11 +22,12 @@ _FORWARDED = (signal.SIGTERM, signal.SIGHUP)
 
 
 class ProcessResult(NamedTuple):
-    """How a process ended. survivors: whether a descendant that stayed in its group outlived it; None: not known."""
+    """How a process ended."""
 
     returncode: int
     stdout: bytes
     stderr: bytes
+    #: Whether a descendant that stayed in its group outlived it; None: not known.
     survivors: bool | None
 
 

@@ -105,10 +105,11 @@ BARE = frozenset(
 
 
 class TracedRun(NamedTuple):
-    """One run. started: Unix time."""
+    """One run."""
 
     ended: ProcessResult
     accesses: Accesses
+    #: Unix time.
     started: float
 
     def problems(self, *, network: bool = False) -> Iterator[tuple[Reason, str]]:

@@ -89,66 +89,62 @@ SHIPPED = Path(__file__).parent.parent / "adapters"
 
 
 class Flag(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """One flag. names: as they are written; a ``*`` at the end stands for any rest, and its value
-    is what follows ``=``. key: for ``weights``."""
+    """One flag."""
 
+    #: As they are written; a ``*`` at the end stands for any rest, and its value is what follows ``=``.
     names: tuple[str, ...]
     means: Meaning = msgspec.field(name="is")
     takes: tuple[Takes, ...] = ()
+    #: For ``weights``.
     key: WeightKey = "content"
 
 
 class AdapterEnvironment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """Variables of the environment, of which the command gets every one. keyed: they are in the key. passed: they are
-    not. plain: with one of them set, and not empty, all count, as the command may run other programs or code. Each may
-    be a pattern, with ``*`` at its end.
+    """Variables of the environment, of which the command gets every one."""
 
-    complete: the command obeys no other variable. Without it every other variable is in the key too, but those that say
-    where, for whom and under what a command runs (``key.tools.variables.NEUTRAL``).
-    """
-
+    #: They are in the key.
     keyed: tuple[str, ...] = ()
+    #: They are not.
     passed: tuple[str, ...] = ()
+    #: With one of them set, and not empty, all count, as the command may run other programs or code. Each may be a
+    #: pattern, with ``*`` at its end.
     plain: tuple[str, ...] = ()
+    #: The command obeys no other variable. Without it every other variable is in the key too, but those that say where,
+    #: for whom and under what a command runs (``key.tools.variables.NEUTRAL``).
     complete: bool = False
 
 
 class Adapter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """What is known of one command. The tracer sees what it reads and writes; this says what counts.
-
-    match: names of its executable, with ``*``, ``?`` and ``[...]``. distribution: the one that it has to belong to, and
-    that counts with it.
-
-    format: of the inputs; the plugin of that name strips them, always (``strip``) or with ``--strip``. strip_as: what
-    the command takes for a weight, in the plugin's words; it then reads the model from standard input where ``-`` is
-    named. default_output: flag -> suffixes of files that are written to the current folder where no output is named;
-    without one of them, or with an input of another suffix than ``suffixes``, it may run other programs. One with the
-    suffix ``.o`` links too.
-
-    dashes: ``either`` where ``-x`` and ``--x`` are one flag.
-
-    relative: the name of an input comes into the result. With a base folder, what is below it is named from the current
-    folder, so that it is the same in each checkout; no other result follows from that.
-    time: flags by which the compiler warns where the time came into its result (``-Wdate-time``).
-
-    normalises: flag that keeps paths out of the result -> what leaks without it.
-    origin: the file that the adapter was read from.
-    """
+    """What is known of one command. The tracer sees what it reads and writes; this says what counts."""
 
     name: str
+    #: Names of its executable, with ``*``, ``?`` and ``[...]``.
     match: tuple[str, ...]
+    #: The one that it has to belong to, and that counts with it.
     distribution: str = ""
+    #: Of the inputs; the plugin of that name strips them, always (``strip``) or with ``--strip``.
     format: str = ""
     strip: bool = False
+    #: What the command takes for a weight, in the plugin's words; it then reads the model from standard input where
+    #: ``-`` is named.
     strip_as: str = ""
+    #: Flag -> suffixes of files that are written to the current folder where no output is named; without one of them,
+    #: or with an input of another suffix than ``suffixes``, it may run other programs. One with the suffix ``.o`` links
+    #: too.
     default_output: dict[str, str] = {}
     suffixes: tuple[str, ...] = ()
+    #: ``either`` where ``-x`` and ``--x`` are one flag.
     dashes: Literal["exact", "either"] = "exact"
+    #: The name of an input comes into the result. With a base folder, what is below it is named from the current
+    #: folder, so that it is the same in each checkout; no other result follows from that.
     relative: bool = False
+    #: Flags by which the compiler warns where the time came into its result (``-Wdate-time``).
     time: tuple[str, ...] = ()
+    #: Flag that keeps paths out of the result -> what leaks without it.
     normalises: dict[str, str] = {}
     environment: AdapterEnvironment = AdapterEnvironment()
     flags: tuple[Flag, ...] = ()
+    #: The file that the adapter was read from.
     origin: str = ""
 
     def digest(self) -> str:

@@ -22,12 +22,13 @@ if TYPE_CHECKING:
 
 
 class Explanation(msgspec.Struct, frozen=True):
-    """What ``exec`` would do. nearest: the key of the entry that the differences are from; empty for none. fix: what
-    would make it a hit, where that is known; empty else."""
+    """What ``exec`` would do."""
 
     outcome: Outcome
+    #: The key of the entry that the differences are from; empty for none.
     nearest: str = ""
     differences: tuple[PartDifference, ...] = ()
+    #: What would make it a hit, where that is known; empty else.
     fix: str = ""
 
 

@@ -179,11 +179,12 @@ def alike(files: Mapping[str, str]) -> Iterator[list[str]]:
 
 
 class _Text(NamedTuple):
-    """What is asked of a source. times: of ``TIMES``, those that are in it."""
+    """What is asked of a source."""
 
     quiets: bool
     compares_times: bool
     pastes_times: bool
+    #: Of ``TIMES``, those that are in it.
     times: frozenset[bytes]
     is_of_system: bool
     names_file: bool

@@ -167,11 +167,12 @@ class CommandContext(CacheContext):
 
 
 class ResolvedCommand(NamedTuple):
-    """A command line that is not run as it is. program: what its name leads to, as it was found in PATH."""
+    """A command line that is not run as it is."""
 
     opened: CommandContext
     given: Options
     argv: list[str]
+    #: What its name leads to, as it was found in PATH.
     program: str
 
 

@@ -31,13 +31,15 @@ SUFFIX = ".irpa"
 
 
 class StrippedInput(NamedTuple):
-    """One input as the compiler gets it. number: of the argument that names the model. path: of that. fd: an unnamed
-    file with the stripped IR."""
+    """One input as the compiler gets it."""
 
+    #: Of the argument that names the model.
     number: int
+    #: Of that.
     path: str
     program: Program
     weights: WeightSet
+    #: An unnamed file with the stripped IR.
     fd: int
 
 

@@ -19,21 +19,23 @@ UNSENT_REASONS = {
 
 
 class UnsentEntry(NamedTuple):
-    """An entry that is not sent. why: of ``UNSENT_REASONS``. detail: the path, or where it does not go."""
+    """An entry that is not sent."""
 
     entry: Entry
+    #: Of ``UNSENT_REASONS``.
     why: str
+    #: The path, or where it does not go.
     detail: str
 
 
 class Backfill(NamedTuple):
-    """What came of it. queued: runs, each for one remote, which ``Remotes.drain`` sends. unsent: counted by why.
+    """What came of it."""
 
-    first: the first that was left, by why.
-    """
-
+    #: Runs, each for one remote, which ``Remotes.drain`` sends.
     queued: int
+    #: How many were not sent, by reason.
     unsent: Counter[str]
+    #: The first that was left, by why.
     first: dict[str, UnsentEntry]
 
 

@@ -51,31 +51,34 @@ _GONE = frozenset({Fault.STORE_MISSING, Fault.ARTIFACT_MISSING, Fault.ARTIFACT_C
 
 
 class LookupReport(NamedTuple):
-    """What came of a lookup, for ``offer``. known_reads: what it looked at; damaged: remotes that gave no answer, by
-    name.
-    """
+    """What came of a lookup, for ``offer``."""
 
     fetched: RemoteFetch | None
+    #: What it looked at.
     known_reads: dict[Name, Digest]
+    #: Remotes that gave no answer, by name.
     damaged: frozenset[str] = frozenset()
 
 
 class OfferResult(NamedTuple):
-    """What came of an offer. put: where it was taken. gone: whether the entry is no more. fault: why it still waits, or
-    was dropped."""
+    """What came of an offer."""
 
     offer: Offer
+    #: Where it was taken.
     put: Put | None = None
+    #: Whether the entry is no more.
     gone: bool = False
+    #: Why it still waits, or was dropped.
     fault: StoreFault | None = None
 
 
 class Pending(NamedTuple):
-    """How many offers wait. ours: for remotes that are written, by name. read_only: for those that are only read,
-    unknown: for those that are not configured, by URL (or by name, where no URL was kept).
-    """
+    """How many offers wait."""
 
+    #: For remotes that are written, by name.
     ours: Counter[str]
+    #: For those that are only read, unknown: for those that are not configured, by URL (or by name, where no URL was
+    #: kept).
     read_only: Counter[str]
     unknown: Counter[str]
 
@@ -94,9 +97,11 @@ class Pending(NamedTuple):
 
 
 class ProbeReply(NamedTuple):
-    """What a remote says to a question. state: ``ok`` or a fault. seconds: until then; None for a fault."""
+    """What a remote says to a question."""
 
+    #: ``ok`` or a fault.
     state: str
+    #: Until then; None for a fault.
     seconds: float | None
     detail: str = ""
 

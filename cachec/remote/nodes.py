@@ -43,16 +43,16 @@ Name = tuple[str, str, str]
 
 
 class TrieNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A node: an inner one, which says what to look at and then to go on; or a leaf with an entry of one run.
-
-    name: its own. sha256: of the artifacts of a leaf, by digest. inline: those that are small, compressed by zlib.
-    """
+    """A node: an inner one, which says what to look at and then to go on; or a leaf with an entry of one run."""
 
     version: int
+    #: The name of the node itself.
     name: Digest
     requested_reads: tuple[Name, ...] = msgspec.field(default=(), name="look")
     entry: Entry | None = None
+    #: Of the artifacts of a leaf, by digest.
     sha256: dict[Digest, Digest] = {}
+    #: Those that are small, compressed by zlib.
     inline: dict[Digest, bytes] = {}
 
 

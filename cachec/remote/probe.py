@@ -34,19 +34,23 @@ _HINTS = (
 
 
 class Step(NamedTuple):
-    """One thing that was tried. result: ``ok``, ``no``, or a fault and its detail. seconds: that it took."""
+    """One thing that was tried."""
 
     what: str
+    #: ``ok``, ``no``, or a fault and its detail.
     result: str
+    #: Seconds that it took.
     seconds: float
     is_good: bool
 
 
 class ProbeResult(NamedTuple):
-    """What came of a probe. url: as it is shown. hint: what may be done where it can't be used, or empty."""
+    """What came of a probe."""
 
+    #: As it is shown.
     url: str
     steps: list[Step]
+    #: What may be done where it can't be used, or empty.
     hint: str
 
     @property

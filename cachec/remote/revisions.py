@@ -50,42 +50,47 @@ Progress = Callable[[int, int], None]
 
 
 class RevisionManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a revision consists of. sha256: of each tensor by its digest, as servers of Bazel's know no other."""
+    """What a revision consists of."""
 
     version: int
     record: RevisionRecord
+    #: Of each tensor by its digest, as servers of Bazel's know no other.
     sha256: dict[Digest, Digest]
 
 
 class NamedRevision(msgspec.Struct, frozen=True, kw_only=True):
-    """What a name stands for in a remote. manifest, size, sha256: of its manifest. created: Unix time in seconds."""
+    """What a name stands for in a remote."""
 
     version: int
     namespace: str
     name: str
     revision: Digest
+    #: With ``size``, ``sha256``: of its manifest.
     manifest: Digest
     size: Annotated[int, msgspec.Meta(ge=0, le=_MAX_MANIFEST)]
     sha256: Digest
+    #: Unix time in seconds.
     created: float
 
 
 class TransferCount(NamedTuple):
-    """What came of a push or a pull. tensors, nbytes: of the revision, each object once; moved, moved_nbytes: of them,
-    what was not there."""
+    """What came of a push or a pull."""
 
     revision: Digest
+    #: With ``nbytes``: of the revision, each object once.
     tensors: int
     nbytes: int
+    #: With ``moved_nbytes``: of them, what was not there.
     moved: int
     moved_nbytes: int
 
 
 class RemoteRevision(NamedTuple):
-    """What a name stands for in a remote. sums: the SHA-256 of tensors by their digests, as far as it is stated."""
+    """What a name stands for in a remote."""
 
     revision: Digest
     contents: RevisionContents
+    #: The SHA-256 of tensors by their digests, as far as it is stated.
     sums: Mapping[Digest, Digest]
 
 

@@ -32,19 +32,19 @@ _MAX_WHY = 500
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
-    """One run of an entry, for one remote (``Address.name``). created: of its trace. known_reads, anew: see
-    ``Trie.put``.
-
-    shown: what the remote's URL was, without secrets; for people. record: the version of the entry's record.
-    """
+    """One run of an entry, for one remote (``Address.name``)."""
 
     remote: str
     namespace: str
     key: Digest
+    #: When its trace was made, Unix time.
     created: float
+    #: With ``anew``: see ``Trie.put``.
     known_reads: tuple[tuple[Name, Digest], ...] = msgspec.field(default=(), name="seen")
     anew: bool = False
+    #: What the remote's URL was, without secrets; for people.
     shown: str = ""
+    #: The version of the entry's record.
     record: int = RECORD_VERSION
 
     @property

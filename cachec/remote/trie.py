@@ -82,9 +82,11 @@ class LookupCost:
 
 
 class Put(NamedTuple):
-    """What became of an entry that was put. is_new: whether it was not there; nbytes: that were sent."""
+    """What became of an entry that was put."""
 
+    #: Whether it was not there.
     is_new: bool
+    #: Bytes that were sent.
     nbytes: int
 
 

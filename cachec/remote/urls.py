@@ -55,27 +55,30 @@ _VALUES = {
 
 
 class Address(NamedTuple):
-    """One remote. shown: the URL without secrets. user: ``name:password``, or empty. namespace: of keys there.
+    """One remote."""
 
-    host: of buckets their name. endpoint, region: of buckets, or empty. database: of Redis. options: of the scheme of
-    another package, sorted by name.
-    """
-
+    #: The URL without secrets.
     shown: str
     scheme: str
+    #: Of buckets their name.
     host: str
     port: int
     path: str
+    #: ``name:password``, or empty.
     user: str
     token: str
     layout: str
     mode: str
+    #: Of keys there.
     namespace: str
     timeout: float
     trust: Trust
+    #: With ``region``: of buckets, or empty.
     endpoint: str = ""
     region: str = ""
+    #: Of Redis.
     database: int = 0
+    #: Of the scheme of another package, sorted by name.
     options: tuple[tuple[str, str], ...] = ()
 
     @property

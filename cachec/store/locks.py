@@ -52,13 +52,15 @@ SERVES = "cachec:"
 
 
 class Running(msgspec.Struct, frozen=True):
-    """A stage that runs under the lock of a key. pid, since, near: as in the file. waiting: since when, by process."""
+    """A stage that runs under the lock of a key."""
 
     key: str
+    #: With ``since``, ``near``: as in the file.
     pid: int
     stage: str
     since: float
     near: str
+    #: Since when, by process.
     waiting: dict[int, float]
 
 

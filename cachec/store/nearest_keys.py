@@ -52,21 +52,23 @@ _SPARE_ROWS = 4096
 
 
 class Near(msgspec.Struct, frozen=True):
-    """A key of a row. parts: the artifact that holds its named parts. members: bit n is set for print n of the row,
-    little-endian."""
+    """A key of a row."""
 
     key: Digest
+    #: The artifact that holds its named parts.
     parts: ArtifactRef
+    #: Bit n is set for print n of the row, little-endian.
     members: bytes
 
 
 class Recent(msgspec.Struct, frozen=True, kw_only=True):
-    """The newest keys of one stage that are alike, newest first. alike: by what, empty for the row of the stage.
-    prints: of their parts, 8 bytes each; zeros where one is unused."""
+    """The newest keys of one stage that are alike, newest first."""
 
     version: int = RECORD_VERSION
     stage: str
+    #: By what, empty for the row of the stage.
     alike: str = ""
+    #: Of their parts, 8 bytes each; zeros where one is unused.
     prints: bytes = b""
     near: tuple[Near, ...] = ()
 
@@ -117,26 +119,26 @@ class Recent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ComparedInput(NamedTuple):
-    """Something that a call works on. name, content: the rows of calls that have them in common with it; content is
-    None where it has no row of its own."""
+    """Something that a call works on."""
 
     subject: str
+    #: With ``content``: the rows of calls that have them in common with it; content is None where it has no row of its
+    #: own.
     name: str
     content: str | None
 
 
 class Neighbourhood(NamedTuple):
-    """The rows that a call is found in, by ``Recent.alike``: ``_ROWS`` at most.
-
-    outputs: of what a command writes, or of all names of many inputs at once. companions: of callables beside a file.
-    contents: of all of them at once. arguments: where it works on nothing that has a name; the row of the stage
-    is one of these.
-    """
+    """The rows that a call is found in, by ``Recent.alike``: ``_ROWS`` at most."""
 
     inputs: tuple[ComparedInput, ...] = ()
+    #: Of what a command writes, or of all names of many inputs at once.
     outputs: tuple[str, ...] = ()
+    #: Of callables beside a file.
     companions: tuple[str, ...] = ()
+    #: Of all of them at once.
     contents: tuple[str, ...] = ()
+    #: Where it works on nothing that has a name; the row of the stage is one of these.
     arguments: tuple[str, ...] = ()
 
     def rows(self) -> list[str]:
@@ -198,10 +200,10 @@ def _rows_of_arguments(given: Sequence[Part], row: Callable[..., str]) -> tuple[
 
 
 class Neighbours(NamedTuple):
-    """The keys that a call is compared with, the nearest first. unknown: the inputs that none of them works on; none
-    where the call is compared all the same."""
+    """The keys that a call is compared with, the nearest first."""
 
     nearest: tuple[Near, ...]
+    #: The inputs that none of them works on; none where the call is compared all the same.
     unknown: tuple[str, ...] = ()
 
 

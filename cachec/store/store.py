@@ -78,27 +78,30 @@ _RECENTS_MAX = 64
 
 
 class QuarantinedRow(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry that was put away because it was found to be wrong. row: its value as it was, decodable or not."""
+    """An entry that was put away because it was found to be wrong."""
 
     version: int
     key: Digest
     stage: str
     reason: str
     time: float
+    #: Its value as it was, decodable or not.
     row: bytes
 
 
 class _KnownRow(msgspec.Struct, frozen=True):
-    """A row of an entry as it was read. version: of the index before that."""
+    """A row of an entry as it was read."""
 
+    #: Of the index before that.
     version: object
     row: bytes | None
     entry: Entry | None
 
 
 class _KnownRecent(msgspec.Struct, frozen=True):
-    """A row of recent keys as it was read. version: of the index before that; None where it is to be read again."""
+    """A row of recent keys as it was read."""
 
+    #: Of the index before that; None where it is to be read again.
     version: object
     row: bytes | None
     recent: Recent

@@ -79,10 +79,12 @@ def overlay(base: Handles, over: Handles, *, replace: bool = False) -> tuple[Lay
 
 
 class ComputedWeight(NamedTuple):
-    """A weight that is computed. dtype: a name as in WeightSpec. make: the WeightSet it is derived from -> an array."""
+    """A weight that is computed."""
 
+    #: A name as in WeightSpec.
     dtype: str
     shape: tuple[int, ...]
+    #: The WeightSet it is derived from -> an array.
     make: Callable[[Any], Any]
 
 

@@ -29,14 +29,13 @@ _MAX_DEPTH = 100
 
 
 class Container(NamedTuple):
-    """A container of another library, taken apart.
+    """A container of another library, taken apart."""
 
-    children: each by what leads to it in a path, as ``['name']``, ``[0]`` or ``.name``. held: what it is beside them
-    (class, static fields); counts in keys, by value. make: the container again, from other children in this order.
-    """
-
+    #: Each by what leads to it in a path, as ``['name']``, ``[0]`` or ``.name``.
     children: tuple[tuple[str, Any], ...]
+    #: What it is beside them (class, static fields); counts in keys, by value.
     held: Any
+    #: The container again, from other children in this order.
     make: Callable[[Sequence[Any]], Any]
 
 

@@ -33,11 +33,12 @@ COMMAND = text(1, b"cachec")
 
 
 class Capabilities(NamedTuple):
-    """What a server says of itself. most, batch: bytes of a blob, and of those of one batch; 0 for any."""
+    """What a server says of itself."""
 
     knows_sha256: bool = True
     is_written: bool = True
     batch: int = 0
+    #: With ``batch``: bytes of a blob, and of those of one batch; 0 for any.
     most: int = 0
 
 

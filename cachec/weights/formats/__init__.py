@@ -33,16 +33,16 @@ GROUP = "cachec.formats"
 
 
 class KnownFormat(msgspec.Struct, frozen=True):
-    """A format by what it is told by. target: ``module`` or ``module:object``. writes: whether ``save`` can write it.
-
-    says_weights: whether a file with such a suffix can be nothing but weights (an ``.onnx`` is a program too).
-    """
+    """A format by what it is told by."""
 
     name: str
+    #: ``module`` or ``module:object``.
     target: str
     suffixes: tuple[str, ...]
     magics: tuple[bytes, ...] = ()
+    #: Whether ``save`` can write it.
     writes: bool = False
+    #: Whether a file with such a suffix can be nothing but weights (an ``.onnx`` is a program too).
     says_weights: bool = True
 
 

@@ -34,26 +34,26 @@ _NO_CHECKSUMS: Mapping[int, str] = MappingProxyType({})
 
 
 class Value(msgspec.Struct, frozen=True):
-    """Bytes that are in no file as they are: ``pattern`` repeated up to ``nbytes``. file: where the pattern is from."""
+    """Bytes that are in no file as they are: ``pattern`` repeated up to ``nbytes``."""
 
     pattern: bytes
     nbytes: int
+    #: Where the pattern is from.
     file: int = 0
 
 
 class Contents(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """What a reader found.
+    """What a reader found."""
 
-    tensors: by name; ``Tensor.file`` from 0 is a number among the opened files, below 0 it is ``-1 - number`` of a
-    value, ``Tensor.offset`` then a place within that value. metadata: text that the format keeps beside them.
-    checksums: what is stated of all bytes of a file, by its number, as in ``OpenedFile``.
-    typed: False for a format that knows neither dtype nor shape: its tensors are uint8 vectors.
-    """
-
+    #: By name; ``Tensor.file`` from 0 is a number among the opened files, below 0 it is ``-1 - number`` of a value,
+    #: ``Tensor.offset`` then a place within that value.
     tensors: Mapping[str, Tensor]
+    #: Text that the format keeps beside them.
     metadata: Mapping[str, str] = NO_TEXTS
     values: tuple[Value, ...] = ()
+    #: False for a format that knows neither dtype nor shape: its tensors are uint8 vectors.
     typed: bool = True
+    #: What is stated of all bytes of a file, by its number, as in ``OpenedFile``.
     checksums: Mapping[int, str] = _NO_CHECKSUMS
 
 
@@ -172,10 +172,11 @@ class CheckpointFile:
 
 
 class FilesRead(msgspec.Struct, frozen=True):
-    """Files after reading. key: over everything that the reader looked at."""
+    """Files after reading."""
 
     files: tuple[OpenedFile, ...]
     trusted: bool
+    #: Over everything that the reader looked at.
     key: tuple[str, ...]
 
 

@@ -59,11 +59,13 @@ _SEARCHED = 1 << 12
 
 
 class _Field(NamedTuple):
-    """One field of a message. value: of a number; for bytes, where they begin. nbytes: of the bytes."""
+    """One field of a message."""
 
     number: int
     wire: int
+    #: Of a number; for bytes, where they begin.
     value: int
+    #: Of the bytes.
     nbytes: int = 0
 
 

@@ -59,17 +59,16 @@ _state = attrgetter("st_dev", "st_ino", "st_size", "st_mtime_ns", "st_ctime_ns")
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
-    """An opened checkpoint: what its names mean, and the files in the state in which they were read.
-
-    paths, states: every file whose state the layout depends on (shards and index); absent: paths that must not exist.
-    values: bytes that no file holds as they are.
-    """
+    """An opened checkpoint: what its names mean, and the files in the state in which they were read."""
 
     layout: Layout
     files: tuple[OpenedFile, ...]
+    #: With ``states``: every file whose state the layout depends on (shards and index)
     paths: tuple[str, ...]
     states: tuple[tuple[int, ...], ...]
+    #: Paths that must not exist.
     absent: tuple[str, ...]
+    #: Bytes that no file holds as they are.
     values: tuple[Value, ...] = ()
 
     def source(self, *, read_access: bool) -> FileSource:

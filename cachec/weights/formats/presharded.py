@@ -60,12 +60,13 @@ def world(rank: int | None, world_size: int | None, source: str) -> World | None
 
 
 class ShardIndex(msgspec.Struct, kw_only=True):
-    """The index of a folder of shards. shapes: of the whole tensors, before padding."""
+    """The index of a folder of shards."""
 
     version: int
     world_size: int
     files: list[str]
     axes: dict[str, int]
+    #: Of the whole tensors, before padding.
     shapes: dict[str, list[int]]
 
 

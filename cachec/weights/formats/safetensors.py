@@ -57,11 +57,13 @@ _ITEM = operator.attrgetter("item")
 
 
 class _TensorGroup(NamedTuple):
-    """What tensors of one dtype and shape have in common. nbytes: of each; item: of an element."""
+    """What tensors of one dtype and shape have in common."""
 
     dtype: str
     shape: tuple[int, ...]
+    #: Of each.
     nbytes: int
+    #: Of an element.
     item: int
 
 
@@ -105,10 +107,11 @@ class HeaderTensors(Mapping[str, Tensor]):
 
 
 class Header(msgspec.Struct, frozen=True, eq=False):
-    """A parsed header. nbytes: of length and JSON together."""
+    """A parsed header."""
 
     tensors: HeaderTensors
     metadata: Mapping[str, str]
+    #: Of length and JSON together.
     nbytes: int
 
 

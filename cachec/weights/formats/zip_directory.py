@@ -33,12 +33,15 @@ _ENCRYPTED = 0x1 | 0x40 | 0x2000
 
 
 class Member(NamedTuple):
-    """A stored member. offset, nbytes: of its bytes in the file. at: where its local record begins. crc: CRC-32."""
+    """A stored member."""
 
     name: str
+    #: With ``nbytes``: of its bytes in the file.
     offset: int
     nbytes: int
+    #: Where its local record begins.
     at: int
+    #: CRC-32.
     crc: int
 
 

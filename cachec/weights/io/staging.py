@@ -150,10 +150,11 @@ class StagedFile:
 
 
 class _Part(NamedTuple):
-    """Bytes of a weight, and where they go. piece: the range of a file that they are; None for all bytes of it."""
+    """Bytes of a weight, and where they go."""
 
     weight: Weight
     offset: int
+    #: The range of a file that they are; None for all bytes of it.
     piece: Extent | None = None
 
     @property

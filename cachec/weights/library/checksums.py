@@ -23,9 +23,10 @@ from cachec.weights.sources import FileSource, OpenedFile
 
 
 class Damage(NamedTuple):
-    """A file that is not what it should be. names: the weights that need it."""
+    """A file that is not what it should be."""
 
     path: str
+    #: The weights that need it.
     names: tuple[str, ...]
     detail: str
 

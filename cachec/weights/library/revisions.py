@@ -69,10 +69,7 @@ class PlacedTensor(msgspec.Struct, frozen=True, gc=False):
 
 
 class PlacedFile(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A file of the user's as it was when the revision was made; no device number, for that changes at a reboot.
-
-    checksum: what the checkpoint states of all its bytes, as in ``OpenedFile``.
-    """
+    """A file of the user's as it was when the revision was made; no device number, for that changes at a reboot."""
 
     path: str
     ino: int
@@ -81,6 +78,7 @@ class PlacedFile(msgspec.Struct, frozen=True, omit_defaults=True):
     ctime_ns: int
     header_nbytes: _Count
     header_digest: str
+    #: What the checkpoint states of all its bytes, as in ``OpenedFile``.
     checksum: Annotated[str, msgspec.Meta(pattern="^((md5|sha1):.*|crc32:members)?$")] = ""
 
 
@@ -94,12 +92,14 @@ class RevisionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Pointer(msgspec.Struct, frozen=True):
-    """What a name stands for. created: Unix time in seconds. source: where the weights came from, for people."""
+    """What a name stands for."""
 
     version: int
     name: str
     revision: Digest
+    #: Unix time in seconds.
     created: float
+    #: Where the weights came from, for people.
     source: str
     owned: bool
     count: _Count
@@ -107,13 +107,12 @@ class Pointer(msgspec.Struct, frozen=True):
 
 
 class RevisionContents(NamedTuple):
-    """A record that was checked.
-
-    layout: ``Tensor.file`` is a number in ``refs`` (owned) or in ``record.files``. refs: sorted.
-    """
+    """A record that was checked."""
 
     record: RevisionRecord
+    #: ``Tensor.file`` is a number in ``refs`` (owned) or in ``record.files``.
     layout: Layout
+    #: sorted.
     refs: tuple[ArtifactRef, ...]
 
     @property
@@ -123,14 +122,12 @@ class RevisionContents(NamedTuple):
 
 
 class Swept(NamedTuple):
-    """What a sweep of the records did.
+    """What a sweep of the records did."""
 
-    removed, in_use: revisions without a name that are gone, and that processes hold. loose: objects that the removed
-    ones had named.
-    """
-
+    #: With ``in_use``: revisions without a name that are gone, and that processes hold.
     removed: tuple[str, ...] = ()
     in_use: tuple[str, ...] = ()
+    #: Objects that the removed ones had named.
     loose: frozenset[Digest] = frozenset()
 
 
