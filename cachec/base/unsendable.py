@@ -23,7 +23,7 @@ _USES: Final = (
 )
 
 
-class UnsendableError(Exception):
+class ForbiddenUseError(Exception):
     """Code has used a global that a worker can't be given."""
 
 
@@ -36,6 +36,6 @@ def stand_in(words: str, used: list[str]) -> object:
 
     def refuse(*_arguments: object, **_options: object) -> None:
         used.append(words)
-        raise UnsendableError(words)
+        raise ForbiddenUseError(words)
 
     return type("Unsent", (Unsendable,), dict.fromkeys(_USES, refuse))()

@@ -35,7 +35,7 @@ class StrippedInput(NamedTuple):
 
     #: Of the argument that names the model.
     number: int
-    #: Of that.
+    #: The path of that file.
     path: str
     program: Program
     weights: WeightSet

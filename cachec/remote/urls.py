@@ -69,14 +69,14 @@ class Address(NamedTuple):
     token: str
     layout: str
     mode: str
-    #: Of keys there.
+    #: The namespace of keys there.
     namespace: str
     timeout: float
     trust: Trust
     #: With ``region``: of buckets, or empty.
     endpoint: str = ""
     region: str = ""
-    #: Of Redis.
+    #: The number of the database, of Redis.
     database: int = 0
     #: Of the scheme of another package, sorted by name.
     options: tuple[tuple[str, str], ...] = ()

@@ -567,9 +567,9 @@ def _raised(call: Call, run: Run, error: BaseException) -> None:
     if call.engine.settings.repro_dir is not None and isinstance(error, Exception):
         _leave_reproducer(call, run, error)
     run.abandon()
-    from cachec.base.unsendable import UnsendableError
+    from cachec.base.unsendable import ForbiddenUseError
 
-    if isinstance(error, KeyboardInterrupt | GeneratorExit | UnsendableError):
+    if isinstance(error, KeyboardInterrupt | GeneratorExit | ForbiddenUseError):
         # The program was ended, or other calls with it; or a stage around this one is run in another process again.
         return
     call.outcome(Reason.STAGE_RAISED, detail=f"{type(error).__qualname__}: {error}")

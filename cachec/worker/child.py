@@ -23,7 +23,7 @@ from cachec.base.hashing import FileDigests
 from cachec.base.installed_folders import InstalledFolders
 from cachec.base.paths import is_below
 from cachec.base.tracer_hiding import unseen
-from cachec.base.unsendable import UnsendableError, stand_in
+from cachec.base.unsendable import ForbiddenUseError, stand_in
 from cachec.codecs.encoder import encode
 from cachec.errors import Uncacheable, UnstorableResult
 from cachec.key import ambient, libraries, memos, process_state, state
@@ -386,7 +386,7 @@ class _Input(io.TextIOBase):
     def read(self, size: int | None = -1) -> str:
         words = "it reads standard input, which can't be given to a worker"
         self._used.append(words)
-        raise UnsendableError(words)
+        raise ForbiddenUseError(words)
 
     def readline(self, size: int = -1) -> str:  # type: ignore[override]
         return self.read(size)
