@@ -5,18 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cachec.base import fsio
+from cachec.key.options import StageLike
 from cachec.model import Part
 from cachec.recording import Recorder
 from cachec.reproduce.archive import write
 from cachec.reproduce.metadata import Failure
 from cachec.reproduce.pack import pack_failure
 from cachec.reproduce.recipe import recipe_of
-
-if TYPE_CHECKING:
-    from cachec.stage.decorator import Stage
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]+")
 #: Characters of a message that are kept.
@@ -27,7 +25,7 @@ def leave_reproducer(
     folder: Path,
     key: str,
     parts: tuple[Part, ...],
-    stage: Stage[..., Any],
+    stage: StageLike,
     arguments: Mapping[str, Any],
     recorder: Recorder,
     error: Exception,
