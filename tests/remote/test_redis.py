@@ -341,7 +341,7 @@ def test_importing_the_client_is_no_waiting_for_the_remote(server: Redis, tmp_pa
         "f(1)\n"
         "assert 'redis.connection' in sys.modules\n"
         "remotes = cache._opened.remotes\n"
-        "print(dict(cache.events.faults), remotes.all[0].breaker._lost()[0])\n"
+        "print(dict(cache.events.faults), remotes.all[0].breaker._seconds_lost()[0])\n"
     )
     environ = {**os.environ, "CACHEC_REMOTE": f"{server.url}?timeout=600&mode=read"}
     line = [sys.executable, "-c", code, os.fspath(tmp_path / "store")]
