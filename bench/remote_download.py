@@ -23,7 +23,7 @@ from cachec.base.hashing import digest_bytes
 from cachec.model import RECORD_VERSION, ArtifactRef, Entry, Leaf, Trace
 from cachec.remote.engines import engine_of
 from cachec.remote.engines.action import Sum
-from cachec.remote.engines.base import Blob
+from cachec.remote.engines.base import RemoteBlob
 from cachec.remote.engines.reapi_messages import READ, asked_bytes, read_name, read_pieces
 from cachec.remote.engines.redis import PIECE
 from cachec.remote.trie import LookupCost, Trie
@@ -42,7 +42,7 @@ def main() -> None:
         task: Callable[[], object]
         if verb == "plain":
             digest, sum256 = name.read_text().split()
-            blob = Blob(digest, nbytes, sum256)
+            blob = RemoteBlob(digest, nbytes, sum256)
             task = _plain(address, blob, Path(inside) / "file")
         else:
             store = Store(Path(inside) / "store")
@@ -82,7 +82,7 @@ def _got(trie: Trie) -> None:
     assert trie.get(_KEY, lambda _name: None, LookupCost()) is not None
 
 
-def _plain(address: Address, blob: Blob, target: Path) -> Callable[[], object]:
+def _plain(address: Address, blob: RemoteBlob, target: Path) -> Callable[[], object]:
     """What somebody would write who only wants the file."""
     digest, nbytes = blob.digest, blob.size
     place = f"b/{digest[:2]}/{digest}"

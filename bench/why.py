@@ -93,7 +93,7 @@ def _filled(folder: Path, count: int) -> Store:
     def publish(number: int, edit: str = "") -> None:
         parts = _parts(number, edit)
         described = store.objects.add_bytes(msgspec.json.encode(parts))
-        store.publish(_key(number, edit), _STAGE, (), described, _TRACE, said=parts)
+        store.publish(_key(number, edit), _STAGE, (), described, _TRACE, search_parts=parts)
 
     store.prepare()
     for number in range(_ASKED):

@@ -7,16 +7,16 @@ import sys
 def main() -> int:
     """Run the command line of this process; returns its exit status. ``exec`` ends the process by itself."""
     if sys.argv[1:2] == ["exec"]:
-        from cachec.launcher.helpers import unwrapped
+        from cachec.launcher.build_tools import unwrap_launchers
 
-        args = unwrapped(sys.argv[2:], sys.argv[0])
+        args = unwrap_launchers(sys.argv[2:], sys.argv[0])
         if args[:1] not in (["--help"], ["-h"]):
             try:
                 status = _execute(args)
             except KeyboardInterrupt:  # while it imports, say: who waits for us sees the signal, and no traceback
                 from signal import SIGINT
 
-                from cachec.launcher.ending import die_by
+                from cachec.launcher.result import die_by
 
                 status = die_by(SIGINT)
             _end(status)
@@ -61,14 +61,14 @@ def _import_click() -> None:
 
         return of_lines(text)
 
-    left_out = {name: later(name) for name in ("inspect", "ipaddress") if name not in sys.modules}
-    if "inspect" in left_out:
-        vars(left_out["inspect"])["cleandoc"] = cleandoc
+    omitted = {name: later(name) for name in ("inspect", "ipaddress") if name not in sys.modules}
+    if "inspect" in omitted:
+        vars(omitted["inspect"])["cleandoc"] = cleandoc
     modules: dict[str, object] = sys.modules  # type: ignore[assignment]
-    modules.update(left_out)
+    modules.update(omitted)
     for package in ("urllib.parse", "click"):
         import_module(package)
-    for name, each in left_out.items():  # nobody else is to have them
+    for name, each in omitted.items():  # nobody else is to have them
         if modules.get(name) is each:
             del modules[name]
 
@@ -96,16 +96,16 @@ def _uncoerce_locale() -> None:
 def _execute(args: list[str]) -> int:
     import os
 
-    from cachec.launcher.descriptors import given
     from cachec.launcher.direct import answer
+    from cachec.launcher.inherited_fds import list_inherited
 
     _occupy_stdin()
     _uncoerce_locale()
-    descriptors = given(os.environ)
+    descriptors = list_inherited(os.environ)
     if answer(args):
         return 0
     from cachec.launcher.client import ask
-    from cachec.launcher.ending import perform
+    from cachec.launcher.result import perform
 
     ending, folder, name = (None, "", "") if descriptors else ask(args)
     if ending is not None:
@@ -114,7 +114,7 @@ def _execute(args: list[str]) -> int:
 
     gc.disable()  # a short process: 300 imported modules are no garbage, and to look through them takes milliseconds
     if name:
-        from cachec.launcher.starting import is_there
+        from cachec.launcher.server_start import is_there
 
         ending = ask(args)[0] if is_there(folder, name) else None
         if ending is not None:
@@ -122,7 +122,7 @@ def _execute(args: list[str]) -> int:
     from cachec.base.msgspec_import import import_msgspec
 
     import_msgspec()
-    from cachec.launcher.full import main as execute
+    from cachec.launcher.execute import main as execute
 
     return execute(args, descriptors=descriptors)
 

@@ -22,13 +22,12 @@ import msgspec
 
 from cachec.base import call_hooks, fsio
 from cachec.base.hashing import Hasher, digest_bytes
-from cachec.context import OpenedCache
-from cachec.errors import CacheMissError, StoreFault, UsageError, shown
+from cachec.context import CacheContext
+from cachec.errors import CacheMissError, StoreFault, UsageError, clip
 from cachec.model import (
     MISS_OF_FAULT,
     Digest,
     Fault,
-    Fetched,
     Inline,
     KeyDescription,
     Leaf,
@@ -39,6 +38,7 @@ from cachec.model import (
     PartKind,
     Reason,
     Record,
+    RemoteFetch,
     Trace,
 )
 from cachec.store.artifacts import ArtifactSink
@@ -62,7 +62,7 @@ _STORING = frozenset({Mode.ON, Mode.REFRESH, Mode.VERIFY})
 _ASKING = frozenset({Mode.ON, Mode.VERIFY, Mode.REQUIRE})
 
 #: Misses that every small compile of a new process is: told once something is stored.
-_TOLD_WHEN_STORED = frozenset({Reason.FIRST_RUN, Reason.ENTRY_GONE, Reason.REFRESH})
+_REPORTED_WHEN_STORED = frozenset({Reason.FIRST_RUN, Reason.ENTRY_GONE, Reason.REFRESH})
 
 #: Faults of an entry, not of the store: it is taken away.
 _OF_ENTRY = frozenset(MISS_OF_FAULT)
@@ -72,7 +72,7 @@ _OF_ENTRY = frozenset(MISS_OF_FAULT)
 _INLINE_MAX = 512
 
 
-class _Lookup(NamedTuple):
+class _LookupResult(NamedTuple):
     """What was found: the bytes and their trace, or why there are none."""
 
     reason: Reason
@@ -83,9 +83,10 @@ class _Lookup(NamedTuple):
 
 
 class _MissedKey(NamedTuple):
-    """A key that this process missed. uncounted: the outcome, where it counts only once the value is there."""
+    """A key that this process missed."""
 
     time: float
+    #: The outcome, where it counts only once the value is there.
     uncounted: Outcome | None = None
 
 
@@ -94,7 +95,7 @@ class Foreign:
 
     def __init__(
         self,
-        opened: OpenedCache,
+        opened: CacheContext,
         name: str,
         *,
         version: str = "1",
@@ -107,7 +108,7 @@ class Foreign:
         if shared not in {"off", "signed", "all"}:
             raise UsageError(f'shared={shared!r}: expected "off", "signed" or "all"')
         remotes = opened.remotes if shared != "off" else None
-        self._remotes = remotes.signed() if remotes is not None and shared == "signed" else remotes
+        self._remotes = remotes.only_signed() if remotes is not None and shared == "signed" else remotes
         self._machine = "" if shared == "off" else _machine()
         self.name = name
         self.version = version
@@ -136,14 +137,14 @@ class Foreign:
                 raise self._required_miss(outcome)
             self._emit(outcome)
             return None
-        look, fetched = self._find(digest), None
-        if look.reason is Reason.FIRST_RUN and self._remotes is not None and mode in _ASKING:
-            look, fetched = self._fetch(digest, self._remotes)
-        if look.trace is not None and mode not in {Mode.REFRESH, Mode.VERIFY}:
-            self._count(Reason.HIT, digest, started, saved=look.trace.seconds, remote=fetched)
-            return look.data
-        reason, detail, fault = look.reason, look.detail, look.fault
-        if look.trace is not None:
+        lookup, fetched = self._find(digest), None
+        if lookup.reason is Reason.FIRST_RUN and self._remotes is not None and mode in _ASKING:
+            lookup, fetched = self._fetch(digest, self._remotes)
+        if lookup.trace is not None and mode not in {Mode.REFRESH, Mode.VERIFY}:
+            self._count(Reason.HIT, digest, started, saved=lookup.trace.seconds, remote=fetched)
+            return lookup.data
+        reason, detail, fault = lookup.reason, lookup.detail, lookup.fault
+        if lookup.trace is not None:
             reason = Reason.REFRESH
         elif reason is Reason.FIRST_RUN:
             reason, detail = self._explain_miss(digest)
@@ -160,7 +161,7 @@ class Foreign:
             self._missed.clear()
         self._missed[digest] = _MissedKey(started, outcome if is_open else None)
         if not is_open:
-            self._emit(outcome, told=reason not in _TOLD_WHEN_STORED)
+            self._emit(outcome, is_reported=reason not in _REPORTED_WHEN_STORED)
         return None
 
     def put(
@@ -193,12 +194,12 @@ class Foreign:
             if uncounted is not None and mode is Mode.REQUIRE:
                 raise self._required_miss(uncounted)
             if uncounted is not None and mode is not Mode.OFF:
-                self._emit(uncounted, told=False)
+                self._emit(uncounted, is_reported=False)
             return
         if not 0 < seconds < math.inf:
             seconds = time.perf_counter() - missed.time if missed is not None else 0.0
-        if mode is Mode.VERIFY and (look := self._find(digest)).trace is not None:
-            self._verify(digest, look, bytes(data), seconds)
+        if mode is Mode.VERIFY and (lookup := self._find(digest)).trace is not None:
+            self._verify(digest, lookup, bytes(data), seconds)
             return
         parts = self._parts(key, detail)
         words = self._nearest(digest, parts)
@@ -208,7 +209,7 @@ class Foreign:
         except StoreFault as fault:
             self._opened.events.note_fault(fault.fault, fault.detail)
             if uncounted is not None:
-                self._emit(msgspec.structs.replace(uncounted, seconds=seconds, fault=fault.fault), told=False)
+                self._emit(msgspec.structs.replace(uncounted, seconds=seconds, fault=fault.fault), is_reported=False)
             return
         self._opened.store.settle()
         if self._remotes is not None:
@@ -220,17 +221,17 @@ class Foreign:
         else:
             self._emit(outcome)
 
-    def bypass(self, reason: Reason, detail: str, *, told: bool = True) -> None:
+    def bypass(self, reason: Reason, detail: str, *, is_reported: bool = True) -> None:
         """Count a value that is neither looked for nor stored.
 
-        detail: why, for people. told: whether the terminal shows it.
+        detail: why, for people. is_reported: whether the terminal shows it.
 
         Raises UsageError for a reason that is no bypass.
         """
         if not isinstance(reason, Reason) or reason.kind != "bypass":
             raise UsageError(f"reason expected a Reason of kind 'bypass'; found {reason!r}")
         if self._mode() is not Mode.OFF:
-            self._emit(self._outcome(reason, "", detail=detail), told=told)
+            self._emit(self._outcome(reason, "", detail=detail), is_reported=is_reported)
 
     def _required_miss(self, outcome: Outcome) -> CacheMissError:
         """What is raised for a miss in mode ``require``; it is counted."""
@@ -259,7 +260,7 @@ class Foreign:
         fields = [_part(*_field(line)) for line in detail.splitlines() if line.strip()]
         text = key if isinstance(key, str) else key.decode("utf-8", "backslashreplace")
         made = digest_bytes(f"{_KEY_VERSION} {self.version}".encode("utf-8", "surrogatepass"))
-        stage = Part(PartKind.STAGE, self.name, made, shown(self.version), version=shown(self.version))
+        stage = Part(PartKind.STAGE, self.name, made, clip(self.version), version=clip(self.version))
         return (stage, *fields, _part("key", text))
 
     def _explain_miss(self, digest: Digest) -> tuple[Reason, str]:
@@ -288,19 +289,19 @@ class Foreign:
 
     # --- the entry
 
-    def _find(self, digest: Digest) -> _Lookup:
+    def _find(self, digest: Digest) -> _LookupResult:
         """A hit with its bytes, or why it is none. Every byte is hashed: an altered one is never handed out."""
         try:
             with fsio.faults("reading what is stored"):
                 entry = self._opened.store.lookup(digest)
                 if entry is None:
-                    return _Lookup(Reason.FIRST_RUN)
+                    return _LookupResult(Reason.FIRST_RUN)
                 if not entry.traces:
                     raise StoreFault(Fault.ROW_CORRUPT, f"the entry {digest} holds no trace")
-                return _Lookup(Reason.HIT, self._data(digest, entry.traces[0].value), entry.traces[0])
+                return _LookupResult(Reason.HIT, self._data(digest, entry.traces[0].value), entry.traces[0])
         except StoreFault as fault:
             reason = MISS_OF_FAULT.get(fault.fault, Reason.STORE_UNAVAILABLE)
-            return _Lookup(reason, detail=fault.detail, fault=fault.fault)
+            return _LookupResult(reason, detail=fault.detail, fault=fault.fault)
 
     def _data(self, digest: Digest, value: Node) -> bytes:
         match value:
@@ -315,16 +316,16 @@ class Foreign:
             raise StoreFault(Fault.ROW_FOREIGN, f"the entry {digest} holds bytes that were put under another key")
         return data
 
-    def _fetch(self, digest: Digest, remotes: Remotes) -> tuple[_Lookup, Fetched | None]:
+    def _fetch(self, digest: Digest, remotes: Remotes) -> tuple[_LookupResult, RemoteFetch | None]:
         """What is found once the remotes were asked; what one of them has is in the store from now on."""
         fetched = None
         with self._lock_entry(digest):
-            look = self._find(digest)
-            if look.reason is Reason.FIRST_RUN:
+            lookup = self._find(digest)
+            if lookup.reason is Reason.FIRST_RUN:
                 fetched = remotes.fetch(digest, lambda _place: None, self.name).fetched
                 if fetched is not None and fetched.hit:
-                    look = self._find(digest)
-        return look, fetched
+                    lookup = self._find(digest)
+        return lookup, fetched
 
     def _publish(self, digest: Digest, data: bytes | memoryview, parts: tuple[Part, ...], seconds: float) -> Trace:
         size = memoryview(data).nbytes
@@ -339,9 +340,9 @@ class Foreign:
             content = stored.artifacts[0].digest if isinstance(stored, Leaf) else digest_bytes(data)
             value = Record("", ("data", "seal"), (stored, Inline("str", _seal(digest, content))))
             described = objects.add_bytes(msgspec.json.encode(KeyDescription(parts)))
-            self._opened.store.objects.count(objects.written())
+            self._opened.store.objects.count(objects.take_written_bytes())
             trace = Trace(reads=(), value=value, seconds=seconds, created=time.time())
-            self._opened.store.publish(digest, self.name, self._tags, described, trace, said=parts)
+            self._opened.store.publish(digest, self.name, self._tags, described, trace, search_parts=parts)
             return trace
         finally:
             objects.release()
@@ -350,18 +351,18 @@ class Foreign:
         """Put a damaged entry out of reach, unless another has replaced it meanwhile."""
         try:
             with self._lock_entry(digest):
-                look = self._find(digest)
-                if look.fault in _OF_ENTRY:
-                    self._opened.store.quarantine(digest, look.detail)
+                lookup = self._find(digest)
+                if lookup.fault in _OF_ENTRY:
+                    self._opened.store.quarantine(digest, lookup.detail)
         except StoreFault as fault:
             self._opened.events.note_fault(fault.fault, fault.detail)
 
-    def _verify(self, digest: Digest, look: _Lookup, data: bytes, seconds: float) -> None:
+    def _verify(self, digest: Digest, lookup: _LookupResult, data: bytes, seconds: float) -> None:
         """Hold what was made anew against what is stored, which stays unless it differs."""
-        if self._same(data, look.data):
+        if self._same(data, lookup.data):
             self._emit(self._outcome(Reason.VERIFIED, digest, seconds=seconds))
             return
-        words = f"{len(data)} bytes were made anew, and differ from the {len(look.data)} that are stored"
+        words = f"{len(data)} bytes were made anew, and differ from the {len(lookup.data)} that are stored"
         try:
             self._opened.store.quarantine(digest, words)
         except StoreFault as fault:
@@ -393,14 +394,14 @@ class Foreign:
         detail: str = "",
         saved: float = 0.0,
         fault: Fault | None = None,
-        remote: Fetched | None = None,
+        remote: RemoteFetch | None = None,
     ) -> None:
         taken = time.perf_counter() - started
         outcome = self._outcome(reason, digest, detail=detail, seconds=taken, saved=saved, fault=fault, remote=remote)
-        self._emit(outcome, told=reason not in _TOLD_WHEN_STORED)
+        self._emit(outcome, is_reported=reason not in _REPORTED_WHEN_STORED)
 
-    def _emit(self, outcome: Outcome, *, told: bool = True) -> None:
-        call_hooks.heard(outcome, lambda: self._opened.events.emit(outcome, told=told))
+    def _emit(self, outcome: Outcome, *, is_reported: bool = True) -> None:
+        call_hooks.report_outcome(outcome, lambda: self._opened.events.emit(outcome, is_reported=is_reported))
 
     def _outcome(
         self,
@@ -412,7 +413,7 @@ class Foreign:
         saved: float = 0.0,
         stored: bool = False,
         fault: Fault | None = None,
-        remote: Fetched | None = None,
+        remote: RemoteFetch | None = None,
     ) -> Outcome:
         return Outcome(
             reason=reason,
@@ -474,6 +475,6 @@ def _field(line: str) -> tuple[str, str]:
 
 
 def _part(name: str, text: str) -> Part:
-    words = shown(text, _SHOWN)
+    words = clip(text, _SHOWN)
     digest = digest_bytes(text.encode("utf-8", "surrogatepass"))
-    return Part(PartKind.ARGUMENT, shown(name), digest, words, value=text if words == text else "")
+    return Part(PartKind.ARGUMENT, clip(name), digest, words, value=text if words == text else "")

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 
 from cachec import config
-from cachec.base.untraced import unseen
-from cachec.context import OpenedCache
+from cachec.base.tracer_hiding import unseen
+from cachec.context import CacheContext
 from cachec.errors import UnsupportedFunction, UsageError, WeightError
 from cachec.model import Mode, Outcome, Reason
 
@@ -64,7 +64,7 @@ class Cache:
     def _open(self, settings: config.Settings) -> None:
         self.settings = settings
         with unseen():  # where the store is, no result depends on
-            self._opened = OpenedCache(self.settings)
+            self._opened = CacheContext(self.settings)
         self.events, self.store = self._opened.events, self._opened.store
         self._engines: list[Engine] = []
         # Digests that were learned are kept when the process ends: one that only hits writes nothing before.
@@ -294,13 +294,13 @@ class Cache:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """By its settings: a copy in another process opens the same store."""
-        return _reopened, (self.settings,)
+        return _reopen, (self.settings,)
 
     def __repr__(self) -> str:
         return f"Cache({str(self.settings.store_folder)!r}, mode={self.settings.mode.value!r})"
 
 
-def _reopened(settings: config.Settings) -> Cache:
+def _reopen(settings: config.Settings) -> Cache:
     cache = Cache.__new__(Cache)
     cache._open(settings)
     return cache
@@ -338,7 +338,7 @@ def _check_name(name: str) -> None:
         raise UsageError(f"name={name[:80]!r} is not accepted; give 1 to 255 printable characters")
 
 
-def _engine(opened: OpenedCache) -> Engine:
+def _engine(opened: CacheContext) -> Engine:
     from cachec.base.distributions import Distributions
     from cachec.key.arguments import GlobalKeys
     from cachec.key.code.fingerprint import CodeKeys

@@ -6,8 +6,8 @@ settings alone. ``CACHEC_<KEY>`` is the upper-cased key, one to one; an empty va
 of a file start at its folder, others at the current folder.
 
 The project's file is *found*, so somebody else may have put it there: one that another user can write is refused,
-unless it lies below a folder of ``trusted``; and it leads to no file outside of its project (``CONFINED``), nor decides
-whom to trust (``PERSONAL``).
+unless it lies below a folder of ``trusted``; and it leads to no file outside of its project (``CONFINED``), nor
+decides whom to trust (``PERSONAL``).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing import Any
 
 import msgspec
 
-from cachec.base import file_ownership, texts, xdg
-from cachec.base.untraced import unseen
+from cachec.base import display_text, file_ownership, xdg
+from cachec.base.tracer_hiding import unseen
 from cachec.errors import ConfigError, NoStoreFolder
 from cachec.model import Mode
 
@@ -50,44 +50,48 @@ _FALSE = frozenset({"0", "false", "no", "off"})
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """All settings of one cache. Immutable.
+    """All settings of one cache. Immutable."""
 
-    store_folder: the setting ``dir``; None where nothing names a store, and ``no_store`` then says why. mode: what
-    calls may do with it. max_size: bytes that ``gc`` keeps; 0 for no limit. namespace:
-    keys of two never meet. base_dir: the folder below which paths of commands count from there. log: ``miss``,
-    ``all`` or ``off``: what is printed. lock_timeout: seconds to wait for another process that runs the same stage on
-    the same key. stats_file: gets a copy of every log record. repro_dir: where a stage that fails leaves a reproducer;
-    None for nowhere. fsync: whether files are forced to disk before the row that names them. record: ``auto`` or
-    ``off``: whether a run records the code, files and variables that it looks at.
-    isolated: whether the misses of stages run in processes of their own. shared: whether the
-    store may be one that other users own or can write: ``auto`` as it records, ``trusted`` or ``no``. server: ``auto``
-    or ``off``: whether a process is left behind, for the next misses of ``cachec exec`` and to send to remotes.
-    progress: ``auto`` or ``off``: whether a person sees what runs. trusted: folders below
-    which a configuration file counts whoever can write it. remote: URLs of stores that machines
-    share. key_parts: functions, as ``module:function``, whose texts count in every key (``key.extra_parts``).
-    telemetry: ``otel`` or ``off``: whether calls are spans and counters of OpenTelemetry. origins: key -> ``default``,
-    ``file: <path>:<line>``, ``environment: CACHEC_<KEY>`` or ``argument``.
-    """
-
+    #: The setting ``dir``; None where nothing names a store, and ``no_store`` then says why.
     store_folder: Path | None
+    #: What calls may do with it.
     mode: Mode
+    #: Bytes that ``gc`` keeps; 0 for no limit.
     max_size: int
+    #: Keys of two never meet.
     namespace: str
+    #: The folder below which paths of commands count from there.
     base_dir: Path | None
+    #: ``miss``, ``all`` or ``off``: what is printed.
     log: str
+    #: Seconds to wait for another process that runs the same stage on the same key.
     lock_timeout: float
+    #: Gets a copy of every log record.
     stats_file: Path | None
+    #: Where a stage that fails leaves a reproducer; None for nowhere.
     repro_dir: Path | None
+    #: Whether files are forced to disk before the row that names them.
     fsync: bool
+    #: ``auto`` or ``off``: whether a run records the code, files and variables that it looks at.
     record: str
+    #: Whether the misses of stages run in processes of their own.
     isolated: bool
+    #: Whether the store may be one that other users own or can write: ``auto`` as it records, ``trusted`` or ``no``.
     shared: str
+    #: ``auto`` or ``off``: whether a process is left behind, for the next misses of ``cachec exec`` and to send to
+    #: remotes.
     server: str
+    #: ``auto`` or ``off``: whether a person sees what runs.
     progress: str
+    #: Folders below which a configuration file counts whoever can write it.
     trusted: tuple[Path, ...]
+    #: URLs of stores that machines share.
     remote: tuple[str, ...]
+    #: Functions, as ``module:function``, whose texts count in every key (``key.extra_parts``).
     key_parts: tuple[str, ...]
+    #: ``otel`` or ``off``: whether calls are spans and counters of OpenTelemetry.
     telemetry: str
+    #: Key -> ``default``, ``file: <path>:<line>``, ``environment: CACHEC_<KEY>`` or ``argument``.
     origins: Mapping[str, str]
     no_store: str = ""
 
@@ -227,7 +231,7 @@ def without_secret(url: str) -> str:
     return re.sub(r"//.*@", "//", url)
 
 
-class _Setting(msgspec.Struct, frozen=True):
+class _SettingSpec(msgspec.Struct, frozen=True):
     """A key: the function that validates a value of it, and the value where nobody gives one."""
 
     parse: Callable[[object, _Place], Any]
@@ -238,26 +242,26 @@ class _Setting(msgspec.Struct, frozen=True):
 # lock_timeout: a lock is released by the kernel when its holder dies, so the time-out only guards against a holder
 # that hangs. It has to be longer than the longest compile, else every waiter compiles the same thing again: an hour.
 # fsync off: after a power cut a short artifact is found by its digest and rebuilt, so syncing buys only that rebuild.
-_SETTINGS: Mapping[str, _Setting] = {
-    "dir": _Setting(_path, None),
-    "mode": _Setting(_mode, Mode.ON),
-    "max_size": _Setting(_size, 20 * 1024**3),
-    "namespace": _Setting(_namespace, "default"),
-    "base_dir": _Setting(_path, None),
-    "log": _Setting(_one_of("miss", "all", "off"), "miss"),
-    "lock_timeout": _Setting(_seconds, 3600.0),
-    "stats_file": _Setting(_path, None),
-    "repro_dir": _Setting(_path, None),
-    "fsync": _Setting(_flag, False),
-    "record": _Setting(_auto_or_off, "auto"),
-    "isolated": _Setting(_flag, False),
-    "shared": _Setting(_one_of("auto", "no", "trusted"), "auto"),
-    "server": _Setting(_auto_or_off, "auto"),
-    "progress": _Setting(_auto_or_off, "auto"),
-    "trusted": _Setting(_paths, ()),
-    "remote": _Setting(_urls, ()),
-    "key_parts": _Setting(_functions, ()),
-    "telemetry": _Setting(_one_of("off", "otel"), "off"),
+_SETTINGS: Mapping[str, _SettingSpec] = {
+    "dir": _SettingSpec(_path, None),
+    "mode": _SettingSpec(_mode, Mode.ON),
+    "max_size": _SettingSpec(_size, 20 * 1024**3),
+    "namespace": _SettingSpec(_namespace, "default"),
+    "base_dir": _SettingSpec(_path, None),
+    "log": _SettingSpec(_one_of("miss", "all", "off"), "miss"),
+    "lock_timeout": _SettingSpec(_seconds, 3600.0),
+    "stats_file": _SettingSpec(_path, None),
+    "repro_dir": _SettingSpec(_path, None),
+    "fsync": _SettingSpec(_flag, False),
+    "record": _SettingSpec(_auto_or_off, "auto"),
+    "isolated": _SettingSpec(_flag, False),
+    "shared": _SettingSpec(_one_of("auto", "no", "trusted"), "auto"),
+    "server": _SettingSpec(_auto_or_off, "auto"),
+    "progress": _SettingSpec(_auto_or_off, "auto"),
+    "trusted": _SettingSpec(_paths, ()),
+    "remote": _SettingSpec(_urls, ()),
+    "key_parts": _SettingSpec(_functions, ()),
+    "telemetry": _SettingSpec(_one_of("off", "otel"), "off"),
 }
 
 KEYS = tuple(_SETTINGS)
@@ -309,10 +313,11 @@ def _load(
 
 
 class _Sources(msgspec.Struct, frozen=True):
-    """Where values come from, beside the project's file. folder: where relative paths start that are in no file."""
+    """Where values come from, beside the project's file."""
 
     overrides: Mapping[str, object]
     environ: Mapping[str, str]
+    #: Where relative paths start that are in no file.
     folder: str
     user: ConfigTable | None
 
@@ -379,13 +384,13 @@ def _user_settings(environ: Mapping[str, str]) -> ConfigTable | None:
 
 
 class ConfigTable(msgspec.Struct, frozen=True):
-    """A table of a configuration file: its settings, or one that another part of cachec reads for itself.
+    """A table of a configuration file: its settings, or one that another part of cachec reads for itself."""
 
-    path: the file. folder: where it lies; relative paths in it start here. data: the table as TOML gives it.
-    """
-
+    #: The file.
     path: str
+    #: Where it lies; relative paths in it start here.
     folder: str
+    #: The table as TOML gives it.
     data: dict[str, Any]
     text: str
     table_path: tuple[str, ...]
@@ -401,7 +406,7 @@ def sub_table(name: str, *, cwd: str | os.PathLike[str] | None = None) -> Config
 
     Raises ConfigError as ``load`` does, and where it is no table.
     """
-    file = _nearest_file(_working_folder() if cwd is None else os.path.abspath(cwd), trusted())
+    file = _nearest_file(_working_folder() if cwd is None else os.path.abspath(cwd), trusted_folders())
     if file is None or name not in file.data:
         return None
     data = file.data[name]
@@ -410,7 +415,7 @@ def sub_table(name: str, *, cwd: str | os.PathLike[str] | None = None) -> Config
     return ConfigTable(file.path, file.folder, data, file.text, (*file.table_path, name))
 
 
-def trusted() -> tuple[Path, ...]:
+def trusted_folders() -> tuple[Path, ...]:
     """The setting of that name, as the environment or the user's file has it: no other file can."""
     folders, _ = _Sources({}, os.environ, _working_folder(), _user_settings(os.environ)).value("trusted", None)
     return tuple(folders)
@@ -454,13 +459,13 @@ def _working_folder() -> str:
         raise ConfigError(f"the current folder can't be told: {error.strerror}") from error
 
 
-def _nearest_file(folder: str, trusted: Iterable[Path]) -> ConfigTable | None:
+def _nearest_file(folder: str, trusted_folders: Iterable[Path]) -> ConfigTable | None:
     """The project's file. Raises ConfigError where it is malformed, or others can write it and it is not trusted."""
     while True:
         for name, table_path in FILES.items():
             path = os.path.join(folder, name)
             if os.path.isfile(path):
-                table = _read_file(path, folder, table_path, trusted)
+                table = _read_file(path, folder, table_path, trusted_folders)
                 if table is not None:
                     return table
         parent = os.path.dirname(folder)
@@ -469,13 +474,13 @@ def _nearest_file(folder: str, trusted: Iterable[Path]) -> ConfigTable | None:
         folder = parent
 
 
-def refuse_foreign(path: str, kind: str, trusted: Iterable[Path]) -> None:
+def refuse_foreign(path: str, kind: str, trusted_folders: Iterable[Path]) -> None:
     """Raise ConfigError for a file that others than this user and root can write, unless a trusted folder has it."""
     try:
         why = file_ownership.why_distrusted(path)
     except OSError as error:
         raise ConfigError(f"{kind} {path}: can't be read: {error.strerror}") from error
-    if why and not any(file_ownership.is_within(path, os.fspath(folder)) for folder in trusted):
+    if why and not any(file_ownership.is_within(path, os.fspath(folder)) for folder in trusted_folders):
         raise ConfigError(
             f"{kind} {path} is refused: {why}, so others decide what it says; make it yours (chown, chmod go-w), or "
             f"trust its folder: CACHEC_TRUSTED={os.path.dirname(path)}"
@@ -483,7 +488,7 @@ def refuse_foreign(path: str, kind: str, trusted: Iterable[Path]) -> None:
 
 
 def _read_file(
-    path: str, folder: str, table_path: tuple[str, ...], trusted: Iterable[Path] | None = None
+    path: str, folder: str, table_path: tuple[str, ...], trusted_folders: Iterable[Path] | None = None
 ) -> ConfigTable | None:
     """The settings in a file, or None where it has no such table. Raises ConfigError where it is malformed.
 
@@ -499,8 +504,8 @@ def _read_file(
     table = _table(document, table_path)
     if table is None:
         return None
-    if trusted is not None:
-        refuse_foreign(path, "configuration file", trusted)
+    if trusted_folders is not None:
+        refuse_foreign(path, "configuration file", trusted_folders)
     if not isinstance(table, dict):
         raise ConfigError(f"{path}: tool.cachec is {table!r}; it has to be a table: [tool.cachec]")
     settings = ConfigTable(path, folder, table, text, table_path)
@@ -571,5 +576,5 @@ def _unknown(key: str, where: str) -> str:
 
 def suggestion(word: object, known: Iterable[str]) -> str:
     """The end of a message about an unknown word: the known one that is nearest, empty where none is near."""
-    close = texts.nearest(str(word), known)
+    close = display_text.nearest(str(word), known)
     return f" (did you mean {close}?)" if close else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cachec.base.hashing import Known
 from cachec.config import Settings
@@ -15,6 +15,7 @@ from cachec.store.usage import Usage
 
 if TYPE_CHECKING:  # of stages: slow to import, and what only keeps the bytes of others has none
     from cachec.key.dependencies import Dependencies
+    from cachec.key.request import Requests
     from cachec.programs.registry import Plugins
     from cachec.remote.chain import Remotes
     from cachec.stage.engine import Engine
@@ -26,7 +27,7 @@ if TYPE_CHECKING:  # of stages: slow to import, and what only keeps the bytes of
 _NOWHERE = Path("/proc/0/cachec")
 
 
-class OpenedCache:
+class CacheContext:
     """The store and the log of one cache. Nothing is read or made before something is asked of them."""
 
     def __init__(self, settings: Settings, known: Known | None = None) -> None:
@@ -57,7 +58,7 @@ class OpenedCache:
 
     def engine(
         self,
-        requests: Any,
+        requests: Requests,
         plugins: Plugins,
         dependencies: Dependencies,
         digest_of: Callable[[WeightSet, str], Digest | None],
@@ -68,8 +69,8 @@ class OpenedCache:
         from cachec.stage.engine import Engine
         from cachec.stage.look import Looker, Tools
 
-        looker = Looker(self.store, plugins, dependencies, digest_of, observing)
-        tools = Tools(self.store, self.store.digests, requests, plugins, looker, observing)
+        finder = Looker(self.store, plugins, dependencies, digest_of, observing)
+        tools = Tools(self.store, self.store.digests, requests, plugins, finder, observing)
         return Engine(self.settings, tools, self.events, self.remotes)
 
 

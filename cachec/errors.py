@@ -56,7 +56,7 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
 
 
-def shown(text: object, limit: int = MAX_FOREIGN) -> str:
+def clip(text: object, limit: int = MAX_FOREIGN) -> str:
     """The words of a file or another library, for a message: printable, and cut to ``limit`` characters."""
     words = printable(str(text)[: limit + 1])
     return words if len(words) <= limit else words[: limit - 1] + "…"

@@ -22,9 +22,9 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from cachec.base import fsio
-from cachec.base.appending import Appender, create_once
-from cachec.base.texts import clean
-from cachec.base.untraced import unseen
+from cachec.base.append_file import Appender, create_once
+from cachec.base.display_text import clean
+from cachec.base.tracer_hiding import unseen
 from cachec.model import MALFORMED_JSON, Fault, Outcome, Reason
 
 #: Bytes in a record, its newline included: one page.
@@ -86,24 +86,24 @@ class EventLog:
         """Whether an outcome is told: a miss and what is like it, or everything."""
         return self._log == "all" or (self._log == "miss" and _is_news(reason))
 
-    def emit(self, outcome: Outcome, *, told: bool = True) -> None:
+    def emit(self, outcome: Outcome, *, is_reported: bool = True) -> None:
         """Count and record how a call ended; tell it if it is a miss, or if everything is told.
 
         The record of an outcome whose ``time`` is 0 gets the time of now, and one without a ``pid`` that of this
-        process. told: False for what ``tell`` may be given later.
+        process. is_reported: False for what ``tell`` may be given later.
         """
         self.counts[outcome.reason] += 1
         now = self._clock()
         if not outcome.time or not outcome.pid:
             outcome = msgspec.structs.replace(outcome, time=outcome.time or now, pid=outcome.pid or os.getpid())
         with unseen():
-            self._record(outcome, now, look=outcome.reason is not Reason.HIT)
+            self._record(outcome, now, check_file=outcome.reason is not Reason.HIT)
         if self._export is not None:
-            self._exported(outcome, self._export)
-        if told or self._log == "all":
+            self._run_export(outcome, self._export)
+        if is_reported or self._log == "all":
             self.tell(outcome)
 
-    def _exported(self, outcome: Outcome, export: Callable[[Outcome], None]) -> None:
+    def _run_export(self, outcome: Outcome, export: Callable[[Outcome], None]) -> None:
         try:
             export(outcome)
         except Exception as error:  # noqa: BLE001 - of code of others, which no call is to fail for
@@ -114,14 +114,14 @@ class EventLog:
     def tell(self, outcome: Outcome) -> None:
         """Tell an outcome if it is to be told; nothing is counted or recorded."""
         hit = outcome.reason is Reason.HIT
-        if outcome.reason in _TOLD_ONCE and self.counts[outcome.reason] > 1 and self._log != "all":
+        if outcome.reason in _REPORTED_ONCE and self.counts[outcome.reason] > 1 and self._log != "all":
             return
         if self._log == "all" or (not hit and self.tells(outcome.reason) and self._is_news_here(outcome)):
             self._tell(describe(outcome), _INFO if hit else _WARNING)
 
     def _is_news_here(self, outcome: Outcome) -> bool:
         """Whether this user has not heard the like before, in this store: a build has many commands."""
-        if outcome.reason not in _TOLD_ONCE_A_STORE or self._folder is None:
+        if outcome.reason not in _REPORTED_ONCE_A_STORE or self._folder is None:
             return True
         kind = outcome.reason.value.partition(":")[2]
         # Behind the bracket stands what is this command's own; a file that may hold the time is such all the same.
@@ -135,7 +135,7 @@ class EventLog:
         """Count and record a fault of the cache itself. The first of each kind in a process is told."""
         self.faults[fault] += 1
         now = self._clock()
-        self._record(FaultRecord(fault=fault, detail=detail, time=now), now, look=True)
+        self._record(FaultRecord(fault=fault, detail=detail, time=now), now, check_file=True)
         if self._log == "all" or (self._log == "miss" and self.faults[fault] == 1):
             self._tell(f"cachec: cache fault {fault.value}: {detail}; going on without", _WARNING)
 
@@ -154,17 +154,19 @@ class EventLog:
         if self._log != "off":
             self._tell(f"cachec: {words}", _WARNING)
 
-    def _record(self, record: Outcome | FaultRecord, now: float, *, look: bool) -> None:
-        """Append to the log of the day and to the copy. look: whether to look if the files are still in their place."""
+    def _record(self, record: Outcome | FaultRecord, now: float, *, check_file: bool) -> None:
+        """Append to the log of the day and to the copy. check_file: whether to look if the files are still in their
+        place.
+        """
         line = self._line(record)
         if self._pid != os.getpid():
             self._after_fork()
         if self._folder is not None:
-            self._record_day(self._folder, line, now, look=look)
+            self._record_day(self._folder, line, now, check_file=check_file)
         if self._stats_file is not None:
             try:
                 copy = self._copy
-                if copy is None or (look and copy.replaced()):
+                if copy is None or (check_file and copy.is_replaced()):
                     copy = self._copy = Appender(self._stats_file)
                 if not copy.append(line):
                     self.dropped += 1
@@ -173,11 +175,11 @@ class EventLog:
                 self.dropped += 1
                 self._copy = None
 
-    def _record_day(self, folder: str, line: bytes, now: float, *, look: bool) -> None:
+    def _record_day(self, folder: str, line: bytes, now: float, *, check_file: bool) -> None:
         """Append a line to the log of the day."""
         try:
             file = self._day_file
-            if file is None or not self._day_begin <= now < self._day_end or (look and file.replaced()):
+            if file is None or not self._day_begin <= now < self._day_end or (check_file and file.is_replaced()):
                 file = self._open_day(folder, now)
             if not file.append(line):
                 self.dropped += 1
@@ -259,7 +261,7 @@ def _texts(record: Outcome | FaultRecord) -> dict[str, str]:
 
 
 #: Who asked for misses hears of these too: the call could have been stored.
-_TOLD = frozenset(
+_REPORTED_BYPASSES = frozenset(
     {
         *(Reason.INPUT_CHANGED, Reason.KEY_UNREADABLE, Reason.STALE_MEMO, Reason.UNNAMED_CODE, Reason.UNDESCRIBED),
         *(Reason.UNSUPPORTED_VERSION, Reason.NO_STORE_FOLDER, Reason.PROCESS_BOUND, Reason.UNRESOLVED_CODE),
@@ -268,15 +270,15 @@ _TOLD = frozenset(
 )
 
 #: The same for every call of a process, so it is told once by each.
-_TOLD_ONCE = frozenset({Reason.NO_STORE_FOLDER})
+_REPORTED_ONCE = frozenset({Reason.NO_STORE_FOLDER})
 
 #: The same for many commands of a build, so each user of a store is told once.
-_TOLD_ONCE_A_STORE = frozenset({Reason.UNTRACED, Reason.VOLATILE_INPUT})
+_REPORTED_ONCE_A_STORE = frozenset({Reason.UNTRACED, Reason.VOLATILE_INPUT})
 
 
 def _is_news(reason: Reason) -> bool:
     """Whether a user who asked for misses is to hear of it. An error speaks for itself, ``mode off`` was asked for."""
-    return reason.kind == "miss" or reason in _TOLD
+    return reason.kind == "miss" or reason in _REPORTED_BYPASSES
 
 
 def describe(outcome: Outcome) -> str:
@@ -290,9 +292,9 @@ def describe(outcome: Outcome) -> str:
     times = duration(outcome.seconds)
     if outcome.hit:
         times += f", saved {duration(outcome.saved)}"
-    room = _MAX_SHOWN - len(times) - 40
-    if len(words) > room:  # both ends are shown: a message starts with the thing and ends with the way out
-        words = f"{words[: room // 2]}…{words[1 + room // 2 - room :]}"
+    available = _MAX_SHOWN - len(times) - 40
+    if len(words) > available:  # both ends are shown: a message starts with the thing and ends with the way out
+        words = f"{words[: available // 2]}…{words[1 + available // 2 - available :]}"
     fault = f" [cache fault {outcome.fault.value}]" if outcome.fault is not None else ""
     return f"{words} ({times}){fault}"
 

@@ -213,19 +213,19 @@ ROW_MAJOR = "row-major"
 
 
 class WeightSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A weight without its bytes: all that a compiler may see of it.
-
-    dtype: the name of the numpy or ml_dtypes scalar type (``float32``, ``bfloat16``, ``float8_e4m3fn``, ``bool``).
-    shape: the local shape, after sharding. layout: the logical element order. alias: the first name, in order, of
-    its group of tied weights, or None. shard: ``(axis, count)`` where this is one shard of a larger weight, else None.
-    """
+    """A weight without its bytes: all that a compiler may see of it."""
 
     name: str
+    #: The name of the numpy or ml_dtypes scalar type (``float32``, ``bfloat16``, ``float8_e4m3fn``, ``bool``).
     dtype: str
+    #: The local shape, after sharding.
     shape: tuple[int, ...]
     nbytes: int
+    #: The logical element order.
     layout: str = ROW_MAJOR
+    #: The first name, in order, of its group of tied weights, or None.
     alias: str | None = None
+    #: ``(axis, count)`` where this is one shard of a larger weight, else None.
     shard: tuple[int, int] | None = None
 
 
@@ -263,26 +263,26 @@ class Part(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Hashed into the key are ``label``, which tells kind and name apart (no kind has a slash), and ``digest``, each
     framed. All else follows from what the digest is of, or is said beside it:
-
-    refs: stored content that the part names, kept by ``gc`` while the entry is there: of a program its IR, then its
-    manifest; of a weight set its manifest; of a file its content, which is stored where it is small; of code the texts
-    of all that a call reaches. version: of a distribution, of an executable the first digits of its content, of a
-    program its format. value: whole or empty, of an argument as it is written; of code that is a value (a global, a
-    default, the content of a closure) as it is written, shortened; of a file, or a program in one, its base name.
-    subject: the name of what the call works on, which stays while its content changes: of a file, a program, a
-    callable, the outputs of a command; calls of one subject are compared with one another. detail: for people alone, so
-    it may be shortened and worded anew; nothing is read out of it. leaves: for people too, what a container holds, by
-    path.
     """
 
     kind: PartKind
     name: str
     digest: Digest
+    #: For people alone, so it may be shortened and worded anew; nothing is read out of it.
     detail: str = ""
+    #: Stored content that the part names, kept by ``gc`` while the entry is there: of a program its IR, then its
+    #: manifest; of a weight set its manifest; of a file its content, which is stored where it is small; of code the
+    #: texts of all that a call reaches.
     refs: tuple[Digest, ...] = ()
+    #: Of a distribution, of an executable the first digits of its content, of a program its format.
     version: str = ""
+    #: Whole or empty, of an argument as it is written; of code that is a value (a global, a default, the content of a
+    #: closure) as it is written, shortened; of a file, or a program in one, its base name.
     value: str = ""
+    #: The name of what the call works on, which stays while its content changes: of a file, a program, a callable, the
+    #: outputs of a command; calls of one subject are compared with one another.
     subject: str = ""
+    #: For people too, what a container holds, by path.
     leaves: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -307,31 +307,29 @@ READ_KINDS = frozenset(
 
 
 class Read(msgspec.Struct, frozen=True):
-    """Something that one run of a stage looked at, beyond its key.
+    """Something that one run of a stage looked at, beyond its key."""
 
-    kind: ``weight`` (where = argument path, name = weight name), ``file``, ``absent``, ``there`` (a path of which
-    no more was asked), ``listing``, ``cwd`` (where = the current folder, which the run took for a value: the digest is
-    of its path), ``tool`` (where = path, name = the search variables that the stage fixed), ``env`` (where =
-    variable), ``processor`` (where = ``host`` or ``accelerators``), ``state`` (where = a state of the process,
-    ``key.tools.process``), ``folder`` (where = an anchor, of a command ``cwd`` or ``base_dir``, whose path is in the
-    result: the digest is of its path), of a command ``same`` (name = paths, of which some are one file), of Python
-    ``code`` (see ``key.code.ran``), of a traced command ``content``, ``lookup``, ``names``, ``attributes``,
-    ``stdin``, ``umask`` and ``search`` (see ``commands.traced``), ``module`` (where = one that was looked for in vain)
-    and ``distribution`` (where = its name, ``*`` for all). Of an isolated stage ``source`` (where = a Python file),
-    ``modules`` (where = a folder that modules were looked for in; both see ``key.sources``), ``global`` (where = a
-    module, name = one of its globals; with ``=`` and a digest where its text makes that value, so that it holds before
-    the module is imported too), ``ambient`` (where = a plugin),
-    ``current`` (where = the current folder), ``process`` (where = a setting, see ``key.process_state``),
-    ``effects`` (of a notebook's cells), ``path`` (where = a folder of ``sys.path``, name = its place there), ``memo``
-    (``key.memos``), ``library`` (``key.libraries``), ``unset`` (where = a module, name = globals that it has not),
-    ``imported`` (which modules of the project are imported) and ``generator`` (where = a random generator of the
-    process, see ``key.generators``). Paths of a stage's reads are kept from an anchor (``base.anchors``). digest: of
-    the content seen; of nothing (``EMPTY``) where a file was absent.
-    """
-
+    #: ``weight`` (where = argument path, name = weight name), ``file``, ``absent``, ``there`` (a path of which no more
+    #: was asked), ``listing``, ``cwd`` (where = the current folder, which the run took for a value: the digest is of
+    #: its path), ``tool`` (where = path, name = the search variables that the stage fixed), ``env`` (where = variable),
+    #: ``processor`` (where = ``host`` or ``accelerators``), ``state`` (where = a state of the process,
+    #: ``key.tools.process``), ``folder`` (where = an anchor, of a command ``cwd`` or ``base_dir``, whose path is in the
+    #: result: the digest is of its path), of a command ``same`` (name = paths, of which some are one file), of Python
+    #: ``code`` (see ``key.code.ran``), of a traced command ``content``, ``lookup``, ``names``, ``attributes``,
+    #: ``stdin``, ``umask`` and ``search`` (see ``commands.traced``), ``module`` (where = one that was looked for in
+    #: vain) and ``distribution`` (where = its name, ``*`` for all). Of an isolated stage ``source`` (where = a Python
+    #: file), ``modules`` (where = a folder that modules were looked for in; both see ``key.sources``), ``global``
+    #: (where = a module, name = one of its globals; with ``=`` and a digest where its text makes that value, so that it
+    #: holds before the module is imported too), ``ambient`` (where = a plugin), ``current`` (where = the current
+    #: folder), ``process`` (where = a setting, see ``key.process_state``), ``effects`` (of a notebook's cells),
+    #: ``path`` (where = a folder of ``sys.path``, name = its place there), ``memo`` (``key.memos``), ``library``
+    #: (``key.libraries``), ``unset`` (where = a module, name = globals that it has not), ``imported`` (which modules of
+    #: the project are imported) and ``generator`` (where = a random generator of the process, see ``key.generators``).
+    #: Paths of a stage's reads are kept from an anchor (``base.anchors``).
     kind: str
     where: str
     name: str
+    #: Of the content seen; of nothing (``EMPTY``) where a file was absent.
     digest: Digest
 
 
@@ -339,12 +337,10 @@ class Read(msgspec.Struct, frozen=True):
 
 
 class Inline(msgspec.Struct, frozen=True, tag="inline"):
-    """A value in the row itself: ``kind`` says what ``value`` spells.
+    """A value in the row itself: ``kind`` says what ``value`` spells."""
 
-    kind: ``none``, ``bool``, ``int``, ``float`` (as ``repr``: ``nan`` and ``inf`` too), ``complex``, ``str`` (short),
-    ``bytes`` (short, hexadecimal) or ``enum`` (``module:qualname:member``).
-    """
-
+    #: ``none``, ``bool``, ``int``, ``float`` (as ``repr``: ``nan`` and ``inf`` too), ``complex``, ``str`` (short),
+    #: ``bytes`` (short, hexadecimal) or ``enum`` (``module:qualname:member``).
     kind: str
     value: str
 
@@ -365,21 +361,20 @@ class Sequence(msgspec.Struct, frozen=True, tag="sequence"):
 
 
 class Record(msgspec.Struct, frozen=True, tag="record"):
-    """A mapping with string keys (``dataclass`` empty), or a dataclass or named tuple, in order.
+    """A mapping with string keys (``dataclass`` empty), or a dataclass or named tuple, in order."""
 
-    dataclass: its class, as ``module:qualname``.
-    """
-
+    #: Its class, as ``module:qualname``.
     dataclass: str
     names: tuple[str, ...]
     items: "tuple[Node, ...]"
 
 
 class CallerWeight(msgspec.Struct, frozen=True, tag="caller"):
-    """A weight of the caller's: argument path and name there. alias: the first of its tied weights in the result."""
+    """A weight of the caller's: argument path and name there."""
 
     where: str
     name: str
+    #: The first of its tied weights in the result.
     alias: str | None = None
 
 
@@ -391,15 +386,13 @@ class OwnedWeight(msgspec.Struct, frozen=True, tag="owned"):
 
 
 class Weights(msgspec.Struct, frozen=True, tag="weights"):
-    """A weight set, name by name.
-
-    base: the path of an argument whose whole set has these weights over it: what is not named comes from there.
-    ranked: the path of the argument whose worker the set belongs to. Either is empty for none.
-    """
+    """A weight set, name by name."""
 
     names: tuple[str, ...]
     items: tuple[CallerWeight | OwnedWeight, ...]
+    #: The path of an argument whose whole set has these weights over it: what is not named comes from there.
     base: str = ""
+    #: The path of the argument whose worker the set belongs to. Either is empty for none.
     ranked: str = ""
 
 
@@ -426,83 +419,86 @@ def artifacts(node: Node) -> Iterator[ArtifactRef]:
 
 
 class GeneratorState(msgspec.Struct, frozen=True):
-    """The state that a run left a random generator of the process in.
+    """The state that a run left a random generator of the process in."""
 
-    seeds: whether the run has set a seed. state: as ``programs.generator`` has it.
-    """
-
+    #: Whether the run has set a seed.
     seeds: bool
+    #: As ``programs.generator`` has it.
     state: bytes
 
 
 class Trace(msgspec.Struct, frozen=True, kw_only=True):
-    """What one run of a stage read and what it produced.
-
-    seconds: how long the stage ran. created: Unix time. manifest: the artifact that says what its File results are to
-    be linked with; a reference, so that a hit decodes no name of no weight. kept: programs, manifests and inputs that
-    explain a miss and go into a reproducer; a hit looks at none of them. generators: the artifact of the random
-    generators that the run drew from or seeded: JSON, from name to ``GeneratorState``.
-    """
+    """What one run of a stage read and what it produced."""
 
     reads: tuple[Read, ...]
     value: Node
+    #: How long the stage ran.
     seconds: float
+    #: Unix time.
     created: float
+    #: The artifact that says what its File results are to be linked with; a reference, so that a hit decodes no name of
+    #: no weight.
     manifest: ArtifactRef | None = None
-    kept: tuple[ArtifactRef, ...] = ()
+    #: Programs, manifests and inputs that explain a miss and go into a reproducer; a hit looks at none of them.
+    explanations: tuple[ArtifactRef, ...] = msgspec.field(default=(), name="kept")
+    #: The artifact of the random generators that the run drew from or seeded: JSON, from name to ``GeneratorState``.
     generators: ArtifactRef | None = None
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is known under one key: one row of the index. The row repeats its key; another key there is a miss.
-
-    parts: the artifact that holds the parts and the recipe of the newest run as JSON (``KeyDescription``), for ``why``
-    and reproducers; it is not needed for a hit.
-    """
+    """All that is known under one key: one row of the index. The row repeats its key; another key there is a miss."""
 
     version: int
     key: Digest
     stage: str
     tags: tuple[str, ...]
+    #: The artifact that holds the parts and the recipe of the newest run as JSON (``KeyDescription``), for ``why`` and
+    #: reproducers; it is not needed for a hit.
     parts: ArtifactRef
     traces: tuple[Trace, ...]
 
 
 class KeyDescription(msgspec.Struct, frozen=True):
-    """What an entry's key was made of. recipe: how the stage was called, see ``reproduce.recipe``; null without one."""
+    """What an entry's key was made of."""
 
     parts: tuple[Part, ...]
+    #: How the stage was called, see ``reproduce.recipe``; null without one.
     recipe: msgspec.Raw = msgspec.Raw(b"null")
 
 
-class Fetched(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a call had of remotes. seconds: that it waited. hit: whether one had its result. nbytes: that came."""
+class RemoteFetch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a call had of remotes."""
 
+    #: Seconds that the call waited.
     seconds: float
+    #: Whether one had its result.
     hit: bool = False
+    #: Bytes that came.
     nbytes: int = 0
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How one call ended: a counter, a log line, and what ``cache.call`` and ``f.check`` return.
-
-    detail: names what differed, in words. seconds: wall time of the call. saved: seconds that the stage took when it
-    was stored. stored: whether this call published an entry. fault: what failed in the cache meanwhile, if anything.
-    time: Unix time of its end. pid: the process that answered it, in the log; 0 where that was not written down.
-    remote: what the call had of remotes; None where none was asked.
-    """
+    """How one call ended: a counter, a log line, and what ``cache.call`` and ``f.check`` return."""
 
     reason: Reason
     stage: str
     key: str
+    #: Names what differed, in words.
     detail: str = ""
+    #: Wall time of the call.
     seconds: float = 0.0
+    #: Seconds that the stage took when it was stored.
     saved: float = 0.0
+    #: Whether this call published an entry.
     stored: bool = False
+    #: What failed in the cache meanwhile, if anything.
     fault: Fault | None = None
+    #: Unix time of its end.
     time: float = 0.0
+    #: The process that answered it, in the log; 0 where that was not written down.
     pid: int = 0
-    remote: Fetched | None = None
+    #: What the call had of remotes; None where none was asked.
+    remote: RemoteFetch | None = None
 
     @property
     def hit(self) -> bool:

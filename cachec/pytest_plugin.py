@@ -85,9 +85,9 @@ def pytest_configure(config: pytest.Config) -> None:
         mode = Mode(wanted)
     counts = Counts()
     config.pluginmanager.register(counts, _NAME)
-    held = ExitStack()
-    held.enter_context(oversee_process(Oversight(counts, mode)))
-    config.add_cleanup(held.close)
+    stack = ExitStack()
+    stack.enter_context(oversee_process(Oversight(counts, mode)))
+    config.add_cleanup(stack.close)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -111,9 +111,9 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     from cachec.report import period
 
     kinds = [kind for kind in ("hit", "miss", "bypass", "error") if counts.kinds[kind]]
-    told = ", ".join(f"{counts.kinds[kind]} {kind}" for kind in kinds)
+    counts_text = ", ".join(f"{counts.kinds[kind]} {kind}" for kind in kinds)
     terminalreporter.write_sep("-", "cachec")
-    terminalreporter.write_line(f"{told}; saved {period(max(counts.saved, 0.0))}, spent {period(counts.spent)}")
+    terminalreporter.write_line(f"{counts_text}; saved {period(max(counts.saved, 0.0))}, spent {period(counts.spent)}")
     if config.get_verbosity() > 0:
         for name, count in counts.stages.most_common(_SHOWN):
             terminalreporter.write_line(f"  {count} x {name}")

@@ -10,6 +10,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from cachec.events import LogReader, duration
 from cachec.model import Entry, Outcome, Part, Reason, Trace
 from cachec.store.store import products, references
@@ -28,10 +30,10 @@ def statistics(log: LogReader) -> dict[str, Any]:
     seconds_saved: what the stages took when they were stored, less what the hits took, summed over hits.
     remote: calls that asked remotes, how many of them one answered, what came, and how long they waited.
     """
-    return {**counted(log).data(), **faults(log)}
+    return {**count_outcomes(log).data(), **faults(log)}
 
 
-def counted(log: Iterable[Outcome]) -> Statistics:
+def count_outcomes(log: Iterable[Outcome]) -> Statistics:
     """The calls of a log, which is read to its end."""
     counts = Statistics()
     for outcome in log:
@@ -121,12 +123,12 @@ def build_details(build: Sequence[Outcome]) -> dict[str, Any]:
         if not outcome.hit:
             what = outcome.stage if outcome.reason.cause == "new" else outcome.detail
             groups.setdefault((outcome.reason.value, what), []).append(outcome)
-    told = [_group(group) for group in groups.values()]
+    groups_text = [_group(group) for group in groups.values()]
     return {
         "began": min((each.time - each.seconds for each in build), default=None),
         "ended": max((each.time for each in build), default=None),
         **whole.data(),
-        "groups": sorted(told, key=lambda group: (-group["seconds"], -group["calls"], group["reason"])),
+        "groups": sorted(groups_text, key=lambda group: (-group["seconds"], -group["calls"], group["reason"])),
     }
 
 
@@ -174,17 +176,17 @@ class Tally:
         for reason, count in self.reasons.items():
             kinds[reason.kind] += count
             kinds[reason.cause] += count
-        counted = sum(count for reason, count in self.reasons.items() if reason.counts_in_rate)
+        rated = sum(count for reason, count in self.reasons.items() if reason.counts_in_rate)
         return {
             "calls": self.reasons.total(),
-            "counted": counted,
+            "counted": rated,
             "hits": kinds["hit"],
             "misses": kinds["miss"],
             **{cause: kinds[cause] for cause in CAUSES},
             "bypasses": kinds["bypass"],
             "untimed": self.untimed,
             "errors": kinds["error"],
-            "hit_rate": kinds["hit"] / counted if counted else None,
+            "hit_rate": kinds["hit"] / rated if rated else None,
             "seconds_saved": self.saved,
             "seconds_spent": sum(seconds for reason, seconds in self.seconds.items() if reason is not Reason.HIT),
         }
@@ -228,12 +230,12 @@ def entry_details(entry: Entry, parts: Sequence[Part] | None) -> dict[str, Any]:
 
 
 def _run(trace: Trace) -> dict[str, Any]:
-    held = {ref.digest: ref.size for ref in products(trace)}
+    artifact_sizes = {ref.digest: ref.size for ref in products(trace)}
     return {
         "created": trace.created,
         "seconds": trace.seconds,
         "reads": [_fields(read) for read in trace.reads],
-        "artifacts": [{"digest": digest, "size": size} for digest, size in held.items()],
+        "artifacts": [{"digest": digest, "size": size} for digest, size in artifact_sizes.items()],
     }
 
 
@@ -277,16 +279,6 @@ def why_details(
     }
 
 
-def diff_details(old: Entry, new: Entry, differences: Sequence[PartDifference], count: int) -> dict[str, Any]:
-    """What ``diff`` says. count: of the parts of ``new``."""
-    return {
-        "old": {"key": old.key, "stage": old.stage},
-        "new": {"key": new.key, "stage": new.stage},
-        "same": count - sum(each.new is not None for each in differences),
-        "differences": [difference_details(each) for each in differences],
-    }
-
-
 def difference_details(difference: PartDifference) -> dict[str, Any]:
     """One part that two keys disagree on."""
     return {
@@ -298,7 +290,7 @@ def difference_details(difference: PartDifference) -> dict[str, Any]:
     }
 
 
-def _fields(record: Any) -> dict[str, Any]:
+def _fields(record: msgspec.Struct) -> dict[str, Any]:
     return {name: getattr(record, name) for name in record.__struct_fields__}
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from typing import Any
+from types import ModuleType
 
 from cachec.errors import ConfigError
 from cachec.model import Outcome, Reason
@@ -27,7 +27,7 @@ def exporter() -> Callable[[Outcome], None]:
 
 
 class _Exporter:
-    def __init__(self, trace: Any, metrics: Any) -> None:
+    def __init__(self, trace: ModuleType, metrics: ModuleType) -> None:
         self._failed = trace.Status(trace.StatusCode.ERROR)
         self._tracer = trace.get_tracer("cachec")
         meter = metrics.get_meter("cachec")

@@ -71,7 +71,10 @@ def uses_dialect(name: str) -> bool:
 
 def is_bare_participle(name: str) -> bool:
     """Whether ``name`` is one word, and that a participle or an adverb."""
-    word = name.strip("_").lower()
+    word = name.strip("_")
+    if re.search("[a-z][A-Z]", word):
+        return False
+    word = word.lower()
     return word in IRREGULAR or (word.isalpha() and word.endswith("ed") and word not in NO_PARTICIPLES)
 
 

@@ -15,7 +15,7 @@ from cachec.cli import main
 from cachec.events import read_log
 from cachec.model import Fault, Mode, Reason, artifacts
 from cachec.report import statistics
-from cachec.testing.foreign import ForeignConformance
+from cachec.testing.blob_caches import ForeignConformance
 
 
 class TestForeign(ForeignConformance):

@@ -71,18 +71,18 @@ class Anchors:
         """The folders themselves, the deepest ones first."""
         return [folder.rstrip("/") or "/" for _, folder in self._order]
 
-    def resolve(self, kept: str) -> str | None:
+    def resolve(self, anchored: str) -> str | None:
         """The path that a kept one stands for here; None where its anchor is no folder here."""
-        name, colon, rest = kept.partition(":")
+        name, colon, rest = anchored.partition(":")
         if not colon or name not in _NAMES:
-            return kept
+            return anchored
         folder = self._folders.get(name)
         return None if folder is None else os.path.join(folder, rest) if rest else folder[:-1] or folder
 
 
-def is_anchored(kept: str) -> bool:
+def is_anchored(anchored: str) -> bool:
     """Whether a kept path starts from an anchor: a named folder, an argument's (``argument 0:``), a module's."""
-    name, colon, _ = kept.partition(":")
+    name, colon, _ = anchored.partition(":")
     return bool(colon) and (name in _NAMES or name.startswith(_MOVING))
 
 

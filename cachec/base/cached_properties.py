@@ -23,7 +23,7 @@ class UnfilledProperties(msgspec.Struct, frozen=True):
     value: object
     names: frozenset[str]
 
-    def filled(self) -> frozenset[str]:
+    def filled_names(self) -> frozenset[str]:
         """Those of the names that hold something by now."""
         return self.names & getattr(self.value, "__dict__", {}).keys()
 
@@ -36,64 +36,64 @@ class EncounteredProperties:
         self.unfilled: list[UnfilledProperties] = []
 
 
-_met: ContextVar[EncounteredProperties | None] = ContextVar("cachec_fills", default=None)
+_encountered: ContextVar[EncounteredProperties | None] = ContextVar("cachec_fills", default=None)
 
 
 @contextmanager
-def meeting(without: Without | None = None) -> Iterator[EncounteredProperties]:
+def collect_encountered(without: Without | None = None) -> Iterator[EncounteredProperties]:
     """Collect what is met inside. without: None for what the surrounding block leaves out."""
-    met = EncounteredProperties(excluded_properties() if without is None else without)
-    token = _met.set(met)
+    encountered = EncounteredProperties(excluded_properties() if without is None else without)
+    token = _encountered.set(encountered)
     try:
-        yield met
+        yield encountered
     finally:
-        _met.reset(token)
+        _encountered.reset(token)
 
 
 def excluded_properties() -> Without:
     """What the surrounding block leaves out."""
-    met = _met.get()
-    return NOTHING if met is None else met.without
+    encountered = _encountered.get()
+    return NOTHING if encountered is None else encountered.without
 
 
 def note(unfilled: Iterable[UnfilledProperties]) -> None:
     """Let the surrounding block have met these."""
-    met = _met.get()
-    if met is not None:
-        met.unfilled += unfilled
+    encountered = _encountered.get()
+    if encountered is not None:
+        encountered.unfilled += unfilled
 
 
-def filled(unfilled: list[UnfilledProperties]) -> Without:
+def filled_since(unfilled: list[UnfilledProperties]) -> Without:
     """What has been filled since, by instance."""
     found: dict[int, frozenset[str]] = {}
     for each in unfilled:
-        if names := each.filled():
+        if names := each.filled_names():
             found[id(each.value)] = found.get(id(each.value), frozenset()) | names
     return found
 
 
 def counting(value: object, attributes: dict[str, Any]) -> dict[str, Any]:
     """The attributes of an instance that count: all but those that the surrounding block leaves out."""
-    met = _met.get()
-    names = _cached_property_names(type(value)) if met is not None else None
-    if not met or not names:
+    encountered = _encountered.get()
+    names = _cached_property_names(type(value)) if encountered is not None else None
+    if not encountered or not names:
         return attributes
     if unfilled := names - attributes.keys():
-        met.unfilled.append(UnfilledProperties(value, unfilled))
-    without = met.without.get(id(value), ())
-    return {name: held for name, held in attributes.items() if name not in without} if without else attributes
+        encountered.unfilled.append(UnfilledProperties(value, unfilled))
+    without = encountered.without.get(id(value), ())
+    return {name: attribute for name, attribute in attributes.items() if name not in without} if without else attributes
 
 
 def _cached_property_names(cls: type) -> frozenset[str]:
     """The names under which instances of a class keep what their cached properties gave."""
-    seen: set[str] = set()
+    names_seen: set[str] = set()
     found: set[str] = set()
     for base in cls.__mro__[:-1]:
         attributes = vars(base)
         found.update(
             name
             for name, each in attributes.items()
-            if isinstance(each, functools.cached_property) and name not in seen
+            if isinstance(each, functools.cached_property) and name not in names_seen
         )
-        seen |= attributes.keys()
+        names_seen |= attributes.keys()
     return frozenset(found)

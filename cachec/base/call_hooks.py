@@ -45,15 +45,15 @@ _here: ContextVar[Oversight | None] = ContextVar("cachec_oversight", default=Non
 class _ProcessOversight:
     """The oversight of this process: the one thing here that is not bound to a context, as threads have none."""
 
-    held: Oversight = _NONE
+    oversight: Oversight = _NONE
 
 
 def current() -> Oversight:
     """What is in force here."""
-    return _here.get() or _ProcessOversight.held
+    return _here.get() or _ProcessOversight.oversight
 
 
-def heard(outcome: Outcome, emit: Callable[[], None]) -> None:
+def report_outcome(outcome: Outcome, emit: Callable[[], None]) -> None:
     """Let who oversees this call hear of how it ended. emit: counts, logs and tells it."""
     overseer = current()
     if overseer.defer is None:
@@ -77,8 +77,8 @@ def overseen(oversight: Oversight) -> Iterator[Oversight]:
 @contextmanager
 def oversee_process(oversight: Oversight) -> Iterator[Oversight]:
     """Put every call of this process that no context oversees under ``oversight`` while the body runs."""
-    before, _ProcessOversight.held = _ProcessOversight.held, oversight
+    before, _ProcessOversight.oversight = _ProcessOversight.oversight, oversight
     try:
         yield oversight
     finally:
-        _ProcessOversight.held = before
+        _ProcessOversight.oversight = before

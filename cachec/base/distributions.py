@@ -70,7 +70,7 @@ class Distribution:
         self.folder = os.path.join(root, folder)
         self.record_path = f"{self.folder}/RECORD"
         self._text: tuple[Identity, bytes] | None = None
-        self._rows_outside: tuple[Identity, bytes] | None = None
+        self._other_rows: tuple[Identity, bytes] | None = None
         self._record: InstallRecord | None = None
         self._packages: tuple[Identity, tuple[str, ...]] | None = None
 
@@ -101,9 +101,9 @@ class Distribution:
             return False
         row = _quote_path(relative).encode("utf-8", "surrogateescape") + b","
         if row.startswith(b"../"):  # of a program, say: kept, as a server is asked for one after another
-            if self._rows_outside is None or self._rows_outside[0] != text[0]:
-                self._rows_outside = (text[0], _rows_outside(text[1]))
-            return b"\n" + row in self._rows_outside[1]
+            if self._other_rows is None or self._other_rows[0] != text[0]:
+                self._other_rows = (text[0], _rows_of_other_folders(text[1]))
+            return b"\n" + row in self._other_rows[1]
         return b"\n" + row in text[1] or text[1].startswith(row)
 
     def entry_points(self, group: str) -> dict[str, str]:
@@ -126,10 +126,10 @@ class Distribution:
         from cachec.model import MALFORMED_JSON
 
         try:
-            told = msgspec.json.decode(text, type=dict[str, Any]).get("dir_info")
+            info = msgspec.json.decode(text, type=dict[str, Any]).get("dir_info")
         except MALFORMED_JSON:
             return False  # damaged: what RECORD says is all there is to go by
-        return isinstance(told, dict) and told.get("editable") is True
+        return isinstance(info, dict) and info.get("editable") is True
 
     @property
     def packages(self) -> tuple[str, ...]:
@@ -169,7 +169,7 @@ class Distribution:
         return self._text
 
 
-def _rows_outside(text: bytes) -> bytes:
+def _rows_of_other_folders(text: bytes) -> bytes:
     """The rows of a RECORD about files outside of the site folder, each behind a line feed."""
     text = b"\n" + text
     rows = []
@@ -304,21 +304,21 @@ class Distributions:
 
     def __iter__(self) -> Iterator[Distribution]:
         """Every distribution that an import would see: the first of a name on the path."""
-        seen: dict[str, Distribution] = {}
+        by_name: dict[str, Distribution] = {}
         for site in self._refresh_sites():
             for name, distribution in site.distributions.items():
-                seen.setdefault(name, distribution)
-        return iter(seen.values())
+                by_name.setdefault(name, distribution)
+        return iter(by_name.values())
 
-    def installed(self) -> Iterator[Distribution]:
+    def all_installed(self) -> Iterator[Distribution]:
         """Every distribution that ``importlib.metadata`` would find: also those that have no dist-info."""
         self._refresh_sites()
-        seen: dict[str, Distribution] = {}
+        by_name: dict[str, Distribution] = {}
         for path in self._paths:
             site = self._sites[_site_place(path)]
             for each in (*site.distributions.values(), *site.eggs()):
-                seen.setdefault(each.name, each)
-        return iter(seen.values())
+                by_name.setdefault(each.name, each)
+        return iter(by_name.values())
 
     def find(self, name: str) -> Distribution | None:
         """The distribution of that name, in any spelling; the first on the path."""

@@ -37,10 +37,12 @@ class ElfError(ValueError):
 
 
 class Section(NamedTuple):
-    """One section header. type, link, info: as the gABI has them; offset, size: bytes in the file."""
+    """One section header."""
 
     name: str
+    #: With ``link``, ``info``: as the gABI has them.
     type: int
+    #: With ``size``: bytes in the file.
     offset: int
     size: int
     link: int
@@ -48,8 +50,9 @@ class Section(NamedTuple):
 
 
 class Dynamic(NamedTuple):
-    """What the dynamic loader reads of one object. machine: e_machine (62 is x86-64)."""
+    """What the dynamic loader reads of one object."""
 
+    #: e_machine (62 is x86-64).
     machine: int
     interpreter: str | None
     needed: tuple[str, ...]

@@ -9,7 +9,7 @@ from typing import Any
 from cachec.errors import PluginError
 
 
-def imported(what: str, target: str, attribute: str, kind: type[Any]) -> Any:
+def load_object(what: str, target: str, attribute: str, kind: type[Any]) -> Any:
     """The object of ``module:attribute``, or of ``module`` the attribute of that name, else the module itself.
 
     what: what errors call it. Raises PluginError where it can't be imported, or is no ``kind``.

@@ -46,11 +46,11 @@ def read_regular(path: str | bytes | os.PathLike[str], limit: int, *, own: bool 
         if own and why_foreign(status):
             raise OSError(errno.EPERM, why_foreign(status), os.fspath(path))
         pieces = []
-        left = limit + 1  # one more than may be there: it may grow while it is read
-        while left and (piece := os.read(fd, min(left, 1 << 20))):
+        remaining = limit + 1  # one more than may be there: it may grow while it is read
+        while remaining and (piece := os.read(fd, min(remaining, 1 << 20))):
             pieces.append(piece)
-            left -= len(piece)
-        if not left:
+            remaining -= len(piece)
+        if not remaining:
             raise OSError(errno.EFBIG, f"more than {limit} bytes", os.fspath(path))
         return b"".join(pieces)
     finally:

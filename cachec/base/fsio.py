@@ -49,7 +49,7 @@ class Identity(NamedTuple):
     ctime_ns: int
 
     @property
-    def changed(self) -> int:
+    def changed_ns(self) -> int:
         """When its content or place changed last, in ns of Unix time."""
         return max(self.mtime_ns, self.ctime_ns)
 
@@ -254,19 +254,19 @@ def is_shared(folder: os.stat_result) -> bool:
     return folder.st_mode & _SHARED == _SHARED
 
 
-def names_in(folder: str | os.PathLike[str], form: str | re.Pattern[str], *, is_kept: bool = False) -> list[str]:
+def names_in(folder: str | os.PathLike[str], form: str | re.Pattern[str], *, must_list: bool = False) -> list[str]:
     """The names of a form in a folder of cachec's own, in order; none where there is no such folder.
 
-    For whoever removes files: no name of another form is cachec's, and no folder that ``open_folder`` refuses. is_kept:
-    the names are those of what is to stay, so for such a folder an OSError is raised: none would be taken for all gone.
-    Raises OSError where the system refuses to say.
+    For whoever removes files: no name of another form is cachec's, and no folder that ``open_folder`` refuses.
+    must_list: the names are those of what is to stay, so for such a folder an OSError is raised: none would be taken
+    for all gone. Raises OSError where the system refuses to say.
     """
     try:
         fd = open_folder(folder)
     except FileNotFoundError:
         return []
     except (NotADirectoryError, PermissionError) as error:
-        if is_kept or error.errno == errno.EACCES:  # which says nothing of whose folder it is
+        if must_list or error.errno == errno.EACCES:  # which says nothing of whose folder it is
             raise
         return []
     fits = re.compile(form).fullmatch  # here: most processes list no folder, and to compile takes part of a millisecond
@@ -287,7 +287,7 @@ def open_own(path: str | os.PathLike[str], flags: int) -> int:
     """
     _, mode = modes_below(os.path.dirname(os.fspath(path)) or ".")
     if mode & stat.S_IWGRP:
-        from cachec.base.appending import make_shared_file  # of a shared store only
+        from cachec.base.append_file import make_shared_file  # of a shared store only
 
         make_shared_file(os.fspath(path), mode, is_new=bool(flags & os.O_EXCL))
         flags &= ~os.O_EXCL
@@ -370,7 +370,7 @@ class Staging:
         self.fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
     @classmethod
-    def taken(cls, path: str, fd: int) -> Staging:
+    def adopt(cls, path: str, fd: int) -> Staging:
         """The temporary file of a process that was killed, open as ``fd``, which is this object's from now on."""
         staging = cls.__new__(cls)
         staging.path, staging.fd = path, fd
@@ -397,7 +397,7 @@ class Staging:
         """``commit`` for a file of the user's: with the mode of the file that it replaces, else that of a new one."""
         self.commit(target, mode=user_file_mode(target), fsync=fsync)
 
-    def kept(self) -> str:
+    def release(self) -> str:
         """The path of the file, which is the caller's to remove from now on; it is closed."""
         path, self.path = self.path, ""
         self._close()

@@ -117,7 +117,7 @@ Alone = Callable[[str], AbstractContextManager[None]]
 Known = dict[tuple[tuple[int, ...], int, int], str]
 
 
-class Memory(Protocol):
+class DigestMemory(Protocol):
     """Where digests are remembered between processes: a small byte-string table. Either call may forget."""
 
     def recall(self, name: str) -> bytes | None:
@@ -142,7 +142,7 @@ class FileDigests:
 
     def __init__(
         self,
-        memory: Memory | None = None,
+        memory: DigestMemory | None = None,
         mounts: Mounts | None = None,
         known: Known | None = None,
         alone: Alone | None = None,
@@ -158,7 +158,7 @@ class FileDigests:
         """The digest of a whole file. Raises OSError where it can't be read."""
         return self._of_path(path, fsio.no_writer)
 
-    def known(self, status: os.stat_result) -> str | None:
+    def remembered(self, status: os.stat_result) -> str | None:
         """The digest of a regular file in that state, where this process remembers it."""
         size = status.st_size
         # Equal to its Identity, and made in half the time.
@@ -174,8 +174,8 @@ class FileDigests:
 
         states: what ``fsio.identity`` told of them now. Raises OSError as ``of_installed``.
         """
-        told = repr([(name, *state) for name, state in states.items()]).encode()
-        row = f"digest:all:{digest_bytes(told)}"
+        text = repr([(name, *state) for name, state in states.items()]).encode()
+        row = f"digest:all:{digest_bytes(text)}"
         now = time.time()
         if self._memory is not None and all(fsio.is_settled(state, now) for state in states.values()):
             known = self._memory.recall(row) or b""
@@ -213,7 +213,7 @@ class FileDigests:
             os.close(fd)
 
     @property
-    def memory(self) -> Memory | None:
+    def memory(self) -> DigestMemory | None:
         """What is remembered between processes, for facts about content (which need no trust in a file)."""
         return self._memory
 
@@ -256,13 +256,13 @@ class FileDigests:
         if row is None:
             return None
         try:
-            kept = msgspec.json.decode(row, type=_MemoizedDigest)
+            memoized = msgspec.json.decode(row, type=_MemoizedDigest)
         except MALFORMED_JSON:
             return None  # a damaged memory only costs the time to hash again
-        if kept.identity != tuple(identity):
+        if memoized.identity != tuple(identity):
             return None
-        self._known[identity, offset, nbytes] = kept.digest
-        return kept.digest
+        self._known[identity, offset, nbytes] = memoized.digest
+        return memoized.digest
 
     def _keep(self, identity: Identity, offset: int, nbytes: int, digest: str) -> None:
         self._known[identity, offset, nbytes] = digest

@@ -104,13 +104,13 @@ class Inotify:
             self._mounts = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
             self._polled.register(self._mounts, select.POLLPRI)
             self._polled.register(self._fd, select.POLLIN)
-        told = self._polled.poll(0)  # by one call where nothing happened
-        return any(fd == self._fd for fd, _ in told), any(fd == self._mounts for fd, _ in told)
+        ready_fds = self._polled.poll(0)  # by one call where nothing happened
+        return any(fd == self._fd for fd, _ in ready_fds), any(fd == self._mounts for fd, _ in ready_fds)
 
     def close(self) -> None:
         """Give the watches back. May be called twice."""
-        held, self._fd, self._mounts = (self._fd, self._mounts), -1, -1
-        for fd in held:
+        descriptors, self._fd, self._mounts = (self._fd, self._mounts), -1, -1
+        for fd in descriptors:
             if fd >= 0:
                 with suppress(OSError):  # the descriptor is gone all the same (close(2)), and the run has its result
                     os.close(fd)

@@ -11,12 +11,12 @@ import sys
 from types import ModuleType
 from typing import Any
 
-_LEFT_OUT, _ASKS = "typing_extensions", "msgspec._utils"
+_OMITTED, _ASKS = "typing_extensions", "msgspec._utils"
 
 
 def import_msgspec() -> None:
     """Have msgspec imported. Where it is missing, the ImportError comes from who uses it, by its own line."""
-    if "msgspec" in sys.modules or _LEFT_OUT in sys.modules:
+    if "msgspec" in sys.modules or _OMITTED in sys.modules:
         return
     from importlib.machinery import PathFinder
     from importlib.util import module_from_spec
@@ -37,6 +37,6 @@ def import_msgspec() -> None:
 
 
 def _without(name: str, *rest: Any) -> ModuleType:
-    if name == _LEFT_OUT:
+    if name == _OMITTED:
         raise ImportError(f"{name} is left out", name=name)
     return builtins.__import__(name, *rest)

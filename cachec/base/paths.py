@@ -31,13 +31,13 @@ def absolute(path: str) -> str:
     whole = path if path.startswith("/") else os.path.join(os.getcwd(), path)
     if "/.." not in whole:
         return os.path.normpath(whole)
-    kept = ""
+    prefix = ""
     for name in whole.split("/"):
-        if name == ".." and (not kept or _is_folder(kept)):
-            kept = kept.rpartition("/")[0]
+        if name == ".." and (not prefix or _is_folder(prefix)):
+            prefix = prefix.rpartition("/")[0]
         elif name not in {"", "."}:
-            kept = f"{kept}/{name}"
-    return kept or "/"
+            prefix = f"{prefix}/{name}"
+    return prefix or "/"
 
 
 def _is_folder(path: str) -> bool:
@@ -101,9 +101,9 @@ def resolve_path(path: str, follow: Callable[[str], bool] | None = None) -> str:
 
 
 def _follow_links(path: str, follow: Callable[[str], bool] | None = None) -> tuple[tuple[tuple[str, str], ...], str]:
-    met: list[tuple[str, str]] = []
+    links: list[tuple[str, str]] = []
     here, ahead = "/", absolute(path).split("/")[::-1]
-    while ahead and len(met) < _MOST_LINKS:
+    while ahead and len(links) < _MOST_LINKS:
         name = ahead.pop()
         if name in {"", "."}:
             continue
@@ -118,10 +118,10 @@ def _follow_links(path: str, follow: Callable[[str], bool] | None = None) -> tup
         except (OSError, ValueError):
             here = os.path.join(here, name)
         else:
-            met.append((name, target))
+            links.append((name, target))
             here = "/" if target.startswith("/") else here
             ahead += target.split("/")[::-1]
-    return tuple(met), here
+    return tuple(links), here
 
 
 def access_letters(path: str) -> str:

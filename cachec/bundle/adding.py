@@ -104,9 +104,9 @@ def _check_free_space(store: Store, nbytes: int) -> None:
 
 def _copy_object(store: Store, reader: BundleReader, member: BundleMember, by_two: bool) -> _StagedObject:
     """A file with the content of an object. Raises BundleError, StoreFault."""
-    with fsio.faults(f"storing object {member.digest}"), store.objects.staged() as file:
+    with fsio.faults(f"storing object {member.digest}"), store.objects.new_staging() as file:
         reader.copy_object(member, file.fd, by_two=by_two)
-        return _StagedObject(ArtifactRef(member.digest, member.size), file.kept())
+        return _StagedObject(ArtifactRef(member.digest, member.size), file.release())
 
 
 def _publish(store: Store, staged: Sequence[_StagedObject]) -> None:
@@ -121,7 +121,7 @@ def _publish(store: Store, staged: Sequence[_StagedObject]) -> None:
 
 def _publish_one(store: Store, file: _StagedObject) -> None:
     with fsio.faults(f"storing object {file.ref.digest}"):
-        taken = fsio.Staging.taken(file.path, os.open(file.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW))
+        taken = fsio.Staging.adopt(file.path, os.open(file.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW))
     with taken:
         store.objects.publish(taken, file.ref)
 

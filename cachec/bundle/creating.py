@@ -10,8 +10,8 @@ from typing import NamedTuple
 import msgspec
 
 from cachec.base import fsio
+from cachec.base.display_text import to_type
 from cachec.base.hashing import digest_bytes
-from cachec.base.texts import to_type
 from cachec.bundle.format import (
     BLOCK,
     END,

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cachec.base import __version__
+from cachec.base.display_text import naming_options, nearest
 from cachec.base.lazy import later
-from cachec.base.texts import naming_options, nearest
-from cachec.cli.helping import with_help
+from cachec.cli.help_layout import with_help
 from cachec.cli.session import LazyGroup, Session
 from cachec.errors import CachecError
 
@@ -33,7 +33,6 @@ _COMMANDS = {
     "ls": "List entries, newest first.",
     "show": "Show an entry, or which stage and key a file came from.",
     "why": "Say what makes a key, or a command's, another one.",
-    "diff": "Say what differs between two keys.",
     "invalidate": "Forget entries, so that their next call misses.",
     "gc": "Evict what is worth least, and sweep what nothing needs.",
     "pin": "Keep entries: neither gc nor invalidate takes them.",

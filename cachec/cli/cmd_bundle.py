@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cachec import config, report
-from cachec.base.texts import number_of
-from cachec.cli.selecting import selector_options
+from cachec.base.display_text import number_of
+from cachec.cli.selectors import selector_options
 from cachec.cli.session import (
     LazyGroup,
     Session,
@@ -179,10 +179,10 @@ def _details(reader: BundleReader) -> dict[str, Any]:
         {
             "revision": revision,
             "names": names,
-            "weights": len(held.record.owned),
-            "size": sum(r.size for r in held.refs),
+            "weights": len(details_held.record.owned),
+            "size": sum(r.size for r in details_held.refs),
         }
-        for revision, (names, held) in reader.weights.items()
+        for revision, (names, details_held) in reader.weights.items()
     ]
     return {
         "path": reader.path,
@@ -199,8 +199,8 @@ def _print(details: dict[str, Any]) -> None:
     whole = f"{details['path']} is whole: {number_of(len(details['entries']), 'entry')}, "
     print_wrapped(f"{whole}{number_of(details['objects'], 'object')}, {report.size(details['size'])}", indent=0)
     by = f"signed by {details['signer']}" if details["signer"] else "not signed"
-    told = "" if details["is_checked"] or not details["signer"] else ", not looked at (pip install 'cachec[sign]')"
-    print_wrapped(by + told, indent=0)
+    note = "" if details["is_checked"] or not details["signer"] else ", not looked at (pip install 'cachec[sign]')"
+    print_wrapped(by + note, indent=0)
     stages = Counter[str]()
     sizes = Counter[str]()
     for entry in details["entries"]:

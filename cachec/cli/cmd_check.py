@@ -6,7 +6,7 @@ import click
 
 from cachec import report
 from cachec.cli.cmd_exec import OPTIONS_HELP, AskingLine
-from cachec.cli.completing import COMMAND_WORDS
+from cachec.cli.completion import COMMAND_WORDS
 from cachec.cli.session import Session, clean, pass_session, print_as_json
 
 

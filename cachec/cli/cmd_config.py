@@ -50,8 +50,8 @@ def command(session: Session, cmake: bool, make: bool) -> None:
     of_exec: dict[str, tuple[object, str]] = {}
     of_adapters: dict[str, str] = {}
     try:
-        of_exec = exec_settings.described(os.getcwd())
-        of_adapters = adapters.configured()
+        of_exec = exec_settings.describe_settings(os.getcwd())
+        of_adapters = adapters.configured_origins()
     except ConfigError as error:
         warnings.append(str(error))
     details = report.settings_details(values, settings.origins, warnings)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from cachec import report
-from cachec.base.texts import number_of, to_type
+from cachec.base.display_text import number_of, to_type
 from cachec.cli.session import Session, clean, json_option, pass_session, print_as_json, print_wrapped, wants_json
+
+if TYPE_CHECKING:
+    from cachec.doctor.case import Finding
 
 
 @click.command("doctor")
@@ -55,8 +58,8 @@ def command(session: Session, fix: bool) -> None:
             if why:
                 click.echo(f"cachec: {finding.check} could not be fixed: {clean(why)}", err=True)
         found = examine(Case(session.settings))
-        left = {(each.check, each.words) for each in found.findings}
-        fixed = [finding for finding, why in done if not why and (finding.check, finding.words) not in left]
+        remaining = {(each.check, each.words) for each in found.findings}
+        fixed = [finding for finding, why in done if not why and (finding.check, finding.words) not in remaining]
     document = {
         "dir": str(session.settings.dir),
         "findings": [_plain(each) for each in found.findings],
@@ -70,7 +73,7 @@ def command(session: Session, fix: bool) -> None:
         click.get_current_context().exit(1)
 
 
-def _plain(finding: Any) -> dict[str, Any]:
+def _plain(finding: Finding) -> dict[str, Any]:
     return {
         "check": finding.check,
         "words": finding.words,
@@ -114,7 +117,9 @@ def facts_lines(folder: str, facts: dict[str, Any]) -> list[str]:
         for name, each in facts["compilers"].items()
         if each["version"]
     ]
-    told = f"{platform['machine']}, {platform['system']}, {platform['libc']}, {platform['python']} {platform['abi']}"
+    machine_text = (
+        f"{platform['machine']}, {platform['system']}, {platform['libc']}, {platform['python']} {platform['abi']}"
+    )
     features = f"{len(platform['cpu'])} features of {platform['processor'] or 'an unknown processor'}"
     unread = "" if index["whole"] else ", not read in full"
     others = f" (also {', '.join(map(str, index['others']))})" if index["others"] else ""
@@ -125,6 +130,6 @@ def facts_lines(folder: str, facts: dict[str, Any]) -> list[str]:
         f"index      SQLite {index['sqlite']}, {report.size(index['size'])}{unread}{records}",
         f"cachec     {facts['cachec']}, Python {facts['python']['version']}",
         f"compilers  {', '.join(installed) or 'none that a plugin knows'}",
-        f"platform   {platform['digest'][:12]}: {told}; {features}",
+        f"platform   {platform['digest'][:12]}: {machine_text}; {features}",
         f"inotify    {facts['inotify']['instances']} instances, {facts['inotify']['watches']} watches",
     ]

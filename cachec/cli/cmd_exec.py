@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 from click.shell_completion import CompletionItem
 
-from cachec.cli.completing import COMMAND_WORDS, LINE_OPTIONS
+from cachec.cli.completion import COMMAND_WORDS, LINE_OPTIONS
 from cachec.cli.session import Session, keep_json, pass_session
 
 
@@ -40,8 +40,8 @@ class AskingLine(CommandLine):
 
 
 def _line(name: str, metavar: str, words: str) -> str:
-    left = f"  {name} {metavar}".rstrip()
-    return f"    {left:<19}{words}" if len(left) < 19 else f"    {left}\n    {'':19}{words}"
+    heading = f"  {name} {metavar}".rstrip()
+    return f"    {heading:<19}{words}" if len(heading) < 19 else f"    {heading}\n    {'':19}{words}"
 
 
 #: Help for the options that ``exec``, ``check`` and ``why`` share.
@@ -71,6 +71,6 @@ OPTIONS_HELP = "\n".join(["\b", "    Options:", *(_line(name, *each) for name, e
 @click.argument("args", nargs=-1, type=COMMAND_WORDS, metavar="COMMAND...")
 @pass_session
 def command(session: Session, args: tuple[str, ...]) -> None:
-    from cachec.launcher.full import main
+    from cachec.launcher.execute import main
 
     click.get_current_context().exit(main(args, session.overrides))

@@ -6,8 +6,8 @@ import click
 import msgspec
 
 from cachec import config, report
-from cachec.base.texts import number_of
-from cachec.cli.selecting import span
+from cachec.base.display_text import number_of
+from cachec.cli.selectors import span
 from cachec.cli.session import Session, clean, json_option, pass_session, print_as_json, print_wrapped
 from cachec.maintain.collect import CollectResult
 
@@ -64,8 +64,8 @@ def command(session: Session, max_size: int | None, older_than: float | None, dr
 
 
 def _document(done: CollectResult, dry_run: bool) -> dict[str, object]:
-    told = msgspec.structs.asdict(done)
-    return {"dry_run": dry_run, **told, "within": done.is_within, "postponed_by": done.postponed_by or None}
+    summary = msgspec.structs.asdict(done)
+    return {"dry_run": dry_run, **summary, "within": done.is_within, "postponed_by": done.postponed_by or None}
 
 
 def _tell(done: CollectResult, dry_run: bool) -> None:

@@ -19,7 +19,7 @@ from cachec.errors import ConfigError
 _NAME = "cachec.toml"
 
 #: Bytes of a file that is looked into for a word.
-_LOOKED_AT = 1 << 20
+_MAX_READ = 1 << 20
 
 _HEAD = """\
 # Settings of cachec for this project. What begins with # is as it is without this file.
@@ -33,15 +33,15 @@ _HEAD = """\
 """
 
 
-class Finding(NamedTuple):
-    """Something in a project that cachec works with. files: that show it is there, as patterns; word: in one of them.
-
-    text: what is to be said of it, as TOML that changes nothing.
-    """
+class ConfigSuggestion(NamedTuple):
+    """Something in a project that cachec works with."""
 
     name: str
+    #: Patterns of files that show it is there.
     files: tuple[str, ...]
+    #: What is to be said of it, as TOML that changes nothing.
     text: str
+    #: A word in one of the files.
     word: str = ""
 
 
@@ -52,7 +52,7 @@ _PYTEST = """\
 """
 
 _FINDINGS = (
-    Finding(
+    ConfigSuggestion(
         "CMake",
         ("CMakeLists.txt",),
         """\
@@ -65,7 +65,7 @@ _FINDINGS = (
 # CMake writes absolute paths: base_dir, at the top, lets checkouts in different folders share hits.
 """,
     ),
-    Finding(
+    ConfigSuggestion(
         "Ninja",
         ("build.ninja", "*.ninja"),
         """\
@@ -73,7 +73,7 @@ _FINDINGS = (
 # What a command looked up, and whether that still holds: cachec show KEY --reads --check
 """,
     ),
-    Finding(
+    ConfigSuggestion(
         "pre-commit",
         (".pre-commit-config.yaml",),
         """\
@@ -85,7 +85,7 @@ _FINDINGS = (
 #         - id: cachec-check
 """,
     ),
-    Finding(
+    ConfigSuggestion(
         "GitHub",
         (".github/workflows/*.yml", ".github/workflows/*.yaml"),
         """\
@@ -96,8 +96,8 @@ _FINDINGS = (
 #         max-size: 2GiB
 """,
     ),
-    Finding("pytest", ("pytest.ini", "conftest.py", "tests/conftest.py", "test/conftest.py"), _PYTEST),
-    Finding("pytest", ("pyproject.toml", "setup.cfg", "tox.ini"), _PYTEST, word="pytest"),
+    ConfigSuggestion("pytest", ("pytest.ini", "conftest.py", "tests/conftest.py", "test/conftest.py"), _PYTEST),
+    ConfigSuggestion("pytest", ("pyproject.toml", "setup.cfg", "tox.ini"), _PYTEST, word="pytest"),
 )
 
 #: What is compiled before anybody waits for it, which the hooks and the action go by.
@@ -170,27 +170,27 @@ def _refuse_hiding(folder: Path, session: Session) -> None:
             raise ConfigError(f"a {_NAME} here would hide what {file} says; write into that file")
 
 
-def _is_there(folder: Path, finding: Finding) -> bool:
+def _is_there(folder: Path, finding: ConfigSuggestion) -> bool:
     places = (place for pattern in finding.files for place in sorted(folder.glob(pattern)))
     return any(place.is_file() and (not finding.word or _holds(place, finding.word)) for place in places)
 
 
 def _holds(place: Path, word: str) -> bool:
     with place.open("rb") as file:
-        return word.encode() in file.read(_LOOKED_AT)
+        return word.encode() in file.read(_MAX_READ)
 
 
 def _text(path: Path) -> str:
     """What the file says; empty where there is none. Raises ConfigError."""
     try:
-        return file_ownership.read_regular(path, _LOOKED_AT).decode()
+        return file_ownership.read_regular(path, _MAX_READ).decode()
     except FileNotFoundError:
         return ""
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: can't be read: {error}") from error
 
 
-def _missing(old: str, found: list[Finding]) -> Iterator[str]:
+def _missing(old: str, found: list[ConfigSuggestion]) -> Iterator[str]:
     """What is to come behind a text, which may hold some of it."""
     if not old:
         yield _HEAD

@@ -13,8 +13,8 @@ import click
 import msgspec
 
 from cachec import report
-from cachec.base.texts import SHOWN_KEY, number_of
-from cachec.cli.selecting import selector_options
+from cachec.base.display_text import SHOWN_KEY, number_of
+from cachec.cli.selectors import selector_options
 from cachec.cli.session import (
     Session,
     clean,
@@ -104,8 +104,8 @@ def command(session: Session, selector: Selector, pinned: bool, remotely: bool, 
         there = _forgotten_there(session, [entry for entry in chosen if entry.key in gone])
         document["remote"] = {
             "removed": there.removed,
-            "left": there.left.total(),
-            "left_at": dict(there.left),
+            "left": there.remaining.total(),
+            "left_at": dict(there.remaining),
             "faults": there.faults,
         }
     if not print_as_json(document):
@@ -117,7 +117,7 @@ def command(session: Session, selector: Selector, pinned: bool, remotely: bool, 
         click.echo(f"cachec: {fault}: {clean(detail)}", err=True)
     for each in strange:
         click.echo(f"cachec: {clean(each.words)}{session.if_none}", err=True)
-    if strange or (there is not None and there.left):
+    if strange or (there is not None and there.remaining):
         click.get_current_context().exit(1)
     if missing:
         session.fail(f"no entry has a key that begins with {', '.join(missing)}")
@@ -141,11 +141,12 @@ def _entries_here(session: Session, plan: InvalidationPlan) -> list[Entry]:
 
 
 class _There(NamedTuple):
-    """What came of having remotes forget. written, read_only: their URLs, as they are shown."""
+    """What came of having remotes forget."""
 
     removed: int
-    left: Counter[str]
+    remaining: Counter[str]
     faults: dict[str, str]
+    #: With ``read_only``: their URLs, as they are shown.
     written: list[str]
     read_only: list[str]
 
@@ -154,10 +155,10 @@ def _forgotten_there(session: Session, entries: Sequence[Entry]) -> _There:
     """What came of having remotes forget these entries."""
     from cachec.remote.chain import Remotes
 
-    told: dict[str, str] = {}
+    outcomes: dict[str, str] = {}
 
     def on_fault(fault: Fault, detail: str) -> None:
-        told.setdefault(fault.value, detail)
+        outcomes.setdefault(fault.value, detail)
 
     remotes = Remotes(session.settings.remote, session.store, on_fault)
     try:
@@ -166,8 +167,8 @@ def _forgotten_there(session: Session, entries: Sequence[Entry]) -> _There:
         read_only = remotes.read_only()
     finally:
         remotes.close()
-    left = sum((left for _, left in counts), Counter[str]())
-    return _There(sum(one for one, _ in counts), left, told, written, read_only)
+    remaining = sum((remaining for _, remaining in counts), Counter[str]())
+    return _There(sum(one for one, _ in counts), remaining, outcomes, written, read_only)
 
 
 def _tell_there(there: _There, dry_run: bool) -> None:
@@ -178,8 +179,8 @@ def _tell_there(there: _There, dry_run: bool) -> None:
             print_wrapped(clean(f"what {url} has would stay there: it is only read"), indent=0)
         return
     if there.written:
-        click.echo(f"removed {there.removed:,} from remotes" + ("" if there.left else ", none is left there"))
-    for url, count in there.left.items():
+        click.echo(f"removed {there.removed:,} from remotes" + ("" if there.remaining else ", none is left there"))
+    for url, count in there.remaining.items():
         why = ", which is only read" if url in there.read_only else ""
         print_wrapped(clean(f"{count:,} may still be at {url}{why}"), indent=0)
 

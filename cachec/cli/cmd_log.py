@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 import click
 
 from cachec import report
-from cachec.base.texts import key_prefix, nearest, number_of
+from cachec.base.display_text import key_prefix, nearest, number_of
 from cachec.cli.cmd_stats import parse_since
 from cachec.cli.screen import cut, width
 from cachec.cli.session import Session, clean, json_option, pass_session, print_as_json, wants_json, write_file

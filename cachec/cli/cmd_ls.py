@@ -7,8 +7,8 @@ import time
 import click
 
 from cachec import report
-from cachec.base.texts import SHOWN_KEY
-from cachec.cli.selecting import selector_options
+from cachec.base.display_text import SHOWN_KEY
+from cachec.cli.selectors import selector_options
 from cachec.cli.session import Session, clean, json_option, pass_session, print_as_json, print_table
 from cachec.maintain.selector import Selector
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from cachec.base import __version__
-from cachec.cli.helping import HelpContext, fill_paragraph
+from cachec.cli.help_layout import HelpContext, fill_paragraph
 from cachec.cli.plugin_commands import plugin_commands
 from cachec.cli.session import json_option, print_as_json
 
@@ -75,8 +75,8 @@ def _page(context: click.Context, commands: list[click.Context], summary: str | 
     yield f'.TH "{_escape_roff(path.replace(" ", "-").upper())}" 1 "" "cachec {_escape_roff(__version__)}"'
     yield ".SH NAME"
     first, *rest = _paragraphs(context.command.help or "")
-    said = summary or " ".join(first.split())
-    yield f"{_escape_roff(path.replace(' ', '-'))} \\- {_escape_roff(said.rstrip('.'))}"
+    short_help = summary or " ".join(first.split())
+    yield f"{_escape_roff(path.replace(' ', '-'))} \\- {_escape_roff(short_help.rstrip('.'))}"
     yield ".SH SYNOPSIS"
     yield f".B {_escape_roff(path)}"
     yield _escape_roff(" ".join(context.command.collect_usage_pieces(context)))

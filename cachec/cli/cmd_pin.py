@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from cachec.base.texts import SHOWN_KEY
+from cachec.base.display_text import SHOWN_KEY
 from cachec.cli.session import Session, clean, json_option, pass_session, print_as_json
 from cachec.errors import UsageError
 
@@ -52,8 +52,8 @@ def command(session: Session, keys: tuple[str, ...], tags: tuple[str, ...], remo
                 pins.add("key", entry.key)
         for tag in tags:
             pins.add("tag", tag)
-    kept = pins.read()
-    document = {kind + "s": kept.of(session.store.quoted, kind) for kind in ("key", "tag")}
+    pin_list = pins.read()
+    document = {kind + "s": pin_list.of(session.store.quoted, kind) for kind in ("key", "tag")}
     if not print_as_json({**document, "not_found": missing}):
         for key in document["keys"]:
             click.echo(f"key {key[:SHOWN_KEY]}")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cachec import report
-from cachec.base.texts import SHOWN_KEY, number_of, to_type
-from cachec.cli.selecting import selector_options
+from cachec.base.display_text import SHOWN_KEY, number_of, to_type
+from cachec.cli.selectors import selector_options
 from cachec.cli.session import Session, clean, json_option, pass_session, print_as_json
 from cachec.errors import UsageError
 from cachec.maintain.selector import Selector
@@ -63,10 +63,10 @@ def command(session: Session, selector: Selector, everything: bool, drop: str | 
     if everything and not selector.is_empty:
         raise UsageError("--all means every entry; give it alone, or what chooses some")
     faults: Counter[str] = Counter()
-    told: dict[str, str] = {}
+    messages: dict[str, str] = {}
 
     def on_fault(fault: Fault, detail: str) -> None:
-        told.setdefault(fault.value, detail)
+        messages.setdefault(fault.value, detail)
 
     remotes = Remotes(session.settings.remote, session.store, on_fault)
     counts = {"sent": 0, "known": 0, "gone": 0, "bytes": 0}
@@ -82,8 +82,8 @@ def command(session: Session, selector: Selector, everything: bool, drop: str | 
         waiting = remotes.pending()
     finally:
         remotes.close()
-    left = dict(seeded.left) if seeded else {}
-    if not print_as_json({**counts, **_waiting(waiting), "faults": dict(faults), "left": left}):
+    unsent = dict(seeded.unsent) if seeded else {}
+    if not print_as_json({**counts, **_waiting(waiting), "faults": dict(faults), "left": unsent}):
         if seeded is None and not (any(counts.values()) or faults or waiting.ours):
             click.echo("nothing waits; --all also sends what was compiled before the remote was set")
         else:
@@ -95,7 +95,7 @@ def command(session: Session, selector: Selector, everything: bool, drop: str | 
             click.echo(clean(words))
         if seeded is not None:
             _report_unsent(seeded)
-        for fault, detail in told.items():
+        for fault, detail in messages.items():
             click.echo(f"cachec: {fault}: {clean(detail)}", err=True)
     if waiting.ours:
         click.get_current_context().exit(1)
@@ -134,10 +134,10 @@ def _queue_backfill(session: Session, remotes: Remotes, selector: Selector, vouc
 
 
 def _report_unsent(seeded: Backfill) -> None:
-    from cachec.remote.backfill import LEFT
+    from cachec.remote.backfill import UNSENT_REASONS
 
-    for why, count in seeded.left.items():
+    for why, count in seeded.unsent.items():
         first = seeded.first[why]
         entry = f"{first.entry.key[:SHOWN_KEY]} {first.entry.stage}" + (f": {first.detail}" if first.detail else "")
         are = f"{number_of(count, 'entry')} {'is' if count == 1 else 'are'} not sent"
-        click.echo(clean(f"{are}, {LEFT[why]} ({entry})"))
+        click.echo(clean(f"{are}, {UNSENT_REASONS[why]} ({entry})"))

@@ -34,22 +34,22 @@ def command(session: Session) -> None:
     """
     if click.get_current_context().invoked_subcommand is not None:
         return
-    from cachec.remote.chain import Answer, Remotes
+    from cachec.remote.chain import ProbeReply, Remotes
 
     remotes = Remotes(session.settings.remote, session.store, lambda _fault, _detail: None)
     waiting = remotes.pending()
     rows: list[dict[str, Any]] = []
     for remote in remotes.all:
         address = remote.address
-        said = Answer("off", None, "it is left alone for a minute") if remote.breaker.is_off() else remote.asked()
+        reply = ProbeReply("off", None, "it is left alone for a minute") if remote.breaker.is_off() else remote.probe()
         rows.append(
             {
                 "url": address.shown,
                 "mode": address.mode,
                 "namespace": address.namespace,
-                "state": said.state,
-                "detail": said.detail,
-                "seconds": said.seconds,
+                "state": reply.state,
+                "detail": reply.detail,
+                "seconds": reply.seconds,
                 "waiting": waiting.ours[address.name],
                 "refused": remotes.spool.last_refusal(address.name) if waiting.ours[address.name] else "",
             }

@@ -6,7 +6,7 @@ import time
 
 import click
 
-from cachec.base.texts import number_of
+from cachec.base.display_text import number_of
 from cachec.cli.cmd_stats import parse_since
 from cachec.cli.session import Session, clean, json_option, pass_session, print_as_json, wants_json, write_file
 
@@ -54,5 +54,5 @@ def command(session: Session, output: str | None, since: str | None) -> None:
         write_file(path, page(gathered).encode())
     if not print_as_json(gathered.data):
         numbers = gathered.data
-        held = number_of(numbers["store"]["entries"], "entry")
-        click.echo(f"{number_of(numbers['calls'], 'call')}, {held}: {clean(path)}{session.if_none}")
+        entry_count = number_of(numbers["store"]["entries"], "entry")
+        click.echo(f"{number_of(numbers['calls'], 'call')}, {entry_count}: {clean(path)}{session.if_none}")

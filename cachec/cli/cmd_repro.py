@@ -7,14 +7,18 @@ import shlex
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from cachec import report
-from cachec.base.texts import number_of
+from cachec.base.display_text import number_of
 from cachec.cli.session import Session, check_output, clean, json_option, pass_session, print_as_json
 from cachec.errors import UsageError
+
+if TYPE_CHECKING:
+    from cachec.reproduce.reader import LoadedReproducer
+    from cachec.reproduce.replay import ReplayResult
 
 #: What is said where a reproducer is of a command, which is run where its files are.
 _NO_FILES = (
@@ -257,7 +261,7 @@ def _pairs(option: str, values: Sequence[str]) -> dict[str, str]:
     return pairs
 
 
-def _ask(reproducer: Any) -> None:
+def _ask(reproducer: LoadedReproducer) -> None:
     """Show what would be run, and go on only where somebody says so."""
     import sys
 
@@ -271,7 +275,7 @@ def _ask(reproducer: Any) -> None:
     raise UsageError("nothing was run: look at the lines above, then say --run-code")
 
 
-def _print_plan(reproducer: Any, *, err: bool = False) -> None:
+def _print_plan(reproducer: LoadedReproducer, *, err: bool = False) -> None:
     from cachec.reproduce.readme import command_line
 
     if reproducer.about.mode == "command":
@@ -279,12 +283,13 @@ def _print_plan(reproducer: Any, *, err: bool = False) -> None:
             click.echo(f"runs    {clean(command_line(each))}", err=err)
     elif reproducer.about.mode == "line":
         line = reproducer.recipe.line
+        assert line is not None  # in this mode
         click.echo(f"runs    cachec exec {clean(shlex.join(line.args))} (in {clean(line.cwd)})", err=err)
     else:
         click.echo(f"calls   {clean(reproducer.recipe.entry)}", err=err)
 
 
-def _details(reproducer: Any) -> dict[str, Any]:
+def _details(reproducer: LoadedReproducer) -> dict[str, Any]:
     from cachec.reproduce.readme import command_line
 
     about = reproducer.about
@@ -305,7 +310,7 @@ def _details(reproducer: Any) -> dict[str, Any]:
     }
 
 
-def _print_replayed(reproducer: Any, ended: Any) -> None:
+def _print_replayed(reproducer: LoadedReproducer, ended: ReplayResult) -> None:
     for words in ended.tools:
         click.echo(clean(words))
     for each in ended.made:

@@ -12,7 +12,7 @@ import click
 from cachec import config
 from cachec.cli.session import json_option, print_as_json
 from cachec.launcher import client
-from cachec.launcher.descriptors import given
+from cachec.launcher.inherited_fds import list_inherited
 
 
 @click.command("server")
@@ -49,7 +49,7 @@ def _why_none() -> str:
     """What keeps ``cachec exec`` from a server where it is called as this command is; empty for nothing."""
     if config.load().server == "off":
         return "the setting server is off"
-    if opened := given(os.environ):
+    if opened := list_inherited(os.environ):
         numbers = ", ".join(map(str, sorted(opened)))
         return f"the caller hands on open files beside the standard streams (descriptor {numbers}; see /proc/self/fd)"
     if {"", os.getcwd()} & {*sys.path}:
@@ -82,12 +82,12 @@ def _process(folder: int, name: str, *, is_stopped: bool) -> int:
     connection, pid = client.connect(folder, name)
     connection.close()
     if is_stopped:
-        held = os.pidfd_open(pid)
+        pidfd = os.pidfd_open(pid)
         try:
             connection, now = client.connect(folder, name)  # so the number was still its own when it was taken hold of
             connection.close()
             if now == pid:
-                signal.pidfd_send_signal(held, signal.SIGTERM)
+                signal.pidfd_send_signal(pidfd, signal.SIGTERM)
         finally:
-            os.close(held)
+            os.close(pidfd)
     return pid

@@ -9,8 +9,8 @@ from typing import Any, NoReturn
 import click
 
 from cachec import report
+from cachec.base.display_text import MIN_PREFIX, SHOWN_KEY, is_key_prefix, number_of
 from cachec.base.hashing import FileDigests
-from cachec.base.texts import MIN_PREFIX, SHOWN_KEY, is_key_prefix, number_of
 from cachec.cli.screen import cell_width, cut
 from cachec.cli.session import (
     Session,
@@ -152,23 +152,23 @@ def _print_whole(details: dict[str, Any], now: float) -> None:
 
 def _print_short(details: dict[str, Any], now: float) -> None:
     """What fits a screen of 24 lines: the parts that are of this call alone before its code, and the newest run."""
-    left_out = []
+    omitted = []
     if details["parts"] is not None:
         shown = _telling(details["parts"])
         size = max(cell_width(clean(part["part"])) for part in shown) + 2
         rows = [(part["part"], cut(clean(part["detail"]), size)) for part in shown]
         print_table(("part of the key", "detail"), rows, detail="detail")
-        left_out += _more(len(details["parts"]) - len(shown), "more part")
+        omitted += _more(len(details["parts"]) - len(shown), "more part")
     run, *older = details["runs"]
     click.echo(f"\n{_run(1, run, now)}")
     for read in run["reads"][:_SHOWN_READS]:
         click.echo(f"  {cut(f'read {_read(read)}', 2)}")
-    left_out += _more(len(run["reads"]) - _SHOWN_READS, "more read")
+    omitted += _more(len(run["reads"]) - _SHOWN_READS, "more read")
     size = sum(each["size"] for each in run["artifacts"])
     click.echo(f"  made {number_of(len(run['artifacts']), 'artifact')} ({report.size(size)})")
-    left_out += _more(len(older), "older run")
-    if left_out:
-        click.echo(f"\n{', '.join(left_out)}: --full")
+    omitted += _more(len(older), "older run")
+    if omitted:
+        click.echo(f"\n{', '.join(omitted)}: --full")
 
 
 def _telling(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:

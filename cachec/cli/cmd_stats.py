@@ -10,8 +10,8 @@ from typing import Any
 import click
 
 from cachec import report
-from cachec.base.texts import number_of
-from cachec.cli.selecting import seconds_of
+from cachec.base.display_text import number_of
+from cachec.cli.selectors import seconds_of
 from cachec.cli.session import (
     Session,
     clean,
@@ -101,18 +101,18 @@ def command(
         )
     place = clean(f"{session.settings.dir}{session.if_none}" if file is None else file)
     log = read_log(session.settings.dir, start) if file is None else read_outcomes(file, start)
-    counts = report.counted(log)
+    counts = report.count_outcomes(log)
     numbers = {**counts.data(), **report.faults(log)}
-    held = None if file is not None or markdown else report.store_details(session.maintainer)
+    in_store = None if file is not None or markdown else report.store_details(session.maintainer)
     where = {"dir": str(session.settings.dir)} if file is None else {"file": file}
     if markdown:
         click.echo("\n".join(markdown_summary(numbers)))
     elif prometheus:
         from cachec.views.prometheus import exposition
 
-        click.echo(exposition(counts, numbers["faults"], held), nl=False)
-    elif not print_as_json({**where, "since": start, **numbers, **({} if held is None else {"store": held})}):
-        _print(numbers, f"{place}{f' since {since}' if since else ''}", held)
+        click.echo(exposition(counts, numbers["faults"], in_store), nl=False)
+    elif not print_as_json({**where, "since": start, **numbers, **({} if in_store is None else {"store": in_store})}):
+        _print(numbers, f"{place}{f' since {since}' if since else ''}", in_store)
     _check(numbers["hit_rate"], bound)
 
 
@@ -125,7 +125,7 @@ def _check(rate: float | None, bound: float | None) -> None:
     click.get_current_context().exit(1)
 
 
-def _print(numbers: dict[str, Any], where: str, held: dict[str, Any] | None) -> None:
+def _print(numbers: dict[str, Any], where: str, in_store: dict[str, Any] | None) -> None:
     if not numbers["calls"]:
         click.echo(f"no calls are recorded in {where}")
     else:
@@ -156,12 +156,12 @@ def _print(numbers: dict[str, Any], where: str, held: dict[str, Any] | None) -> 
         slow = [name for name, s in numbers["stages"].items() if s["seconds_saved"] < 0]
         if slow:
             print_wrapped(f"lost: hits of {', '.join(slow)} took longer than the runs that they spared.", indent=0)
-    if held is not None and (held["size"] or held["pinned_keys"] or held["pinned_tags"]):
-        bounds = "no limit" if held["limit"] is None else f"limit {report.size(held['limit'])}"
+    if in_store is not None and (in_store["size"] or in_store["pinned_keys"] or in_store["pinned_tags"]):
+        bounds = "no limit" if in_store["limit"] is None else f"limit {report.size(in_store['limit'])}"
         click.echo()
         print_wrapped(
-            f"{report.size(held['size'])} in the store, {bounds}; "
-            f"{number_of(held['pinned_keys'], 'key')} and {number_of(held['pinned_tags'], 'tag')} pinned",
+            f"{report.size(in_store['size'])} in the store, {bounds}; "
+            f"{number_of(in_store['pinned_keys'], 'key')} and {number_of(in_store['pinned_tags'], 'tag')} pinned",
             indent=0,
         )
     if numbers["faults"]:
@@ -187,14 +187,14 @@ def _print_bypasses(numbers: dict[str, Any]) -> None:
         unknown = f"; the seconds of {numbers['untimed']} are not known"
         words = f"{number_of(numbers['bypasses'], 'bypass')}, {report.period(seconds)}"
         print_wrapped(words + (unknown if numbers["untimed"] else ""), indent=0)
-    left_out = [
+    omitted = [
         f"{count} {name.partition(':')[2]}"
         for name, count in numbers["reasons"].items()
         if not Reason(name).counts_in_rate
     ]
-    if left_out:
+    if omitted:
         count = numbers["calls"] - numbers["counted"]
-        print_wrapped(f"{number_of(count, 'call')} not in the rate: {', '.join(left_out)}", indent=0)
+        print_wrapped(f"{number_of(count, 'call')} not in the rate: {', '.join(omitted)}", indent=0)
 
 
 def _display_saved(seconds: float) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from cachec import report
-from cachec.base.texts import SHOWN_KEY
+from cachec.base.display_text import SHOWN_KEY
 from cachec.cli.screen import cut, print_table
 from cachec.cli.session import Session, clean, json_option, pass_session, print_as_json, wants_json
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cachec import report
-from cachec.base.texts import SHOWN_KEY, number_of
+from cachec.base.display_text import SHOWN_KEY, number_of
 from cachec.cli.cmd_stats import parse_bound
 from cachec.cli.meter import Meter, throughput
 from cachec.cli.session import (

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from cachec import config, report
-from cachec.base.texts import number_of
+from cachec.base.display_text import number_of
 from cachec.cli.session import Session, clean, json_option, pass_session, print_as_json
 from cachec.errors import CachecError, UsageError
 from cachec.warm import DeclaredTargets, Row, Status, Summary, Warmer, load, select, shard
@@ -165,9 +165,9 @@ def _save(session: Session, summary: Summary, used: tuple[str, ...], path: str, 
         outcomes += read_outcomes(file)
     keys = [outcome.key for outcome in outcomes if outcome.key and (outcome.hit or outcome.stored)]
     saved = bundle.create(session.store, keys, path, max_size=limit)
-    left_out = f", {saved.left_out} left out by the limit" if saved.left_out else ""
+    omitted = f", {saved.left_out} left out by the limit" if saved.left_out else ""
     click.echo(
-        f"cachec: {number_of(saved.entries, 'entry')} saved to {clean(path)}, {report.size(saved.size)}{left_out}",
+        f"cachec: {number_of(saved.entries, 'entry')} saved to {clean(path)}, {report.size(saved.size)}{omitted}",
         err=True,
     )
 

@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from cachec import report
-from cachec.base.texts import number_of
+from cachec.base.display_text import number_of
 from cachec.cli.session import Session, clean, pass_session
 from cachec.errors import UsageError
 

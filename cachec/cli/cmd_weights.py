@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from cachec import report
-from cachec.base.texts import SHOWN_KEY, is_url, number_of, to_type
+from cachec.base.display_text import SHOWN_KEY, is_url, number_of, to_type
 from cachec.cli import weight_sources as sources
 from cachec.cli.meter import Meter, throughput
 from cachec.cli.session import LazyGroup, Session, json_option, pass_session, print_as_json, print_table
@@ -94,7 +94,7 @@ def add(session: Session, source: str, name: str | None, own: bool, expect: str 
             from cachec.base.distributions import Distributions
             from cachec.weights.library import resolver
 
-            resolvers = resolver.Resolvers.discovered(Distributions().plugin_entry_points(resolver.GROUP))
+            resolvers = resolver.Resolvers.discover(Distributions().plugin_entry_points(resolver.GROUP))
             wanted = sources.identifier(source, expect)
             revision = resolver.resolve(store, wanted, name, resolvers, progress=meter)
         else:

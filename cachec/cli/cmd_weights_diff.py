@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cachec.base.texts import number_of
+from cachec.base.display_text import number_of
 from cachec.cli import weight_sources as sources
 from cachec.cli.meter import Meter
 from cachec.cli.session import Session, json_option, pass_session, print_as_json

@@ -8,7 +8,7 @@ from typing import Literal
 import click
 
 from cachec import config, report
-from cachec.base.texts import number_of
+from cachec.base.display_text import number_of
 from cachec.cli import weight_sources as sources
 from cachec.cli.meter import Meter, throughput
 from cachec.cli.session import Session, json_option, pass_session, print_as_json
@@ -106,13 +106,13 @@ def shard(session: Session, what: str, out: str, specs: tuple[str, ...], world_s
     started = time.monotonic()
     with source.open(store) as weights, Meter(f"shard {what}") as meter:
 
-        def told(done: int, in_all: int) -> None:
+        def note_progress(done: int, in_all: int) -> None:
             nonlocal total
             total = in_all
             meter(done, in_all)
 
         cut = matching_axes(weights.layout.tensors, patterns, "shard")
-        weights.save_shards(out, patterns, world_size, pad=pad, progress=told)
+        weights.save_shards(out, patterns, world_size, pad=pad, progress=note_progress)
         count = len(weights)
     seconds = time.monotonic() - started
     if not print_as_json(

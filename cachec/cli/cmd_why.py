@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import click
 
 from cachec import report
-from cachec.base.texts import SHOWN_KEY, number_of, to_type
+from cachec.base.display_text import SHOWN_KEY, number_of, to_type
 from cachec.cli.cmd_exec import AskingLine
 from cachec.cli.session import Session, clean, json_option, pass_session, print_as_json, print_command, print_wrapped
 from cachec.errors import CachecError

@@ -5,15 +5,18 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 import click
 
 from cachec import report
 
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
 #: Seconds between two lines, and between two looks of the bar.
 _LINES = 10.0
-_LOOKS = 0.1
+_POLL_SECONDS = 0.1
 
 
 class Meter:
@@ -27,29 +30,31 @@ class Meter:
         self._title = title
         self._stream = sys.stderr if stream is None else stream
         self._clock = clock
-        self._began = self._told = clock()
+        self._began = self._reported_at = clock()
         self._first = 0
         self._last = -1
-        self._bar: Any = None
-        self._task: Any = None
+        self._progress: Progress | None = None
+        self._task_id: TaskID
 
     def __call__(self, done: int, total: int) -> None:
         now = self._clock()
         if done < self._last or self._last < 0:
             self._restart(done, total, now)
         self._last = done
-        if now - self._told < (_LINES if self._bar is None else _LOOKS) and (self._bar is None or done != total):
+        if now - self._reported_at < (_LINES if self._progress is None else _POLL_SECONDS) and (
+            self._progress is None or done != total
+        ):
             return
-        self._told = now
-        if self._bar is not None:
-            self._bar.update(self._task, completed=done, total=total or None)
+        self._reported_at = now
+        if self._progress is not None:
+            self._progress.update(self._task_id, completed=done, total=total or None)
         else:
             self._say(done, total, now)
 
     def _restart(self, done: int, total: int, now: float) -> None:
         self._began, self._first = now, done
-        if self._bar is not None:
-            self._bar.reset(self._task, completed=done, total=total or None)
+        if self._progress is not None:
+            self._progress.reset(self._task_id, completed=done, total=total or None)
 
     def _say(self, done: int, total: int, now: float) -> None:
         rate = throughput(done - self._first, now - self._began)
@@ -68,14 +73,14 @@ class Meter:
                 progress.TransferSpeedColumn(),
                 progress.TimeRemainingColumn(),
             )
-            self._bar = progress.Progress(*columns, console=Console(file=self._stream), transient=True)
-            self._task = self._bar.add_task(self._title, total=None)
-            self._bar.start()
+            self._progress = progress.Progress(*columns, console=Console(file=self._stream), transient=True)
+            self._task_id = self._progress.add_task(self._title, total=None)
+            self._progress.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+        if self._progress is not None:
+            self._progress.stop()
 
 
 def throughput(nbytes: int, seconds: float) -> str:

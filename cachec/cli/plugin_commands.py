@@ -10,16 +10,17 @@ from typing import NamedTuple
 
 import click
 
-from cachec.base.entry_points import imported
+from cachec.base.entry_points import load_object
 
 #: The entry-point group under which a package offers a ``click.Command`` (a group, mostly).
 GROUP = "cachec.commands"
 
 
 class PluginCommand(NamedTuple):
-    """A command that a package offers. target: ``module:attribute``."""
+    """A command that a package offers."""
 
     name: str
+    #: ``module:attribute``.
     target: str
     package: str
     version: str
@@ -27,7 +28,7 @@ class PluginCommand(NamedTuple):
     def load(self) -> click.Command:
         """Import it. Raises PluginError, naming the package, where it can't be imported or is no command."""
         offered = f"command {self.name!r} of package {self.package} {self.version}"
-        command: click.Command = imported(offered, self.target, "command", click.Command)
+        command: click.Command = load_object(offered, self.target, "command", click.Command)
         return command
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import click
 
 from cachec import report
-from cachec.base.texts import number_of
+from cachec.base.display_text import number_of
 from cachec.cli.session import Session, clean, print_as_json, print_table, print_wrapped
 from cachec.model import Entry, Read, Trace
 from cachec.stage.look import describe_change
@@ -24,12 +24,13 @@ _SHOWN_CHANGES = 10
 
 
 class _DisplayedRead(NamedTuple):
-    """A read with its place and result. holds: whether it is the same now; None where that is not known."""
+    """A read with its place and result."""
 
     read: Read
     folder: str
     name: str
     result: str
+    #: Whether it is the same now; None where that is not known.
     holds: bool | None
 
 
@@ -96,11 +97,11 @@ def _print_run(number: int, trace: Trace, reads: Sequence[_DisplayedRead], *, ev
         listed = set(sorted(folders, key=lambda name: -len(folders[name]))[:_SHOWN_FOLDERS])
     shows_names = every or len(reads) <= _SHOWN_READS
     rows = []
-    for folder, held in folders.items():
+    for folder, reads_below in folders.items():
         if folder in listed:
-            rows.append((folder, str(len(held)), _results(held)))
+            rows.append((folder, str(len(reads_below)), _results(reads_below)))
             if shows_names:
-                rows += [(f"  {each.name}", "", _words(each)) for each in held]
+                rows += [(f"  {each.name}", "", _words(each)) for each in reads_below]
     if rows:
         print_table(("folder", "lookups", "found"), rows, right=("lookups",), detail="found")
     if len(listed) < len(folders):

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 import click
 
-from cachec.base.texts import clean, to_type
+from cachec.base.display_text import clean, to_type
 
 #: Columns below which nothing is laid out for a terminal: each line would be one word.
 _NARROWEST = 20
@@ -57,11 +57,11 @@ def print_table(
     grid = _Grid(columns, lines, right, columns.index(tells) if tells else 0, width())
     printed = [_bold(grid.header(detail))]
     for number, line in enumerate(lines):
-        told = [clean(each) for each in details[number] if each] if detail else []
-        is_beside = len(told) == 1 and grid.has_room(line, told[0])
-        printed += grid.row(line, told[0] if is_beside else "")
-        if not is_beside:
-            printed += [each for text in told for each in wrap_text(text, grid.limit, _INDENT)]
+        details_lines = [clean(each) for each in details[number] if each] if detail else []
+        is_inline = len(details_lines) == 1 and grid.fits(line, details_lines[0])
+        printed += grid.row(line, details_lines[0] if is_inline else "")
+        if not is_inline:
+            printed += [each for text in details_lines for each in wrap_text(text, grid.limit, _INDENT)]
     click.echo("\n".join(printed))
 
 
@@ -82,22 +82,22 @@ class _Grid:
         self._is_stacked = False
         over = 0 if limit is None else self._total - limit
         if over > 0:
-            room = self._widths[tells] - over
-            fitting = [size for row in rows if (size := cell_width(row[tells])) <= room]
-            self._is_stacked = room < cell_width(columns[tells])
+            available = self._widths[tells] - over
+            fitting = [size for row in rows if (size := cell_width(row[tells])) <= available]
+            self._is_stacked = available < cell_width(columns[tells])
             self._widths[tells] = max([cell_width(columns[tells]), *fitting])
 
     def header(self, last: str) -> str:
         """The names of the columns, as far as the rows are below them. last: as in ``row``."""
         if self._is_stacked:
             return _GAP.join(self._columns[: self._tells + 1])
-        return self.line(self._columns, last if self.has_room(self._columns, last) else "")
+        return self.line(self._columns, last if self.fits(self._columns, last) else "")
 
     @property
     def _total(self) -> int:
         return sum(self._widths) + len(_GAP) * (len(self._widths) - 1)
 
-    def has_room(self, row: Sequence[str], text: str) -> bool:
+    def fits(self, row: Sequence[str], text: str) -> bool:
         """Whether a text fits beside a row."""
         if self.limit is None:
             return True
@@ -163,11 +163,11 @@ def cut(text: str, indent: int, columns: int | None = None) -> str:
 
     columns: of the terminal, by default that of stdout.
     """
-    room = max((columns or width() or _USUAL) - indent, _LEAST)
-    if cell_width(text) <= room:
+    available = max((columns or width() or _USUAL) - indent, _LEAST)
+    if cell_width(text) <= available:
         return text
-    while cell_width(text) >= room:
-        text = text[: min(room, len(text) - 1)]
+    while cell_width(text) >= available:
+        text = text[: min(available, len(text) - 1)]
     return text.rstrip() + "…"
 
 

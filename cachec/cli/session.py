@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from cachec.base import texts
+from cachec.base import display_text
 from cachec.base.msgspec_import import import_msgspec
 from cachec.cli import screen
-from cachec.cli.helping import HelpContext, with_help
+from cachec.cli.help_layout import HelpContext, with_help
 from cachec.errors import CachecError, ConfigError, StoreFault
 
 if TYPE_CHECKING:  # the help, and each command, import what they need and no more
@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # the help, and each command, import what they need and no mo
     from cachec.store.store import Store
 
 #: Texts from a store or a checkpoint are printed through this.
-clean = texts.clean
+clean = display_text.clean
 
 print_table, print_wrapped, print_command = screen.print_table, screen.print_wrapped, screen.print_command
 
@@ -115,18 +115,18 @@ class Session:
         """
         matches = self.matches(prefix)
         if not matches:
-            self.fail(f"no entry has a key that begins with {prefix}; `{texts.to_type('ls')}` lists them")
+            self.fail(f"no entry has a key that begins with {prefix}; `{display_text.to_type('ls')}` lists them")
         return matches[0]
 
     def matches(self, prefix: str) -> list[Entry]:
         """The one entry whose key begins with ``prefix``, or none. Raises CachecError as ``entry`` does."""
-        prefix = texts.key_prefix(prefix)
+        prefix = display_text.key_prefix(prefix)
         if len(prefix) == 64:
             entry = self.store.lookup(prefix)
             return [] if entry is None else [entry]
         entries = list(self.store.entries(prefix))
         if len(entries) > 1:
-            shown = max(texts.SHOWN_KEY, len(prefix) + 4)
+            shown = max(display_text.SHOWN_KEY, len(prefix) + 4)
             listed = ", ".join(f"{entry.key[:shown]} ({clean(entry.stage)})" for entry in entries[:_SHOWN_MATCHES])
             more = f" and {len(entries) - _SHOWN_MATCHES} more" if len(entries) > _SHOWN_MATCHES else ""
             raise CachecError(f"{prefix} is the beginning of {len(entries)} keys: {listed}{more}; give more characters")

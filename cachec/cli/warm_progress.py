@@ -19,7 +19,7 @@ _REFRESH = 0.25
 #: Characters of a reason in a line.
 _WHY = 400
 #: Columns of a row beside its name and its reason.
-_BESIDE = len("  would-miss  10.0 min  ")
+_COLUMNS_WIDTH = len("  would-miss  10.0 min  ")
 #: Rows that ended, shown under those that run.
 _ENDED_SHOWN = 8
 
@@ -40,14 +40,14 @@ class Lines(Listener):
         self._stream = stream
         self._total = self._done = 0
 
-    def planned(self, rows: Sequence[Row], hits: int, estimate: float | None) -> None:
+    def on_plan(self, rows: Sequence[Row], hits: int, estimate: float | None) -> None:
         self._total = len(rows)
         self._done = 0
         if rows:
             guess = "unknown" if estimate is None else f"about {report.period(estimate)}"
             self._say(f"{len(rows)} to run, {hits} hit; time: {guess}")
 
-    def finished(self, row: Row, result: Result) -> None:
+    def on_finish(self, row: Row, result: Result) -> None:
         if result.status is Status.HIT and not self._total:
             return
         self._done += 1
@@ -69,7 +69,7 @@ class Lines(Listener):
         pass
 
 
-class Table(Listener):
+class ProgressTable(Listener):
     """A picture that is drawn anew: what runs, what ended last, and how far it is."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
@@ -90,15 +90,15 @@ class Table(Listener):
             transient=True,
         )
 
-    def planned(self, rows: Sequence[Row], hits: int, estimate: float | None) -> None:
+    def on_plan(self, rows: Sequence[Row], hits: int, estimate: float | None) -> None:
         self._total = len(rows) + hits
         self._estimate = estimate
         self._began = self._clock()
 
-    def started(self, row: Row) -> None:
+    def on_start(self, row: Row) -> None:
         self._running[row.id] = self._clock()
 
-    def finished(self, row: Row, result: Result) -> None:
+    def on_finish(self, row: Row, result: Result) -> None:
         self._running.pop(row.id, None)
         self._counts[result.status] += 1
         if result.status is not Status.HIT:
@@ -115,12 +115,12 @@ class Table(Listener):
         grid.add_column("result", no_wrap=True)
         grid.add_column("took", justify="right", no_wrap=True)
         grid.add_column("why", overflow="ellipsis", no_wrap=True)
-        beside = self._widest() + _BESIDE
+        other_columns = self._widest() + _COLUMNS_WIDTH
         for result in self._ended:
             style = _STYLES[result.status]
-            told = Text(result.status.value, style=style)
-            why = cut(clean(result.why()), beside, self._live.console.width)
-            grid.add_row(Text(clean(result.id)), told, report.period(result.seconds), Text(why, style="dim"))
+            status_text = Text(result.status.value, style=style)
+            why = cut(clean(result.why()), other_columns, self._live.console.width)
+            grid.add_row(Text(clean(result.id)), status_text, report.period(result.seconds), Text(why, style="dim"))
         for name, began in list(self._running.items()):
             grid.add_row(Text(clean(name)), Text("running", style="bold"), report.period(round(now - began)), "")
         grid.caption = Text(self._caption(now))
@@ -134,14 +134,14 @@ class Table(Listener):
 
     def _caption(self, now: float) -> str:
         done = self._counts.total()
-        told = ", ".join(f"{count} {status.value}" for status, count in self._counts.items())
+        status_text = ", ".join(f"{count} {status.value}" for status, count in self._counts.items())
         words = f"{done}/{self._total}" if self._total else f"{done} looked at"
-        words += f"  {told}" if told else ""
+        words += f"  {status_text}" if status_text else ""
         if self._estimate is not None:
             words += f"  about {report.period(max(0.0, round(self._estimate - (now - self._began))))} left"
         return words
 
-    def __enter__(self) -> Table:
+    def __enter__(self) -> ProgressTable:
         self._live.start()
         return self
 
@@ -149,6 +149,6 @@ class Table(Listener):
         self._live.stop()
 
 
-def progress(stream: TextIO) -> Lines | Table:
+def progress(stream: TextIO) -> Lines | ProgressTable:
     """The listener for a stream. A context manager."""
-    return Table(stream) if stream.isatty() else Lines(stream)
+    return ProgressTable(stream) if stream.isatty() else Lines(stream)

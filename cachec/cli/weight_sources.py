@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
-from cachec.base import fsio, texts
+from cachec.base import display_text, fsio
 from cachec.base.hashing import digest_by
 from cachec.cli.meter import throughput
 from cachec.cli.session import Session, print_wrapped
@@ -32,8 +32,9 @@ _COMMON = frozenset({"model", "tensor-cache", "ndarray-cache", "pytorch_model", 
 
 
 class LocatedWeights(msgspec.Struct, frozen=True):
-    """Weights that are there. text: as the user named them. Either ``revision``, in the store, or ``path``."""
+    """Weights that are there: either ``revision``, in the store, or ``path``."""
 
+    #: As the user named them.
     text: str
     revision: Revision | None = None
     path: str = ""
@@ -70,14 +71,14 @@ def locate_weights(session: Session, store: WeightStore, text: str) -> LocatedWe
         revision = store.find(text)
         if revision is not None:
             return LocatedWeights(text, revision)
-    if not os.path.exists(text) and not texts.is_url(text):  # of which opening says how
+    if not os.path.exists(text) and not display_text.is_url(text):  # of which opening says how
         _not_found(session, store, text, ", and there is no such file")
     return LocatedWeights(text, None, text)
 
 
 def _not_found(session: Session, store: WeightStore, text: str, more: str) -> NoReturn:
-    near = texts.nearest(text, (revision.name for revision in store.revisions()))
-    hint = f"; did you mean {near!r}?" if near else f"; `{texts.to_type('weights ls')}` lists what is"
+    near = display_text.nearest(text, (revision.name for revision in store.revisions()))
+    hint = f"; did you mean {near!r}?" if near else f"; `{display_text.to_type('weights ls')}` lists what is"
     session.fail(f"no weights are named {text!r}{more}{hint}")
 
 
@@ -91,7 +92,7 @@ def default_name(source: str) -> str:
     """
     from cachec.weights.formats import CHECKPOINT_SUFFIXES
 
-    is_url = texts.is_url(source)
+    is_url = display_text.is_url(source)
     path = PurePosixPath(source.partition("#")[0].partition("?")[0] if is_url else os.path.abspath(source))
     for suffix in CHECKPOINT_SUFFIXES:
         if path.name.endswith(suffix):
@@ -103,7 +104,9 @@ def default_name(source: str) -> str:
         stem = path.parent.name
     name = re.sub(r"[^A-Za-z0-9._+@=-]+", "-", stem).lstrip("._+@=-")[:100]
     if not name:
-        raise UsageError(f"no name follows from {source!r}; give one: {texts.to_type('weights add SOURCE NAME')}")
+        raise UsageError(
+            f"no name follows from {source!r}; give one: {display_text.to_type('weights add SOURCE NAME')}"
+        )
     return name
 
 
@@ -224,11 +227,11 @@ def verdict_lines(source: LocatedWeights, result: ChecksumReport, seconds: float
         return [f"damaged: {_some_names(damage.names)}: {_describe_damage(damage)}" for damage in result.damages]
     revision = source.revision
     if revision is not None and revision.owned:
-        held = texts.number_of(revision.count, "weight")
-        return [f"{revision.name} is whole: {held}, {throughput(revision.nbytes, seconds)}"]
+        count = display_text.number_of(revision.count, "weight")
+        return [f"{revision.name} is whole: {count}, {throughput(revision.nbytes, seconds)}"]
     number = result.checksums
     stated = (
-        f"{texts.number_of(number, 'stated checksum')} {'agrees' if number == 1 else 'agree'}"
+        f"{display_text.number_of(number, 'stated checksum')} {'agrees' if number == 1 else 'agree'}"
         if number
         else "no checksums are stated"
     )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import msgspec
 
 from cachec.base import fsio
-from cachec.base.texts import module_of
+from cachec.base.display_text import module_of
 from cachec.codecs.base import corrupt, meta_of, open_artifact, unstorable
 from cachec.model import Leaf
 from cachec.store.artifacts import ArtifactSink, ArtifactSource

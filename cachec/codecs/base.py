@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import msgspec
 
 from cachec.base import fsio
+from cachec.base.display_text import module_of
 from cachec.base.hashing import digest_bytes
-from cachec.base.texts import module_of
 from cachec.errors import StoreFault, UnstorableResult
 from cachec.model import ArtifactRef, Fault, Leaf
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 
-from cachec.base.audited import announce_output
-from cachec.base.texts import is_text
+from cachec.base.audit_events import announce_output
+from cachec.base.display_text import is_text
 from cachec.codecs.base import corrupt, meta_of, reader, unstorable
 from cachec.model import ArtifactRef, Leaf
 from cachec.programs.artifact import Dir, File
@@ -83,7 +83,7 @@ class Manifests:
         """
         if own is not None and (own.callers or own.folded):
             load = reader(self._source, ref)
-            return Manifest(ref.digest, load, own.callers, own.folded).returned(self._callers, self._folded)
+            return Manifest(ref.digest, load, own.callers, own.folded).for_caller(self._callers, self._folded)
         manifest = self._known.get(ref)
         if manifest is None:
             load = reader(self._source, ref)
@@ -105,7 +105,7 @@ def _add(path: str | os.PathLike[str], sink: ArtifactSink, value: object, where:
 
 
 def _manifest(value: File | Dir, sink: ArtifactSink) -> tuple[ArtifactRef, ...]:
-    return () if value.manifest is None else (sink.add_bytes(value.manifest.encoded()),)
+    return () if value.manifest is None else (sink.add_bytes(value.manifest.encode()),)
 
 
 def _named_fields(value: File | Dir, where: str) -> dict[str, Any]:
@@ -248,7 +248,7 @@ def tree_of(leaf: Leaf) -> str:
 
 def encode_program(value: Program, sink: ArtifactSink, where: str) -> Leaf:
     """IR and manifest."""
-    artifacts = (sink.add_bytes(value.ir), sink.add_bytes(value.manifest.encoded()))
+    artifacts = (sink.add_bytes(value.ir), sink.add_bytes(value.manifest.encode()))
     meta: dict[str, Any] = {"format": value.format}
     if value.canonical is not None:
         meta["canonical"] = value.canonical

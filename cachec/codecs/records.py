@@ -12,8 +12,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from cachec.base.display_text import module_of
 from cachec.base.instances import class_attribute, field_names, present_fields, state
-from cachec.base.texts import module_of
 from cachec.codecs.base import corrupt, unstorable
 from cachec.errors import ClassNotLoaded
 from cachec.model import Fault, Inline

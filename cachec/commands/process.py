@@ -21,12 +21,13 @@ GRACE_SECONDS = 2.0
 _FORWARDED = (signal.SIGTERM, signal.SIGHUP)
 
 
-class Ended(NamedTuple):
-    """How a process ended. survivors: whether a descendant that stayed in its group outlived it; None: not known."""
+class ProcessResult(NamedTuple):
+    """How a process ended."""
 
     returncode: int
     stdout: bytes
     stderr: bytes
+    #: Whether a descendant that stayed in its group outlived it; None: not known.
     survivors: bool | None
 
 
@@ -40,7 +41,7 @@ def run_process(
     pass_fds: Sequence[int] = (),
     timeout: float | None = None,
     in_session: bool = False,
-) -> Ended:
+) -> ProcessResult:
     """Run ``program`` with ``args`` and exactly ``environ``. stdin: the bytes to feed, or a file to read; None: empty.
 
     Raises OSError where the program can't be started, or SIGCHLD is ignored, so that no status is told: a caller in
@@ -69,7 +70,7 @@ def run_process(
                 )
             with process:
                 stdout, stderr = _communicate(process, forward, data, timeout)
-        return Ended(process.returncode, stdout, stderr, True if _group_lives(process) else None)
+        return ProcessResult(process.returncode, stdout, stderr, True if _group_lives(process) else None)
     finally:
         if source >= 0:
             os.close(source)
@@ -109,11 +110,11 @@ def _signal_session(leader: int, number: int) -> bool:
     with contextlib.suppress(OSError):
         if _place_of(leader)[0] not in "ZX":
             return False
-    left = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _runs_in(pid, leader)]
-    for pid in left:
+    running = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _runs_in(pid, leader)]
+    for pid in running:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
-    return bool(left)
+    return bool(running)
 
 
 def _runs_in(pid: int, session: int) -> bool:

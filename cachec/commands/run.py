@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from cachec import recording
-from cachec.base import audited
+from cachec.base import audit_events
+from cachec.base.cache_bypass import is_uncached
 from cachec.base.paths import absolute
-from cachec.base.uncached import is_uncached
-from cachec.base.untraced import unseen
-from cachec.commands.call import CommandCall, Declared, WeightRule
+from cachec.base.tracer_hiding import unseen
 from cachec.commands.environment import command_environment
+from cachec.commands.invocation import DeclaredFiles, Invocation, WeightRule
 from cachec.errors import UsageError, printable
 from cachec.key.dependencies import ABSENT, search_text
 from cachec.key.tools.environment import LOCALE_NAME, environment_parts, variable_digest
@@ -38,7 +38,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 _COMMANDS_ALONE = "__cachec_commands_alone__"
 
 #: Bytes of a failing command's standard error that its exception shows.
-_TOLD = 4000
+_MAX_STDERR = 4000
 
 
 class CompletedCommand(NamedTuple):
@@ -89,18 +89,18 @@ def are_commands_alone(function: Callable[..., Any]) -> bool:
 def host_processor() -> None:
     """Record in the running stage that its result depends on this machine's processor: what ``native`` and ``host``
     mean to a compiler. For stages with ``portable=True``, whose key leaves the processor out."""
-    _asked("host", processor_digest)
+    _record_machine("host", processor_digest)
 
 
 def host_accelerators() -> None:
     """Record in the running stage that its result depends on this machine's accelerators and their drivers."""
-    _asked("accelerators", accelerators_digest)
+    _record_machine("accelerators", accelerators_digest)
 
 
-def _asked(which: str, digest: Callable[[], str]) -> None:
+def _record_machine(which: str, digest: Callable[[], str]) -> None:
     recorder = recording.current()
     if recorder is None:
-        sys.audit(audited.ASKS, f"what this machine has ({which})")
+        sys.audit(audit_events.ASKS, f"what this machine has ({which})")
     else:
         recorder.processor(which, digest())
 
@@ -161,7 +161,7 @@ def run(
             return tuple(os.path.join(base, path) for path in paths)
 
         place = stdin if stdin is None or isinstance(stdin, bytes) else os.path.join(base, stdin)
-        declared = Declared(
+        declared = DeclaredFiles(
             inputs=(*places(inputs, "inputs"), *((place,) if isinstance(place, str) else ()), *_behind(pass_fds)),
             candidates=places(candidates, "candidates"),
             search=places(search, "search"),
@@ -171,16 +171,16 @@ def run(
         )
         _check_withheld(declared, args, environ)
         named = {name: environ.get(name) for name in (*keyed, *fixed) if name != LOCALE_NAME}
-        call = CommandCall(args, program, base, environ, place, tuple(pass_fds), timeout, named)
+        call = Invocation(args, program, base, environ, place, tuple(pass_fds), timeout, named)
         if recorder is None:
             from cachec.commands.process import run_process
 
             for path in (*declared.inputs, *declared.weights):
                 os.stat(path)  # what is not there is the same error in a stage and outside
-            sys.audit(audited.ASKS, f"the command {args[0]}")
+            sys.audit(audit_events.ASKS, f"the command {args[0]}")
             ended = run_process(**call.process_arguments())
         else:
-            from cachec.commands.recorded import run_recorded
+            from cachec.commands.stage_command import run_recorded
 
             for name in keyed:
                 recorder.environment(name, variable_digest(name, os.environ))
@@ -189,7 +189,7 @@ def run(
             import subprocess
 
             failed = subprocess.CalledProcessError(ended.returncode, list(args), ended.stdout, ended.stderr)
-            for line in ended.stderr[-_TOLD:].decode(errors="replace").splitlines():
+            for line in ended.stderr[-_MAX_STDERR:].decode(errors="replace").splitlines():
                 failed.add_note(printable(line))  # which a traceback shows: the error's own words have the status only
             raise failed
         for path in declared.outputs if not ended.returncode else ():
@@ -243,7 +243,7 @@ def _environment(
     return environ, (*keyed, LOCALE_NAME), {**pinned, **fixed}
 
 
-def _check_withheld(declared: Declared, args: Sequence[str], environ: Mapping[str, str]) -> None:
+def _check_withheld(declared: DeclaredFiles, args: Sequence[str], environ: Mapping[str, str]) -> None:
     for path, rule in declared.weights.items():
         if rule != "withheld":
             continue

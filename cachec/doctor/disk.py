@@ -14,8 +14,8 @@ from typing import Any
 
 from cachec import report
 from cachec.base import fsio
+from cachec.base.display_text import to_type
 from cachec.base.mounts import is_network
-from cachec.base.texts import to_type
 from cachec.doctor.case import Case, Finding
 from cachec.errors import StoreFault
 from cachec.store import size_limit

@@ -16,7 +16,7 @@ import cachec
 from cachec import config, report
 from cachec.base import __version__
 from cachec.base.inotify import IN_ATTRIB, Inotify
-from cachec.commands.traced import BARE, WORDS, run_traced_apart
+from cachec.commands.traced_run import BARE, WORDS, run_traced_apart
 from cachec.doctor.case import Case, Finding
 from cachec.errors import ConfigError
 from cachec.key.tools.platform import accelerators_digest, platform_facts, platform_part, processor_digest
@@ -24,7 +24,7 @@ from cachec.launcher import adapters, exec_settings
 from cachec.model import Mode
 from cachec.programs.plugin import Plugin
 from cachec.programs.supported import is_within
-from cachec.tracing.accesses import Reason
+from cachec.tracing.accesses import TraceProblemKind
 
 #: Seconds that two clocks may differ by, and a file may be ahead.
 _AHEAD = 120.0
@@ -69,7 +69,10 @@ def settings(case: Case) -> Iterator[Finding]:
 def commands(case: Case) -> Iterator[Finding]:
     """Tables of the configuration file that ``cachec exec`` reads."""
     del case
-    for table, read in (("exec", partial(exec_settings.described, os.getcwd())), ("adapters", adapters.configured)):
+    for table, read in (
+        ("exec", partial(exec_settings.describe_settings, os.getcwd())),
+        ("adapters", adapters.configured_origins),
+    ):
         try:
             read()
         except ConfigError as error:
@@ -133,14 +136,14 @@ def tracer(case: Case) -> Iterator[Finding]:
             yield Finding("tracer", f"commands of `cachec exec` run uncached: {WORDS[reason]} ({detail})", _way(reason))
 
 
-def _way(reason: Reason) -> str:
+def _way(reason: TraceProblemKind) -> str:
     """What a person does about a tracer that is refused."""
     release = os.uname().release
     version = tuple(int(each) for each in re.findall(r"\d+", release)[:2])
     scope = _limit(_YAMA)
-    if reason is Reason.UNSUPPORTED_MACHINE:
+    if reason is TraceProblemKind.UNSUPPORTED_MACHINE:
         return "use a machine of x86-64 or aarch64"
-    if reason is Reason.NESTED:
+    if reason is TraceProblemKind.NESTED:
         return "run it without the other one: a container's runtime, a sandbox or a debugger that takes system calls"
     if version < (5, 5):
         return f"use Linux 5.5 or later, this is {release}; under gVisor another runtime (docker run --runtime=runc)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from cachec.base.texts import number_of, to_type
+from cachec.base.display_text import number_of, to_type
 from cachec.doctor.case import Case, Finding
 from cachec.errors import ConfigError
 from cachec.model import Fault
@@ -26,7 +26,7 @@ def remotes(case: Case) -> Iterator[Finding]:
             yield Finding("remote", str(error), "`cachec config` says where it is set")
             return
         for remote in shared.all:
-            said = remote.asked()
+            said = remote.probe()
             if said.state != "ok":
                 words = f"{remote.address.shown} can't be used ({said.state}: {said.detail})"
                 yield Finding("remote", words, to_type("remote check") + ", or take it out of `remote`")

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from cachec.base import file_ownership, fsio
-from cachec.base.texts import number_of
+from cachec.base.display_text import number_of
 from cachec.doctor.case import Case, Finding
 from cachec.model import Mode
 from cachec.store import sharing

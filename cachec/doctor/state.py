@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from cachec import report
 from cachec.base import fsio
+from cachec.base.display_text import number_of, to_type
 from cachec.base.mounts import is_network
-from cachec.base.texts import number_of, to_type
 from cachec.doctor.case import Case, Finding
 from cachec.errors import StoreFault, WeightError
 from cachec.maintain.sweep import GRACE_SECONDS, Sweep
@@ -215,7 +215,7 @@ def weights(case: Case) -> Iterator[Finding]:
     """Records of weights: a damaged one keeps ``gc`` from removing anything."""
     damaged: list[str] = []
     try:
-        WeightStore(case.store).needed(damaged.append)
+        WeightStore(case.store).list_needed(damaged.append)
     except (StoreFault, WeightError) as error:
         damaged.append(str(error))
     if damaged:

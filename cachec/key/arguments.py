@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cachec.base import fsio
+from cachec.base.display_text import module_of
 from cachec.base.hashing import FileDigests, Hasher, digest_bytes, frame
 from cachec.base.instances import attribute, class_attribute, function_of
 from cachec.base.lazy import later
-from cachec.base.texts import module_of
 from cachec.errors import CachecError, PluginError, StoreFault, UnkeyableArgument, UnresolvedCode
 from cachec.key import canonical
 from cachec.key.code.fingerprint import CodeKeys

@@ -28,8 +28,8 @@ from typing import Any, Final
 
 import msgspec
 
+from cachec.base.display_text import module_of
 from cachec.base.instances import counted_attributes, field_names, has_class, holds_only_attributes, present_fields
-from cachec.base.texts import module_of
 from cachec.errors import UnkeyableArgument
 from cachec.key.words import describe, item_path, ordinal
 

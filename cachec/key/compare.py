@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from cachec.base.texts import shown_pair
+from cachec.base.display_text import shown_pair
 from cachec.errors import PluginError, StoreFault
 from cachec.key.contents import code_difference, content_difference
 from cachec.key.leaves import leaf_difference

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cachec.base import fsio
+from cachec.base.display_text import shown_pair
 from cachec.base.hashing import digest_bytes
-from cachec.base.texts import shown_pair
 from cachec.key.leaves import leaf_difference, leaves
 from cachec.model import MALFORMED_JSON, Digest
 

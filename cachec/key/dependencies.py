@@ -115,7 +115,7 @@ def content_digest(path: str, flags: str, digests: FileDigests) -> str:
     if flags and os.path.islink(path):
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
     status = os.stat(path)
-    digest = digests.known(status) or (digests.of_installed(path) if status.st_uid == 0 else digests.of_path(path))
+    digest = digests.remembered(status) or (digests.of_installed(path) if status.st_uid == 0 else digests.of_path(path))
     return mode_and_content_digest(status.st_mode, digest)
 
 

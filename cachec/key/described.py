@@ -10,7 +10,7 @@ from functools import lru_cache
 from types import ModuleType
 
 from cachec.base.anchors import project_of
-from cachec.base.installed import InstalledFolders
+from cachec.base.installed_folders import InstalledFolders
 from cachec.key.forms import Forms, OwnModules
 from cachec.key.generators import shared
 from cachec.key.state import described_by, table

@@ -10,7 +10,7 @@ import importlib
 import sys
 from collections.abc import Iterable
 
-from cachec.base.untraced import unseen
+from cachec.base.tracer_hiding import unseen
 from cachec.errors import PluginError
 from cachec.key.options import text_part
 from cachec.model import Part, PartKind

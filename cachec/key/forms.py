@@ -23,10 +23,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any, Final
 
+from cachec.base.display_text import module_of
 from cachec.base.hashing import digest_bytes
 from cachec.base.instances import attribute, attributes, class_attribute, holds_only_attributes
-from cachec.base.texts import module_of
-from cachec.base.unsent import Unsent
+from cachec.base.unsendable import Unsendable
 from cachec.key.canonical import SCALARS
 from cachec.key.constant_forms import code_form, scalars_form
 
@@ -509,7 +509,7 @@ def _logger(walk: _Walk, value: logging.Logger) -> bytes:
     return walk.forms("logger", (value.name, value.level, value.disabled, value.propagate))
 
 
-def _unsent(walk: _Walk, value: Unsent) -> bytes:
+def _unsent(walk: _Walk, value: Unsendable) -> bytes:
     raise _FormlessError("what this worker was not sent")
 
 
@@ -553,7 +553,7 @@ _HANDLERS: Final[dict[type, Callable[[_Walk, Any], bytes]]] = {
 _INHERITED: Final[tuple[tuple[type, Callable[[_Walk, Any], bytes]], ...]] = (
     (types.ModuleType, _module),
     (logging.Logger, _logger),
-    (Unsent, _unsent),
+    (Unsendable, _unsent),
 )
 
 #: Types by name, so that their modules are not imported for this.

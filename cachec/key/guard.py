@@ -44,7 +44,7 @@ def bare(value: Any) -> Any:
 
 def returned(value: Any, callers: Mapping[str, str], folded: Folded) -> Any:
     """``value`` with every manifest in it as ``Manifest.returned`` has it."""
-    return _relinked(value, lambda manifest: manifest.returned(callers, folded))
+    return _relinked(value, lambda manifest: manifest.for_caller(callers, folded))
 
 
 def _relinked(value: Any, change: Callable[[Manifest], Manifest]) -> Any:
@@ -147,6 +147,6 @@ def callers_weights(result: Any, arguments: Mapping[str, WeightSet]) -> Any:
         whole = weights.whole_origin()
         if whole is not None and whole in arguments:
             return arguments[whole]
-        return weights.unguarded(arguments)
+        return weights.unguard(arguments)
 
     return replace_weights(result, "result", back)

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
+from cachec.base.display_text import is_secret
 from cachec.base.instances import attribute, field_names
-from cachec.base.texts import is_secret
 from cachec.key.words import MAPPINGS, describe, item_path
 
 #: Leaves of one value, and how deep they may lie.

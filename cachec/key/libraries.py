@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, Final
 
+from cachec.base.display_text import module_of
 from cachec.base.hashing import digest_bytes
-from cachec.base.texts import module_of
 from cachec.key.dependencies import PRESENT
 from cachec.model import Read
 

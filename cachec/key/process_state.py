@@ -21,10 +21,10 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from cachec.base.display_text import module_of
 from cachec.base.hashing import digest_bytes
 from cachec.base.lookups import umask
-from cachec.base.texts import module_of
-from cachec.base.untraced import unseen
+from cachec.base.tracer_hiding import unseen
 
 __all__ = ["COUNTED", "apply", "digest", "snapshot"]
 

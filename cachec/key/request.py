@@ -210,7 +210,7 @@ class Requests:
         if options.isolated:
             return self._isolated_request(stage, arguments, fresh=fresh)
         inventory = Inventory()
-        with cached_properties.meeting(without) as met:
+        with cached_properties.collect_encountered(without) as met:
             payloads = self._arguments.payloads(arguments, per_rank=options.per_rank, inventory=inventory)
             parts = self._stage_parts(stage, inventory, fresh=fresh)
             inventory.held = self._kept.held(inventory.memos)
@@ -232,7 +232,7 @@ class Requests:
         """Note what a run of a request put into memos."""
         before = request.inventory.held
         if request.inventory.memos and not self._kept.counted(before):
-            with cached_properties.meeting():
+            with cached_properties.collect_encountered():
                 self._kept.made(before, self._kept.held(request.inventory.memos))
 
     def is_project(self, path: str) -> bool:

@@ -12,7 +12,7 @@ import weakref
 from pathlib import PurePath
 from typing import Any, Final
 
-from cachec.base.texts import module_of
+from cachec.base.display_text import module_of
 from cachec.key.forms import Forms
 
 _UNCHANGING: Final = frozenset(

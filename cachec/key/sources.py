@@ -27,7 +27,7 @@ from typing import NamedTuple
 import msgspec
 
 from cachec.base.bounded_dict import BoundedDict
-from cachec.base.hashing import EMPTY, FileDigests, Hasher, Memory, digest_bytes
+from cachec.base.hashing import EMPTY, DigestMemory, FileDigests, Hasher, digest_bytes
 from cachec.key import bindings, scripts
 from cachec.key.code import syntax
 from cachec.model import MALFORMED_JSON, Digest, Read
@@ -177,7 +177,7 @@ def digest(text: bytes, names: Collection[str] | None) -> Digest:
     return table(text).digest(names)
 
 
-def table(text: bytes, memory: Memory | None = None) -> Table:
+def table(text: bytes, memory: DigestMemory | None = None) -> Table:
     """The units of a text. Raises one of ``UNPARSABLE`` where it is not Python.
 
     memory: where tables are remembered between processes, by the digest of their text.
@@ -192,7 +192,7 @@ def table(text: bytes, memory: Memory | None = None) -> Table:
     return found
 
 
-def recall(raw: Digest, memory: Memory | None) -> Table | None:
+def recall(raw: Digest, memory: DigestMemory | None) -> Table | None:
     """The units of the text of that digest, where they are remembered."""
     found = _TABLES.get(raw)
     row = None if found is not None or memory is None else memory.recall(_row(raw))
@@ -205,7 +205,7 @@ def recall(raw: Digest, memory: Memory | None) -> Table | None:
     return found
 
 
-def remember(tables: Mapping[Digest, Table], memory: Memory | None) -> None:
+def remember(tables: Mapping[Digest, Table], memory: DigestMemory | None) -> None:
     """Remember tables that another process made of the texts of these digests, so that ``explain`` can name units."""
     for raw, each in tables.items():
         _TABLES.put(raw, each)
@@ -229,7 +229,7 @@ class Asked(NamedTuple):
     replayed: int | None = None
     named: str | None = None
 
-    def digest(self, text: bytes, memory: Memory | None) -> Digest:
+    def digest(self, text: bytes, memory: DigestMemory | None) -> Digest:
         """The digest of a text. One that is not Python counts by its bytes."""
         try:
             return table(text, memory).digest(*self[1:])
@@ -248,7 +248,7 @@ def read_of(
     path: str,
     text: bytes,
     names: Collection[str] | None,
-    memory: Memory | None = None,
+    memory: DigestMemory | None = None,
     *,
     replayed: int | None = None,
     named: str | None = None,

@@ -9,8 +9,8 @@ import types
 from collections.abc import Iterable
 from typing import Any, Final
 
+from cachec.base.display_text import is_secret, module_of
 from cachec.base.instances import attribute, field_names
-from cachec.base.texts import is_secret, module_of
 
 #: Characters of a value by which entries are selected: more are not typed.
 MAX_VALUE: Final = 200

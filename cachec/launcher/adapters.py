@@ -26,8 +26,8 @@ import msgspec
 
 from cachec import config
 from cachec.base import file_ownership, xdg
+from cachec.base.display_text import nearest
 from cachec.base.hashing import Hasher
-from cachec.base.texts import nearest
 from cachec.errors import ConfigError
 
 #: How names of what an adapter is for begin, where not as its file is called.
@@ -89,66 +89,62 @@ SHIPPED = Path(__file__).parent.parent / "adapters"
 
 
 class Flag(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """One flag. names: as they are written; a ``*`` at the end stands for any rest, and its value
-    is what follows ``=``. key: for ``weights``."""
+    """One flag."""
 
+    #: As they are written; a ``*`` at the end stands for any rest, and its value is what follows ``=``.
     names: tuple[str, ...]
     means: Meaning = msgspec.field(name="is")
     takes: tuple[Takes, ...] = ()
+    #: For ``weights``.
     key: WeightKey = "content"
 
 
 class AdapterEnvironment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """Variables of the environment, of which the command gets every one. keyed: they are in the key. passed: they are
-    not. plain: with one of them set, and not empty, all count, as the command may run other programs or code. Each may
-    be a pattern, with ``*`` at its end.
+    """Variables of the environment, of which the command gets every one."""
 
-    complete: the command obeys no other variable. Without it every other variable is in the key too, but those that say
-    where, for whom and under what a command runs (``key.tools.variables.NEUTRAL``).
-    """
-
+    #: They are in the key.
     keyed: tuple[str, ...] = ()
+    #: They are not.
     passed: tuple[str, ...] = ()
+    #: With one of them set, and not empty, all count, as the command may run other programs or code. Each may be a
+    #: pattern, with ``*`` at its end.
     plain: tuple[str, ...] = ()
+    #: The command obeys no other variable. Without it every other variable is in the key too, but those that say where,
+    #: for whom and under what a command runs (``key.tools.variables.NEUTRAL``).
     complete: bool = False
 
 
 class Adapter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """What is known of one command. The tracer sees what it reads and writes; this says what counts.
-
-    match: names of its executable, with ``*``, ``?`` and ``[...]``. distribution: the one that it has to belong to, and
-    that counts with it.
-
-    format: of the inputs; the plugin of that name strips them, always (``strip``) or with ``--strip``. strip_as: what
-    the command takes for a weight, in the plugin's words; it then reads the model from standard input where ``-`` is
-    named. default_output: flag -> suffixes of files that are written to the current folder where no output is named;
-    without one of them, or with an input of another suffix than ``suffixes``, it may run other programs. One with the
-    suffix ``.o`` links too.
-
-    dashes: ``either`` where ``-x`` and ``--x`` are one flag.
-
-    relative: the name of an input comes into the result. With a base folder, what is below it is named from the current
-    folder, so that it is the same in each checkout; no other result follows from that.
-    time: flags by which the compiler warns where the time came into its result (``-Wdate-time``).
-
-    normalises: flag that keeps paths out of the result -> what leaks without it.
-    origin: the file that the adapter was read from.
-    """
+    """What is known of one command. The tracer sees what it reads and writes; this says what counts."""
 
     name: str
+    #: Names of its executable, with ``*``, ``?`` and ``[...]``.
     match: tuple[str, ...]
+    #: The one that it has to belong to, and that counts with it.
     distribution: str = ""
+    #: Of the inputs; the plugin of that name strips them, always (``strip``) or with ``--strip``.
     format: str = ""
     strip: bool = False
+    #: What the command takes for a weight, in the plugin's words; it then reads the model from standard input where
+    #: ``-`` is named.
     strip_as: str = ""
+    #: Flag -> suffixes of files that are written to the current folder where no output is named; without one of them,
+    #: or with an input of another suffix than ``suffixes``, it may run other programs. One with the suffix ``.o`` links
+    #: too.
     default_output: dict[str, str] = {}
     suffixes: tuple[str, ...] = ()
+    #: ``either`` where ``-x`` and ``--x`` are one flag.
     dashes: Literal["exact", "either"] = "exact"
+    #: The name of an input comes into the result. With a base folder, what is below it is named from the current
+    #: folder, so that it is the same in each checkout; no other result follows from that.
     relative: bool = False
+    #: Flags by which the compiler warns where the time came into its result (``-Wdate-time``).
     time: tuple[str, ...] = ()
+    #: Flag that keeps paths out of the result -> what leaks without it.
     normalises: dict[str, str] = {}
     environment: AdapterEnvironment = AdapterEnvironment()
     flags: tuple[Flag, ...] = ()
+    #: The file that the adapter was read from.
     origin: str = ""
 
     def digest(self) -> str:
@@ -175,9 +171,9 @@ def find(program: str, asked: str) -> Adapter | None:
     """
     found = (os.path.basename(asked), os.path.basename(os.path.realpath(program)))
     names = dict.fromkeys(each for name in found for each in (name, _TRIPLE.sub("", name)))
-    configured = tuple(_configured())
+    configured_origins = tuple(_read_configured())
     for name in names:
-        for adapter in configured:
+        for adapter in configured_origins:
             if adapter.matches(name):
                 return adapter
         # What one that is shipped matches begins as its file is called: to parse all takes as long as Python's start.
@@ -191,14 +187,14 @@ def find(program: str, asked: str) -> Adapter | None:
 
 def every() -> Iterator[Adapter]:
     """All adapters, a user's first. Raises ConfigError where one is malformed."""
-    yield from _configured()
+    yield from _read_configured()
     for path in sorted(SHIPPED.glob("*.toml")):
         yield read(path)
 
 
-def configured() -> dict[str, str]:
+def configured_origins() -> dict[str, str]:
     """The adapters of the configuration file in force: name -> the file that it is in. Raises ConfigError."""
-    return {adapter.name: adapter.origin for adapter in _configured()}
+    return {adapter.name: adapter.origin for adapter in _read_configured()}
 
 
 def sources() -> tuple[str, ...]:
@@ -214,17 +210,17 @@ def read(path: str | os.PathLike[str]) -> Adapter:
         data = file_ownership.read_regular(path, config.MAX_FILE)
     except OSError as error:
         raise ConfigError(f"adapter {where}: can't be read: {error}") from error
-    return _parsed(where, data)
+    return _parse(where, data)
 
 
 @lru_cache(maxsize=64)
-def _parsed(where: str, data: bytes) -> Adapter:
+def _parse(where: str, data: bytes) -> Adapter:
     text, table = config.parse_toml(where, data)
     table.setdefault("name", Path(where).stem)
     return _adapter(table, where, text)
 
 
-def _configured() -> Iterator[Adapter]:
+def _read_configured() -> Iterator[Adapter]:
     table = config.sub_table("adapters")
     if table is None:
         return
@@ -235,7 +231,7 @@ def _configured() -> Iterator[Adapter]:
             raise ConfigError(f"{table.where(name)}: adapters.{name} is {data!r}; it has to be a table, or files=[...]")
         yield _adapter({"name": name, **data}, table.path, table.text)
     for path in _files(table):
-        config.refuse_foreign(os.fspath(path), "adapter", config.trusted())
+        config.refuse_foreign(os.fspath(path), "adapter", config.trusted_folders())
         yield read(path)
 
 
@@ -261,7 +257,7 @@ def _adapter(table: dict[str, Any], where: str, text: str) -> Adapter:
         adapter = msgspec.convert({**table, "flags": [] if isinstance(flags, list) else flags}, Adapter)
     except msgspec.ValidationError as error:
         problem = f"adapter {table.get('name')!r}: {error}"
-        raise _malformed(where, text, problem, _line_of(text, str(error))) from None
+        raise _syntax_error(where, text, problem, _line_of(text, str(error))) from None
     if _NAME.fullmatch(adapter.name) is None:
         raise ConfigError(
             f"{where}:{_line(text, 'name')}: name = {adapter.name!r} is not accepted; it stands in the log, and "
@@ -278,12 +274,12 @@ def _adapter(table: dict[str, Any], where: str, text: str) -> Adapter:
     return msgspec.structs.replace(adapter, flags=tuple(table["flags"]))
 
 
-def _flag(item: Any, number: int, where: str, text: str) -> Flag:
+def _flag(item: object, number: int, where: str, text: str) -> Flag:
     line = _line_of_flag(text, number)
     try:
         flag = msgspec.convert(item, Flag)
     except msgspec.ValidationError as error:
-        raise _malformed(where, text, str(error), line) from None
+        raise _syntax_error(where, text, str(error), line) from None
     for name in flag.names:
         if not name.startswith(("-", "@")) or "*" in name[:-1] or name == "-":
             raise ConfigError(
@@ -302,7 +298,7 @@ def _flag(item: Any, number: int, where: str, text: str) -> Flag:
     return flag
 
 
-def _malformed(where: str, text: str, problem: str, line: int) -> ConfigError:
+def _syntax_error(where: str, text: str, problem: str, line: int) -> ConfigError:
     hint = ""
     value = r"Expected `array`, got `str` - at `\$\.(?:environment\.)?(\w+)`"
     if listed := re.search(value, problem):

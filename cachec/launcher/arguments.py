@@ -12,17 +12,17 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import get_args
 
-from cachec.base.texts import is_text
+from cachec.base.display_text import is_text
 from cachec.errors import UsageError
 from cachec.key.tools.variables import matches
 from cachec.launcher import adapters
 from cachec.launcher.adapters import Adapter, Flag, WeightKey
-from cachec.launcher.command import Command, Options, Output, OutputKind, PassThrough, Piece
+from cachec.launcher.build_tools import BY_TIME, DETAIL, advice, is_helper
+from cachec.launcher.command import CommandSpec, DeclaredOutput, Options, OutputKind, PassThrough, Piece
 from cachec.launcher.exec_settings import with_settings
-from cachec.launcher.helpers import BY_TIME, DETAIL, advice, is_helper
-from cachec.launcher.places import Places
-from cachec.launcher.stage import Opened
-from cachec.launcher.stripping import wants_strip
+from cachec.launcher.path_map import PathMap
+from cachec.launcher.stage import CommandContext
+from cachec.launcher.weight_stripping import wants_strip
 from cachec.model import Reason
 
 #: What flags mean that name what is written -> what that is.
@@ -35,14 +35,14 @@ _STDIN = {"-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"}
 _WORD = re.compile(r"[\w-]{3,}")
 
 
-def describe_here(opened: Opened, given: Options, argv: Sequence[str], program: str) -> Command:
+def describe_here(opened: CommandContext, given: Options, argv: Sequence[str], program: str) -> CommandSpec:
     """What the command line means in the current folder. Raises PassThrough, UsageError, ConfigError."""
     adapter = adapters.find(program, argv[0])
     program = os.path.join(opened.places.cwd, program)
     if adapter is None and is_helper(argv[0]) and given == Options(restat=given.restat):
         name = os.path.basename(argv[0])
         if name in BY_TIME:
-            raise PassThrough(Reason.BUILD_HELPER, advice(name), told=True)
+            raise PassThrough(Reason.BUILD_HELPER, advice(name), is_reported=True)
         raise PassThrough(Reason.BUILD_HELPER, DETAIL)
     if adapter is not None and adapter.distribution:
         owner = opened.requests.distributions(program).owner(program)
@@ -58,12 +58,12 @@ def describe_here(opened: Opened, given: Options, argv: Sequence[str], program: 
 
 def describe(
     argv: Sequence[str], program: str, cwd: str, adapter: Adapter | None, options: Options, environ: Mapping[str, str]
-) -> Command:
+) -> CommandSpec:
     """The same for a program that is the adapter's by its distribution, where that names one."""
     for text in (*argv, cwd, *environ):
         if not is_text(text):
             raise PassThrough(Reason.NOT_UNDERSTOOD, f"{text!a} is not UTF-8")
-    command = Command(tuple(argv), program, cwd, adapter, options)
+    command = CommandSpec(tuple(argv), program, cwd, adapter, options)
     if adapter is None:
         words = itertools.count(1)
         command.pieces = [Piece(_label(arg, words), arg) for arg in argv[1:]]
@@ -94,17 +94,17 @@ def _is_itself(program: str, adapter: Adapter) -> bool:
     return (not is_script and adapter.matches(os.path.basename(real))) or not adapter.is_shipped
 
 
-def _call_inputs(command: Command, places: Places) -> None:
+def _call_inputs(command: CommandSpec, places: PathMap) -> None:
     """Name the inputs from the current folder, on the command line as it is keyed and as it runs."""
     argv = list(command.argv)
     for number in command.models:
         if os.path.isabs(argv[number + 1]):
-            argv[number + 1] = places.called(argv[number + 1])
+            argv[number + 1] = places.relative_name(argv[number + 1])
             command.pieces[number] = Piece("input", argv[number + 1])
     command.argv = tuple(argv)
 
 
-def _add_options(command: Command) -> None:
+def _add_options(command: CommandSpec) -> None:
     options = command.options
     command.stdin |= options.stdin
     for text in options.inputs:
@@ -112,7 +112,7 @@ def _add_options(command: Command) -> None:
         if not os.path.exists(path):
             raise UsageError(f"--input {text}: there is no such file; name a file or folder that the command reads")
         command.inputs[path] = text
-    command.outputs += [Output(os.path.join(command.cwd, text), "other") for text in options.outputs]
+    command.outputs += [DeclaredOutput(os.path.join(command.cwd, text), "other") for text in options.outputs]
     for text, key in options.weights.items():
         path = os.path.join(command.cwd, text)
         if not os.path.isfile(path):
@@ -130,7 +130,7 @@ class _Reader:
     may_run_others: whether the command may run programs or code that the adapter knows nothing of.
     """
 
-    def __init__(self, command: Command, adapter: Adapter) -> None:
+    def __init__(self, command: CommandSpec, adapter: Adapter) -> None:
         self._command = command
         self._adapter = adapter
         self.may_run_others = False
@@ -166,8 +166,8 @@ class _Reader:
             command.pieces += [Piece(label, each) for each in args[begin:at]]
             if flag is None or flag.means not in _OUTPUTS:
                 command.stdin |= not _STDIN.isdisjoint(args[begin:at])
-        present = {self._dashed(arg) for arg in args}
-        endings = [end for flag, end in self._adapter.default_output.items() if self._dashed(flag) in present]
+        present = {self._strip_dash(arg) for arg in args}
+        endings = [end for flag, end in self._adapter.default_output.items() if self._strip_dash(flag) in present]
         suffixes = {os.path.splitext(each)[1] for each in command.models.values()}
         self.may_run_others |= bool(self._adapter.default_output and not endings and ".o" not in self._adapter.suffixes)
         self.may_run_others |= bool(self._adapter.suffixes and not suffixes.issubset(self._adapter.suffixes))
@@ -175,7 +175,7 @@ class _Reader:
             names = [os.path.splitext(os.path.basename(each))[0] for each in others if "." in each]
             guesses = (name + end for name in names for each in endings for end in each.split())
             outputs |= dict.fromkeys(guesses, "default")
-        command.outputs = [Output(os.path.join(command.cwd, name), kind) for name, kind in outputs.items()]
+        command.outputs = [DeclaredOutput(os.path.join(command.cwd, name), kind) for name, kind in outputs.items()]
 
     def _is_plain(self, word: str) -> bool:
         """Whether a word of a value is the name of a pass that does what the flag of its name does, a plain one."""
@@ -187,12 +187,12 @@ class _Reader:
 
         Of a name with ``*`` at the end: what stands before ``=``, and what stands behind it.
         """
-        text = self._dashed(arg)
+        text = self._strip_dash(arg)
         head, equals, tail = text.partition("=")
         best: tuple[int, Flag | None, str, str | None] = (0, None, arg.partition("=")[0], None)
         for flag in self._adapter.flags:
             for written in flag.names:
-                name = self._dashed(written)
+                name = self._strip_dash(written)
                 if name.endswith("*"):
                     rank, hit, value = len(name) - 1, text.startswith(name[:-1]), tail if equals else None
                     written = head
@@ -207,5 +207,5 @@ class _Reader:
                     best = rank, flag, written, value
         return best[1], best[2], best[3]
 
-    def _dashed(self, text: str) -> str:
+    def _strip_dash(self, text: str) -> str:
         return text[1:] if self._adapter.dashes == "either" and text.startswith("--") else text

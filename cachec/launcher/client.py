@@ -11,7 +11,7 @@ ends before it has said how the command did, all is done again by the process it
                     the message: count of arguments, arguments, variables (``ending.pack``)
     from its child  its process number, u64 little-endian
     to the child    one byte: begin
-    from the child  the message: an ``Ending``, or no fields, where the process has to do it by itself
+    from the child  the message: an ``CommandResult``, or no fields, where the process has to do it by itself
 """
 
 import _signal  # type: ignore[import-not-found]
@@ -24,7 +24,7 @@ from blake3 import blake3
 from cachec.base import __version__
 from cachec.launcher.depth import depth
 from cachec.launcher.direct import default_folder
-from cachec.launcher.ending import Ending, die_by, pack
+from cachec.launcher.result import CommandResult, die_by, pack
 
 #: Seconds that a server may take until its child is there: beyond that, the process is as quick by itself.
 PATIENCE = 2.0
@@ -131,7 +131,7 @@ def peer(connection: "_socket.socket") -> int:
     return pid
 
 
-def ask(args: "list[str]") -> "tuple[Ending | None, str, str]":
+def ask(args: "list[str]") -> "tuple[CommandResult | None, str, str]":
     """How a command line (what follows ``cachec exec``) ended; None where this process has to see to it. Then, where a
     server could be started: the folder and the name of its socket, else empty."""
     wanted = os.environ.get("CACHEC_SERVER") or "auto"
@@ -160,7 +160,7 @@ def ask(args: "list[str]") -> "tuple[Ending | None, str, str]":
     except (OSError, ValueError):
         return None, "", ""  # what is wrong, if anything is, the process itself meets
     try:
-        return _Asked(connection, args).ending(), "", ""
+        return _ServerRequest(connection, args).ending(), "", ""
     except (_NoAnswer, OSError, ValueError, OverflowError):
         return None, "", ""
     except KeyboardInterrupt:
@@ -170,7 +170,7 @@ def ask(args: "list[str]") -> "tuple[Ending | None, str, str]":
         connection.close()
 
 
-class _Asked:
+class _ServerRequest:
     """A request that was made. Raises _NoAnswer, OSError where the server's child did not come to be there in time."""
 
     def __init__(self, connection: "_socket.socket", args: "list[str]") -> None:
@@ -178,17 +178,17 @@ class _Asked:
         self._caught = 0
         folder = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            handed = b"".join(fd.to_bytes(4, sys.byteorder) for fd in (folder, 0, 1, 2))
-            connection.sendmsg([b"\1"], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, handed)])
+            descriptors = b"".join(fd.to_bytes(4, sys.byteorder) for fd in (folder, 0, 1, 2))
+            connection.sendmsg([b"\1"], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, descriptors)])
         finally:
             os.close(folder)
         variables = [b"%b=%b" % each for each in os.environb.items()]
         connection.sendall(pack([b"%d" % len(args), *map(os.fsencode, args), *variables]))
         # Held from before it begins: its number can't come to be another process's.
-        self._number = int.from_bytes(self._received(8), "little")
+        self._number = int.from_bytes(self._receive(8), "little")
         self._child = os.pidfd_open(self._number)
 
-    def ending(self) -> Ending | None:
+    def ending(self) -> CommandResult | None:
         """Have the child do it. Signals that would end this process go to the child, which hands them to the command;
         this process ends by them once that has, unless the command ended well all the same."""
         replaced = []
@@ -200,22 +200,22 @@ class _Asked:
                     _signal.signal(number, self._forward)
             self._connection.sendall(b"\1")
             self._connection.settimeout(None)
-            answer = self._received(int.from_bytes(self._received(8), "little"))
+            answer = self._receive(int.from_bytes(self._receive(8), "little"))
         except (_NoAnswer, OSError):
             if self._caught:
                 die_by(self._caught)
-            self._end_what_is_left()
+            self._kill_leftovers()
             raise
         finally:
             for number, before in replaced:
                 _signal.signal(number, before)
             os.close(self._child)
-        ending = Ending.unpacked(answer) if answer else None
+        ending = CommandResult.decode(answer) if answer else None
         if self._caught and (ending is None or ending.status is None):
             die_by(self._caught)
         return ending
 
-    def _end_what_is_left(self) -> None:
+    def _kill_leftovers(self) -> None:
         """Where the child was killed the command may go on, and is not to write beside the one that comes now."""
         import select
 
@@ -233,7 +233,7 @@ class _Asked:
         except OSError:
             return  # it has ended, and we shall
 
-    def _received(self, count: int) -> bytes:
+    def _receive(self, count: int) -> bytes:
         if count > _MAX_ANSWER:
             raise _NoAnswer
         pieces = []

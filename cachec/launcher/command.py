@@ -12,25 +12,21 @@ from cachec.model import Reason
 
 
 class PassThrough(Exception):
-    """The command is not cached. reason, detail: of the outcome. told: whether the user is to hear of it."""
+    """The command is not cached. reason, detail: of the outcome. is_reported: whether the user is to hear of it."""
 
-    def __init__(self, reason: Reason, detail: str, *, told: bool = False) -> None:
+    def __init__(self, reason: Reason, detail: str, *, is_reported: bool = False) -> None:
         super().__init__(detail)
         self.reason = reason
         self.detail = detail
-        self.told = told
+        self.is_reported = is_reported
 
 
 class Options(msgspec.Struct, frozen=True):
-    """What ``cachec exec`` was told beside the command. weights: path -> key; paths as they were given.
-
-    patterns: of paths that are outputs. ignore_env: variables that don't count. network: whether it may be used. stdin:
-    whether all of standard input is read first. relocatable: no folder is in the result. cache_folders: names, and
-    paths, of folders whose files are neither inputs nor outputs; from the settings alone.
-    """
+    """What ``cachec exec`` was told beside the command."""
 
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
+    #: Path -> key; paths as they were given.
     weights: dict[str, WeightKey] = {}
     env: tuple[str, ...] = ()
     tools: tuple[str, ...] = ()
@@ -38,17 +34,24 @@ class Options(msgspec.Struct, frozen=True):
     hardlink: bool = False
     restat: bool = False
     portable: bool = False
+    #: Of paths that are outputs.
     patterns: tuple[str, ...] = ()
+    #: Variables that don't count.
     ignore_env: tuple[str, ...] = ()
+    #: Whether it may be used.
     network: Literal["", "trust"] = ""
+    #: Whether all of standard input is read first.
     stdin: bool = False
+    #: No folder is in the result.
     relocatable: bool = False
+    #: Names, and paths, of folders whose files are neither inputs nor outputs; from the settings alone.
     cache_folders: tuple[str, ...] = ()
 
 
 class Piece(NamedTuple):
-    """One argument. label: the flag that it is, or belongs to; else ``input``, or its number."""
+    """One argument."""
 
+    #: The flag that it is, or belongs to; else ``input``, or its number.
     label: str
     text: str
 
@@ -58,33 +61,35 @@ class Piece(NamedTuple):
 OutputKind = Literal["result", "default", "depfile", "other"]
 
 
-class Output(NamedTuple):
+class DeclaredOutput(NamedTuple):
     """A file or a folder that an argument or an option names as written, as an absolute path."""
 
     path: str
     kind: OutputKind
 
 
-class Command(msgspec.Struct):
-    """One command line. Paths are absolute; ``cwd`` is where relative ones start.
+class CommandSpec(msgspec.Struct):
+    """One command line. Paths are absolute; ``cwd`` is where relative ones start."""
 
-    argv: with the command's name as it was given. program: the executable that this leads to. pieces: one for each
-    argument. models: those that name an input by no flag, by number. inputs: what ``--input`` says, path -> as it was
-    given. stdin: whether all of standard input is read first. is_known: whether it is the program of its adapter,
-    and runs no other code: what that says of variables holds then, and no folder is in its result where nobody sees it.
-    """
-
+    #: With the command's name as it was given.
     argv: tuple[str, ...]
+    #: The executable that this leads to.
     program: str
     cwd: str
     adapter: Adapter | None
     options: Options
+    #: One for each argument.
     pieces: list[Piece] = []
+    #: Those that name an input by no flag, by number.
     models: dict[int, str] = {}
+    #: What ``--input`` says, path -> as it was given.
     inputs: dict[str, str] = {}
-    outputs: list[Output] = []
+    outputs: list[DeclaredOutput] = []
     weights: dict[str, WeightKey] = {}
+    #: Whether all of standard input is read first.
     stdin: bool = False
+    #: Whether it is the program of its adapter, and runs no other code: what that says of variables holds then, and no
+    #: folder is in its result where nobody sees it.
     is_known: bool = False
 
     @property

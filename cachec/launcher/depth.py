@@ -26,7 +26,7 @@ def is_too_deep(environ: "os._Environ[str] | dict[str, str]") -> bool:
     return depth(environ) >= MAX_DEPTH
 
 
-def deepened(environ: "os._Environ[str] | dict[str, str]") -> dict[str, str]:
+def increase_depth(environ: "os._Environ[str] | dict[str, str]") -> dict[str, str]:
     """Return the variable for a command that a launcher with this environment starts."""
     return {VARIABLE: str(depth(environ) + 1)}
 

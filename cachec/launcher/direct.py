@@ -42,12 +42,12 @@ import time
 from blake3 import blake3
 
 from cachec.base import __version__
-from cachec.base.appending import Appender
+from cachec.base.append_file import Appender
 from cachec.base.file_ownership import read_regular
 from cachec.base.lookups import is_found, stdin_kind, umask
 from cachec.base.xdg import cache_folder, expand_user
-from cachec.launcher.ending import write_streams
 from cachec.launcher.restore import check_place, mode_of, restore_bytes, restore_file
+from cachec.launcher.result import write_streams
 
 MAGIC = b"cachec direct14\n"
 _HEADER = len(MAGIC) + 32 + 8
@@ -125,7 +125,7 @@ def answer(args: list[str]) -> bool:
     """Hand out the result of a command line (what follows ``cachec exec``), if a memo has it; whether it has."""
     started = time.perf_counter()
     try:
-        path, memo = _checked(args)
+        path, memo = _load_valid_memo(args)
         memo.hand_out()
     except _NOT_HERE:
         return False  # what is wrong, if anything is, is met again on the other road, and told there
@@ -144,13 +144,13 @@ def answer(args: list[str]) -> bool:
 def would_answer(args: list[str]) -> bool:
     """Whether ``answer`` has the result of a command line. Nothing is handed out, logged or written."""
     try:
-        _checked(args)[1].check_locks()
+        _load_valid_memo(args)[1].check_locks()
     except _NOT_HERE:
         return False
     return True
 
 
-def _checked(args: list[str]) -> "tuple[str, _Memo]":
+def _load_valid_memo(args: list[str]) -> "tuple[str, _Memo]":
     """Where the memo of a command line is, and the memo, which holds. Raises one of ``_NOT_HERE`` where none does."""
     cwd = os.getcwd()
     path = memo_path(args, os.environ, cwd)

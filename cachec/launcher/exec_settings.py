@@ -29,7 +29,7 @@ ACCEPTED = {
 }
 
 
-def described(cwd: str) -> dict[str, tuple[object, str]]:
+def describe_settings(cwd: str) -> dict[str, tuple[object, str]]:
     """What the table of the file in force says: key -> value as it is written, and where. Raises ConfigError."""
     table = config.sub_table("exec", cwd=cwd)
     if table is None:
@@ -43,13 +43,13 @@ def with_settings(given: Options, cwd: str) -> Options:
     table = config.sub_table("exec", cwd=cwd)
     if table is None:
         return given
-    said = Options(**{key: _value(table, key, value) for key, value in table.data.items()})
+    settings = Options(**{key: _value(table, key, value) for key, value in table.data.items()})
     return msgspec.structs.replace(
         given,
-        patterns=(*given.patterns, *(_pattern(table, each) for each in said.outputs)),
-        ignore_env=(*given.ignore_env, *said.ignore_env),
-        network=given.network or said.network,
-        cache_folders=tuple(_folder(table, each) for each in said.cache_folders),
+        patterns=(*given.patterns, *(_pattern(table, each) for each in settings.outputs)),
+        ignore_env=(*given.ignore_env, *settings.ignore_env),
+        network=given.network or settings.network,
+        cache_folders=tuple(_folder(table, each) for each in settings.cache_folders),
     )
 
 

@@ -10,9 +10,9 @@ import msgspec
 
 from cachec.errors import StoreFault, UsageError
 from cachec.launcher.arguments import describe_here
-from cachec.launcher.command import Command, Options, PassThrough
-from cachec.launcher.stage import CommandStage, Opened, opened_command
-from cachec.launcher.stripping import StrippedInput, strip_inputs
+from cachec.launcher.command import CommandSpec, Options, PassThrough
+from cachec.launcher.stage import CommandContext, CommandStage, opened_command
+from cachec.launcher.weight_stripping import StrippedInput, strip_inputs
 from cachec.model import Mode, Outcome, PartKind, Reason
 from cachec.stage.engine import Call
 from cachec.store.index import only_looking
@@ -22,12 +22,13 @@ if TYPE_CHECKING:
 
 
 class Explanation(msgspec.Struct, frozen=True):
-    """What ``exec`` would do. nearest: the key of the entry that the differences are from; empty for none. fix: what
-    would make it a hit, where that is known; empty else."""
+    """What ``exec`` would do."""
 
     outcome: Outcome
+    #: The key of the entry that the differences are from; empty for none.
     nearest: str = ""
     differences: tuple[PartDifference, ...] = ()
+    #: What would make it a hit, where that is known; empty else.
     fix: str = ""
 
 
@@ -50,7 +51,7 @@ def output_folders(args: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(os.path.dirname(output.path) for output in command.outputs))
 
 
-def _explain(opened: Opened, given: Options, argv: Sequence[str], program: str) -> Explanation:
+def _explain(opened: CommandContext, given: Options, argv: Sequence[str], program: str) -> Explanation:
     name = f"exec:{os.path.basename(argv[0])}"
     try:
         if opened.settings.mode is Mode.OFF:
@@ -66,8 +67,8 @@ def _explain(opened: Opened, given: Options, argv: Sequence[str], program: str) 
         return Explanation(outcome, fix=_way_in(way.reason))
 
 
-def _from_engine(opened: Opened, command: Command, stripped: Sequence[StrippedInput]) -> Explanation:
-    def body(command: Command, stripped: Any, stdin: str | None) -> dict[str, Any]:
+def _from_engine(opened: CommandContext, command: CommandSpec, stripped: Sequence[StrippedInput]) -> Explanation:
+    def body(command: CommandSpec, stripped: Sequence[StrippedInput], stdin: str | None) -> dict[str, Any]:
         raise AssertionError("a question runs nothing")
 
     call = Call(opened.engine_for(command), CommandStage(command, body), (command, stripped, None), {})
@@ -86,8 +87,8 @@ def _from_engine(opened: Opened, command: Command, stripped: Sequence[StrippedIn
         other = None
     if other is None:
         return Explanation(outcome)
-    looker = call.engine.tools.looker
-    differing = differences(other[1], parts, lambda digest: looker.fetch(digest, call.keyed))
+    finder = call.engine.tools.looker
+    differing = differences(other[1], parts, lambda digest: finder.fetch(digest, call.keyed))
     if any(each.part.kind is PartKind.ARGUMENT for each in differing):
         differing = tuple(each for each in differing if each.part.kind is not PartKind.ORDER)  # it follows
     fix = next(filter(None, map(call.keyed.remedy, differing)), "")

@@ -27,11 +27,11 @@ from cachec.key.tools.environment import LOCALE
 from cachec.key.tools.executables import which
 from cachec.key.tools.variables import Rule, overlap
 from cachec.launcher import adapters, direct
-from cachec.launcher.command import Command
+from cachec.launcher.command import CommandSpec
+from cachec.launcher.command_key import environment, files_in_key, variable_rule, variables_of_run
 from cachec.launcher.outputs import lock_of, outputs_of
-from cachec.launcher.request import environment, files_in_key, variable_rule, variables_of_run
-from cachec.launcher.stage import Opened
-from cachec.launcher.stripping import wants_strip
+from cachec.launcher.stage import CommandContext
+from cachec.launcher.weight_stripping import wants_strip
 from cachec.model import Entry, Mode, Outcome, Read, Reason, Trace
 from cachec.stage.engine import Answer
 from cachec.stage.look import Looker
@@ -52,7 +52,7 @@ class _Unfit(Exception):
     """There is no memo for this one."""
 
 
-def begin(opened: Opened, command: Command) -> Draft | None:
+def begin(opened: CommandContext, command: CommandSpec) -> Draft | None:
     """To be called before the key is made; None where there can be no memo of the command."""
     if (
         opened.overridden  # a memo is found by the environment and files alone
@@ -73,7 +73,7 @@ def begin(opened: Opened, command: Command) -> Draft | None:
 class Draft:
     """A memo in the making: what its command rests on, as it was when this was made. Raises _Unfit, OSError."""
 
-    def __init__(self, opened: Opened, command: Command) -> None:
+    def __init__(self, opened: CommandContext, command: CommandSpec) -> None:
         self._opened = opened
         self._command = command
         self._digests = opened.store.digests
@@ -93,10 +93,10 @@ class Draft:
         self._collect()
         self._before = {path: direct.identity(path) for path in (*self._files, *self._folders)}
 
-    def write(self, args: list[str], looker: Looker, answer: Answer) -> bool:
+    def write(self, args: list[str], finder: Looker, answer: Answer) -> bool:
         """Write the memo of a command line whose result is in the store; whether there is one now."""
         try:
-            data = self._data(args, looker, answer)
+            data = self._data(args, finder, answer)
             path = direct.memo_path(args, self._opened.variables, os.getcwd())
             if not path:
                 raise _Unfit
@@ -108,7 +108,7 @@ class Draft:
             return False  # the whole road answers as well, only slower
         return True
 
-    def _data(self, args: list[str], looker: Looker, answer: Answer) -> bytes:
+    def _data(self, args: list[str], finder: Looker, answer: Answer) -> bytes:
         trace, key = answer.trace, answer.outcome.key
         if trace is None:
             raise _Unfit
@@ -120,13 +120,18 @@ class Draft:
         files = [(path, states.get(path) or direct.identity(path), digest) for path, digest in self._files.items()]
         folders = [(path, direct.identity(path), names) for path, names in self._folders.items()]
         is_same = all(self._before.get(path, state) == state for path, state, _ in (*files, *folders))
-        if not is_same or any(looker.present(read, {}) != read.digest for read in others):
+        if not is_same or any(finder.present(read, {}) != read.digest for read in others):
             raise _Unfit
         self._request(args)
         self._list([[os.fsencode(path)] for path in self._absent])
         self._list(
             [
-                [os.fsencode(path), state, _flag(self._trusts_folder(path, state)), *_listed(map(os.fsencode, names))]
+                [
+                    os.fsencode(path),
+                    state,
+                    _flag(self._trusts_folder(path, state)),
+                    *_counted_fields(map(os.fsencode, names)),
+                ]
                 for path, state, names in folders
             ]
         )
@@ -169,7 +174,7 @@ class Draft:
     def _is_compared(self, read: Read) -> bool:
         """Collect what the memo is to hold of a read. Whether that shows that what it saw is still there: else it has
         to be looked up once more."""
-        path = self._opened.places.present(read.where)
+        path = self._opened.places.to_absolute(read.where)
         if read.kind == "content":
             self._collect_content(path, read)
             return True
@@ -190,7 +195,7 @@ class Draft:
         elif read.kind == "absent":
             self._folders.setdefault(os.path.dirname(path), {})[os.path.basename(path)] = None
         elif read.kind == "same":
-            for each in map(self._opened.places.present, read.name.split("\0")):
+            for each in map(self._opened.places.to_absolute, read.name.split("\0")):
                 self._numbers[each] = direct.file_number(each)
         elif read.kind == "stdin" and read.name:
             self._is_terminal = _flag(os.isatty(0))
@@ -218,7 +223,7 @@ class Draft:
         follow = "link" not in read.name
         status = os.stat(path, follow_symlinks=follow)
         state = direct.identity_of(status)
-        digest = self._digests.known(status)
+        digest = self._digests.remembered(status)
         if digest is not None:
             self._remembered.add(path)
         else:
@@ -306,7 +311,7 @@ class Draft:
                 raise _Unfit
             return True
         status = os.stat(path)
-        if direct.identity_of(status) == state and self._digests.known(status) == digest:
+        if direct.identity_of(status) == state and self._digests.remembered(status) == digest:
             return True  # which is remembered where a later write would show
         with fsio.closing(fsio.open_read(path)) as fd:
             is_calm = fsio.no_writer(fd) or (path in self._installed and is_foreign(fd, path))
@@ -372,7 +377,7 @@ class Draft:
 
     def _results(self, value: Any) -> list[bytes]:
         places = self._opened.places
-        blobs = [places.filled(value["stdout"]), places.filled(value["stderr"])]
+        blobs = [places.fill_base(value["stdout"]), places.fill_base(value["stderr"])]
         artifacts: list[list[bytes]] = []
         outputs: list[list[bytes]] = []
         found = outputs_of(self._command, self._opened.variables, places, value)
@@ -380,7 +385,7 @@ class Draft:
             if stored is None or isinstance(stored, str):
                 raise _Unfit
             if isinstance(stored, bytes):
-                blobs.append(places.filled(stored))
+                blobs.append(places.fill_base(stored))
                 number = b"-"
             else:
                 number = b"%d" % len(artifacts)
@@ -395,7 +400,7 @@ class Draft:
         self._list(artifacts)
         self._put(_flag(self._command.options.restat), self._stdin, self._is_terminal, b"%o" % umask())
         self._list(outputs)
-        self._put(*_listed(b"%d" % len(blob) for blob in blobs))
+        self._put(*_counted_fields(b"%d" % len(blob) for blob in blobs))
         return blobs
 
     def _put(self, *fields: bytes) -> None:
@@ -407,7 +412,7 @@ class Draft:
             self._out += item
 
 
-def _listed(items: Iterable[bytes]) -> Iterator[bytes]:
+def _counted_fields(items: Iterable[bytes]) -> Iterator[bytes]:
     fields = list(items)
     yield b"%d" % len(fields)
     yield from fields

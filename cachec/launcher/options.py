@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, get_args
 
-from cachec.base.texts import nearest
+from cachec.base.display_text import nearest
 from cachec.errors import UsageError
 from cachec.launcher.adapters import WeightKey
 from cachec.launcher.command import Options
@@ -27,9 +27,9 @@ def parse(args: Sequence[str]) -> tuple[Options, list[str]]:
         raise UsageError("no command behind '--', as in: cachec exec -- clang -c a.c -o a.o")
     many: dict[str, list[str]] = {name: [] for name in _MANY}
     switches: set[str] = set()
-    left = list(args[:end])
-    while left:
-        arg = left.pop(0)
+    remaining = list(args[:end])
+    while remaining:
+        arg = remaining.pop(0)
         name, equals, value = arg.partition("=")
         if arg in _SWITCHES:
             switches.add(arg)
@@ -37,8 +37,8 @@ def parse(args: Sequence[str]) -> tuple[Options, list[str]]:
             close = nearest(name, (*_MANY, *_SWITCHES))
             hint = f"; did you mean {close}?" if close else f"; the options are {', '.join((*_MANY, *_SWITCHES))}"
             raise UsageError(f"{arg!r} is no option of cachec exec{hint}")
-        elif equals or left:
-            many[name].append(value if equals else left.pop(0))
+        elif equals or remaining:
+            many[name].append(value if equals else remaining.pop(0))
             if not many[name][-1]:
                 raise UsageError(f"{name} needs a value, found an empty one")
         else:

@@ -15,9 +15,9 @@ from typing import Any
 from cachec.base import fsio, xdg
 from cachec.base.hashing import FileDigests, digest_bytes
 from cachec.errors import StoreFault
-from cachec.launcher.command import Command, Output
+from cachec.launcher.command import CommandSpec, DeclaredOutput
 from cachec.launcher.direct import default_folder
-from cachec.launcher.places import Places
+from cachec.launcher.path_map import PathMap
 from cachec.launcher.restore import check_folder, check_place, mode_of
 from cachec.model import Reason
 from cachec.programs.artifact import File
@@ -32,10 +32,10 @@ _WORDS = re.compile(r"[\s=,;:|&<>(){}\"']+")
 _MAX_NAME = 4096
 
 
-class OutputPlaces:
+class AllowedOutputs:
     """Where a command may write: below the current folder, where an argument points, and where somebody says."""
 
-    def __init__(self, command: Command, environ: Mapping[str, str]) -> None:
+    def __init__(self, command: CommandSpec, environ: Mapping[str, str]) -> None:
         self._cwd = os.path.realpath(command.cwd)
         here = glob.escape(self._cwd)
         self._patterns = [os.path.normpath(os.path.join(here, each)) for each in command.options.patterns]
@@ -49,7 +49,7 @@ class OutputPlaces:
         self._caches = [path for path in map(os.path.realpath, caches) if not _is_below(self._cwd, [path])]
 
     @cached_property
-    def _pointed(self) -> set[str]:
+    def _argument_paths(self) -> set[str]:
         """Where an argument points."""
         found = set()
         for arg in self._arguments:
@@ -63,7 +63,7 @@ class OutputPlaces:
 
     def is_cache(self, path: str) -> bool:
         """Whether a path is below a folder in which programs keep what they can make again."""
-        if self.is_named(path) or _is_below(path, self._pointed):
+        if self.is_named(path) or _is_below(path, self._argument_paths):
             return False
         names = path.removeprefix(f"{self._cwd}/").split("/")
         return not self._cache_names.isdisjoint(names) or _is_below(path, self._caches)
@@ -75,19 +75,21 @@ class OutputPlaces:
 
     def allows(self, path: str) -> bool:
         """Whether a real path is a place for outputs."""
-        return _is_below(path, [self._cwd]) or self.is_named(path) or _is_below(path, self._pointed)
+        return _is_below(path, [self._cwd]) or self.is_named(path) or _is_below(path, self._argument_paths)
 
 
 def _is_below(path: str, folders: Iterable[str]) -> bool:
     return any(path == each or path.startswith(f"{each}/") for each in folders)
 
 
-def outputs_of(command: Command, environ: Mapping[str, str], places: Places, value: Mapping[str, Any]) -> list[str]:
+def outputs_of(
+    command: CommandSpec, environ: Mapping[str, str], places: PathMap, value: Mapping[str, Any]
+) -> list[str]:
     """The paths of a stored result's outputs here. Raises OSError for one that is in no place for outputs."""
-    allowed = OutputPlaces(command, environ)
+    allowed = AllowedOutputs(command, environ)
     found = []
     for where, stored, word in zip(value["paths"], value["outputs"], value["modes"], strict=True):
-        path = places.present(where)
+        path = places.to_absolute(where)
         folder, name = os.path.split(path)
         real = os.path.join(os.path.realpath(folder), name)
         if name in {"", ".", ".."} or not allowed.allows(real) or allowed.is_cache(real):
@@ -106,9 +108,9 @@ def lock_of(store: Store, path: str) -> KeyLock:
 
 
 @contextmanager
-def outputs_held(
+def lock_outputs(
     store: Store,
-    outputs: Sequence[Output],
+    outputs: Sequence[DeclaredOutput],
     timeout: float,
     on_wait: Callable[[int, float], None],
 ) -> Iterator[tuple[Reason, str] | None]:
@@ -143,11 +145,11 @@ def check_stored(recorder: Recorder, files: Sequence[str]) -> None:
     recorder.check_before_storing(check)
 
 
-class Untouched:
+class PreservedTimestamps:
     """The output files of a command as they are before it runs, with ``restat``: one that it writes again with the same
     content keeps its time stamp, as on a hit. A build that looks at time stamps again stops there."""
 
-    def __init__(self, outputs: Sequence[Output], digests: FileDigests) -> None:
+    def __init__(self, outputs: Sequence[DeclaredOutput], digests: FileDigests) -> None:
         self._digests = digests
         self._before: dict[str, tuple[os.stat_result, str]] = {}
         for output in outputs:
@@ -156,7 +158,7 @@ class Untouched:
                 if stat.S_ISREG(status.st_mode):
                     self._before[output.path] = status, digests.of_path(output.path)
 
-    def put_back(self) -> None:
+    def restore(self) -> None:
         """Set the time stamp again of each file that has the content that it had. Raises OSError."""
         for path, (before, digest) in self._before.items():
             try:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cachec.key.tools.environment import LOCALE
-from cachec.launcher.command import Command
-from cachec.launcher.request import keyed_variables, sealed_variables
-from cachec.launcher.stage import Opened
+from cachec.launcher.command import CommandSpec
+from cachec.launcher.command_key import keyed_variables, sealed_variables
+from cachec.launcher.stage import CommandContext
 from cachec.reproduce.recipe import CommandCall, RecordedLine
 
 
-def called(opened: Opened, command: Command, args: Sequence[str]) -> CommandCall:
+def describe_call(opened: CommandContext, command: CommandSpec, args: Sequence[str]) -> CommandCall:
     """How it was called. args: what followed ``cachec exec``."""
-    keyed = opened.places.keyed
+    keyed = opened.places.remove_base
     variables = {name: keyed(value) for name, value in opened.variables.items()}
     names = (*keyed_variables(command, opened.variables), *LOCALE)
     line = RecordedLine(tuple(map(keyed, args)), keyed(command.cwd))

@@ -100,7 +100,7 @@ def restore_file(source: str, target: str, mode: int, *, hardlink: bool = False,
     if same_content(target, source, os.stat(source).st_size) and (restat or _is_touched(target)):
         return False
     place = os.path.realpath(target)
-    staged = _name_beside(place)
+    staged = _staging_name(place)
     if hardlink:
         os.link(source, staged)
         if _is_touched(staged):  # the store's file has the time of the compile, which may be before the inputs'
@@ -123,7 +123,7 @@ def restore_bytes(data: bytes, target: str, mode: int, *, restat: bool = False) 
     except OSError:
         pass  # it is made, or replaced
     place = os.path.realpath(target)
-    _write(_name_beside(place), place, mode, lambda fd: _write_all(fd, data))
+    _write(_staging_name(place), place, mode, lambda fd: _write_all(fd, data))
     return True
 
 
@@ -136,7 +136,7 @@ def _is_touched(path: str) -> bool:
     return True
 
 
-def _name_beside(place: str) -> str:
+def _staging_name(place: str) -> str:
     folder, _, name = place.rpartition("/")
     return f"{folder}/.{name[:100]}.cachec-{os.getpid()}-{os.urandom(4).hex()}"
 
@@ -173,16 +173,16 @@ def _has_cloned(read: int, fd: int) -> bool:
 def _share(read: int, fd: int) -> None:
     if _has_cloned(read, fd):
         return
-    left = os.fstat(read).st_size
+    remaining = os.fstat(read).st_size
     try:
-        while left:
-            done = os.copy_file_range(read, fd, min(left, 1 << 30))
+        while remaining:
+            done = os.copy_file_range(read, fd, min(remaining, 1 << 30))
             if not done:
                 break
-            left -= done
+            remaining -= done
     except OSError:
-        left = -1
-    if left:
+        remaining = -1
+    if remaining:
         os.lseek(read, 0, os.SEEK_SET)
         os.lseek(fd, 0, os.SEEK_SET)
         while piece := os.read(read, _CHUNK):
@@ -209,6 +209,6 @@ def restore_link(to: str, place: str) -> None:
     """Make ``place`` a link to ``to``; it replaces a link or a file that is there. Raises OSError."""
     if os.path.islink(place) and os.readlink(place) == to:
         return
-    staged = _name_beside(os.path.join(os.path.realpath(os.path.dirname(place)), os.path.basename(place)))
+    staged = _staging_name(os.path.join(os.path.realpath(os.path.dirname(place)), os.path.basename(place)))
     os.symlink(to, staged)
     _take_place(staged, place)

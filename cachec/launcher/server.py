@@ -26,11 +26,11 @@ from cachec.base.fsio import Identity
 from cachec.commands.process import ask_session_to_end
 from cachec.key.tools.process import process_start
 from cachec.launcher import client
-from cachec.launcher.serving import STALE, identities, serve
+from cachec.launcher.server_child import STALE, identities, serve
 
 #: Seconds without a request after which a server ends, and between two looks whether its socket is still there.
 IDLE_SECONDS = 300.0
-LOOK_SECONDS = 20.0
+CHECK_SECONDS = 20.0
 
 #: How much older than the process that imported it, in seconds, a module has to be.
 SETTLE_SECONDS = fsio.SETTLE_SECONDS
@@ -42,8 +42,8 @@ _FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 _SPARE = 2
 
 
-def start(held: int, name: str) -> None:
-    """Leave a server behind, where this process can be one. held: as ``starting.hold`` gives it."""
+def start(folder_fd: int, name: str) -> None:
+    """Leave a server behind, where this process can be one. folder_fd: as ``starting.hold`` gives it."""
     before = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # children of a process that ignores it can't be waited for
     try:
         if threading.active_count() > 1:
@@ -60,8 +60,8 @@ def start(held: int, name: str) -> None:
     try:
         os.setsid()
         if not os.fork():
-            _let_go_of_inherited(held)
-            _Server(held, name).run(began)
+            _let_go_of_inherited(folder_fd)
+            _Server(folder_fd, name).run(began)
     finally:
         os._exit(0)
 
@@ -96,7 +96,7 @@ class _Server:
         """Answer until nobody asks any more. began: when the process did that imported the first modules."""
         if not _are_older(_sources(), began):
             return
-        listener = self._bound()
+        listener = self._bind()
         if listener is None:
             return
         try:
@@ -110,7 +110,7 @@ class _Server:
                 os.unlink(self._path)
             fcntl.flock(self._folder, fcntl.LOCK_UN)  # children have the description too, and may go on for long
 
-    def _bound(self) -> socket.socket | None:
+    def _bind(self) -> socket.socket | None:
         """The socket, in the place of what a server has left that is gone; None where another is there. The folder is
         not locked any more then."""
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -144,7 +144,7 @@ class _Server:
         last = time.monotonic()
         while not self._is_stale:
             is_busy = len(self._waiting) < len(self._channels)
-            woken = {fd for fd, _ in ready.poll(1000 if is_busy else 1000 * LOOK_SECONDS)}
+            woken = {fd for fd, _ in ready.poll(1000 if is_busy else 1000 * CHECK_SECONDS)}
             self._reap()
             for fd in woken & self._channels.keys():
                 self._hear(fd, ready)
@@ -230,10 +230,10 @@ def _import_all() -> None:
     import cachec.codecs.encoder
     import cachec.key.compare
     import cachec.launcher.exec_settings
-    import cachec.launcher.full
+    import cachec.launcher.execute
     import cachec.launcher.memo
     import cachec.launcher.recipe
-    import cachec.launcher.running
+    import cachec.launcher.traced_command
     import cachec.maintain.maintainer
     import cachec.reproduce.recipe
     import cachec.stage.progress
@@ -274,4 +274,4 @@ def _sources() -> dict[str, Identity | None]:
 def _are_older(sources: dict[str, Identity | None], began: float) -> bool:
     """Whether none can have changed since it was imported."""
     settled = 1e9 * (began - SETTLE_SECONDS)
-    return not any(each is not None and each.changed > settled for each in sources.values())
+    return not any(each is not None and each.changed_ns > settled for each in sources.values())

@@ -7,39 +7,40 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
 from cachec import config
 from cachec.base.distributions import Distributions
 from cachec.base.hashing import Known
-from cachec.context import OpenedCache
+from cachec.context import CacheContext
 from cachec.errors import UsageError
 from cachec.key.dependencies import Dependencies, lookup_digest, searched_digest
 from cachec.key.options import StageOptions
 from cachec.key.tools.executables import interpreter_name, which
 from cachec.launcher import options
-from cachec.launcher.command import Command, Options
-from cachec.launcher.places import Places, current_folder
-from cachec.launcher.request import CommandRequests
+from cachec.launcher.command import CommandSpec, Options
+from cachec.launcher.command_key import CommandKeyBuilder
+from cachec.launcher.path_map import PathMap, current_folder
 from cachec.model import Read
 from cachec.programs.registry import Plugins
 from cachec.stage.engine import Engine
 from cachec.tracing.listener import Keeper
 
 if TYPE_CHECKING:
-    from cachec.commands.process import Ended
+    from cachec.commands.process import ProcessResult
+    from cachec.key.request import Requests
     from cachec.reproduce.recipe import CommandCall
 
-#: What one run of a command's stage takes; none of it is an argument in a key, which ``CommandRequests`` makes.
+#: What one run of a command's stage takes; none of it is an argument in a key, which ``CommandKeyBuilder`` makes.
 _PARAMETERS = ("command", "stripped", "stdin")
 
 
 class CommandFailed(Exception):
     """The command ended with another status than 0. It is not cached; its output and status are passed on."""
 
-    def __init__(self, ended: Ended) -> None:
+    def __init__(self, ended: ProcessResult) -> None:
         code = ended.returncode
         super().__init__(f"signal {-code}" if code < 0 else f"exit status {code}")
         self.ended = ended
@@ -79,10 +80,10 @@ class CommandStage:
     lock_timeout = None
 
     def __init__(
-        self, command: Command, body: Callable[..., Any], told: Callable[[], CommandCall] | None = None
+        self, command: CommandSpec, body: Callable[..., Any], describe_call: Callable[[], CommandCall] | None = None
     ) -> None:
-        """told: says how it is run again; None for one that is not to be stored."""
-        self._told = told
+        """describe_call: says how it is run again; None for one that is not to be stored."""
+        self._describe_call = describe_call
         self.options = StageOptions(name=command.stage, ignore=frozenset(_PARAMETERS))
         self.binding = _Binding()
         self.__wrapped__ = body
@@ -90,13 +91,13 @@ class CommandStage:
     @property
     def called(self) -> CommandCall | None:
         """How it was called, for its recipe."""
-        return None if self._told is None else self._told()
+        return None if self._describe_call is None else self._describe_call()
 
 
 class PlacedDependencies(Dependencies):
     """Reads of commands: paths may be kept below the base folder, and folders themselves are reads."""
 
-    def __init__(self, places: Places, *args: Any) -> None:
+    def __init__(self, places: PathMap, *args: Any) -> None:
         super().__init__(*args)
         self._places = places
 
@@ -106,19 +107,19 @@ class PlacedDependencies(Dependencies):
         if read.kind == "same":
             return self._places.sameness(read.name)
         if read.kind == "search":
-            return searched_digest(read.where, self._environ, self._places.kept)
+            return searched_digest(read.where, self._environ, self._places.to_anchored)
         if read.kind in {"env", "stdin", "umask"}:
             return super().present(read)
         if read.kind == "lookup":
-            place = self._places.present(read.where)
+            place = self._places.to_absolute(read.where)
             return lookup_digest(place, read.name, partial(self._places.folder, read.where))
-        return super().present(msgspec.structs.replace(read, where=self._places.present(read.where)))
+        return super().present(msgspec.structs.replace(read, where=self._places.to_absolute(read.where)))
 
     def change(self, read: Read) -> str:
-        return super().change(msgspec.structs.replace(read, where=self._places.present(read.where)))
+        return super().change(msgspec.structs.replace(read, where=self._places.to_absolute(read.where)))
 
 
-class Served:
+class ServerChildState:
     """What a child of the server has for each of the commands that it runs."""
 
     def __init__(self) -> None:
@@ -128,25 +129,25 @@ class Served:
         self.keeper = Keeper()
 
 
-class Opened(OpenedCache):
+class CommandContext(CacheContext):
     """The cache, opened for one command line in the current folder."""
 
     def __init__(
-        self, overrides: Mapping[str, object], environ: Mapping[str, str], served: Served | None = None
+        self, overrides: Mapping[str, object], environ: Mapping[str, str], server_state: ServerChildState | None = None
     ) -> None:
-        """overrides: settings that win over the environment and the configuration file. served: where
+        """overrides: settings that win over the environment and the configuration file. server_state: where
         this process is a child of a server. Raises ConfigError."""
-        super().__init__(config.load(overrides, environ=environ), None if served is None else served.known)
-        self.keeper = None if served is None else served.keeper
+        super().__init__(config.load(overrides, environ=environ), None if server_state is None else server_state.known)
+        self.keeper = None if server_state is None else server_state.keeper
         self.overridden = bool(overrides)
         self.variables = dict(environ)
         cwd = current_folder(self.variables)
         base = self.settings.base_dir
-        self.places = Places(None if base is None else os.fspath(base).rstrip("/") or None, cwd)
+        self.places = PathMap(None if base is None else os.fspath(base).rstrip("/") or None, cwd)
         key_parts = self.settings.key_parts
-        self.requests = CommandRequests(self.store.digests, self.places, self.variables, key_parts)
+        self.requests = CommandKeyBuilder(self.store.digests, self.places, self.variables, key_parts)
 
-    def anchor(self, command: Command) -> None:
+    def anchor(self, command: CommandSpec) -> None:
         """Have paths in the environment of an installed tool count from there."""
         if command.adapter is None or not command.adapter.distribution:
             return
@@ -157,19 +158,21 @@ class Opened(OpenedCache):
         self.places = msgspec.structs.replace(self.places, tools=tuple(tools))
         self.requests.anchor(self.places)
 
-    def engine_for(self, command: Command) -> Engine:
+    def engine_for(self, command: CommandSpec) -> Engine:
         plugins = Plugins(Distributions())  # those of this Python, wherever the compiler is from
         tools = self.requests.tool_keys(command)
         dependencies = PlacedDependencies(self.places, tools, self.store.digests, self.variables)
-        return self.engine(self.requests, plugins, dependencies, lambda _weights, _name: None)
+        requests = cast("Requests", self.requests)  # which has the methods that a command's run needs
+        return self.engine(requests, plugins, dependencies, lambda _weights, _name: None)
 
 
-class LookedAt(NamedTuple):
-    """A command line that is not run as it is. program: what its name leads to, as it was found in PATH."""
+class ResolvedCommand(NamedTuple):
+    """A command line that is not run as it is."""
 
-    opened: Opened
+    opened: CommandContext
     given: Options
     argv: list[str]
+    #: What its name leads to, as it was found in PATH.
     program: str
 
 
@@ -184,17 +187,17 @@ def not_found(argv: Sequence[str]) -> str:
 @contextmanager
 def opened_command(
     args: Sequence[str], overrides: Mapping[str, object] | None, *, needs_store: bool = True
-) -> Iterator[LookedAt]:
+) -> Iterator[ResolvedCommand]:
     """The command line behind ``--``, and the cache opened for it. Raises UsageError where it names no executable, and
     NoStoreFolder for a question that needs a store."""
     given, argv = options.parse(args)
-    opened = Opened(overrides or {}, dict(os.environ))
+    opened = CommandContext(overrides or {}, dict(os.environ))
     if needs_store:
         _ = opened.settings.dir  # raises NoStoreFolder
     try:
         program = which(argv[0], opened.variables)
         if program is None:
             raise UsageError(not_found(argv))
-        yield LookedAt(opened, given, argv, program)
+        yield ResolvedCommand(opened, given, argv, program)
     finally:
         opened.store.close()

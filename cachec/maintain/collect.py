@@ -130,12 +130,12 @@ class Collector:
 
     def _run(self, held: LeasedArtifacts, limit: int | None, older_than: float | None, done: CollectResult) -> None:
         held.drop_dead(remove=not self._dry_run)
-        held.look()
+        held.refresh()
         started = self._usage()
         sweep = Sweep(self._store, held, self._now, self._on_fault, dry_run=self._dry_run)
         weights = sweep.revisions(self._weights)
         done.weights_in_use = weights.in_use
-        owned = self._weights.needed(self._note_damaged)
+        owned = self._weights.list_needed(self._note_damaged)
         old = old_versions(self._store.index, os.fspath(self._store.folder), RECORD_VERSION, self._now)
         snapshot = survey(self._store, self._pins.read(), self._on_fault, self._now, owned, old)
         done.old_versions = snapshot.old_versions
@@ -230,7 +230,7 @@ class Collector:
         levels = snapshot.levels
         names: set[str] = set()
         for batch in _batches(evicted):
-            held.look()
+            held.refresh()
             pinned = self._pins.read()
             going = {
                 each.name: each for each in batch if not pinned.holds(each.name, each.tags) and not each.in_use(held)
@@ -271,7 +271,7 @@ class Collector:
 
         def remove(digests: Sequence[Digest]) -> None:
             try:
-                outcomes.append(self._store.objects.remove_unheld(digests, held))
+                outcomes.append(self._store.objects.remove_unleased(digests, held))
             except StoreFault as fault:  # a folder that somebody keeps locked, say; the next gc has another try
                 outcomes.append(fault)
 
@@ -305,7 +305,9 @@ class Collector:
             index.delete_many(unneeded)
             # One that is still of use is worked out anew once in that time; of the others there would be ever more.
             index.expire("digest:", self._now - FORGOTTEN_SECONDS, self._now + FORGOTTEN_SECONDS)
-            index.expire(tombstones.PREFIX, self._now - tombstones.KEPT_SECONDS, self._now + tombstones.KEPT_SECONDS)
+            index.expire(
+                tombstones.PREFIX, self._now - tombstones.RETENTION_SECONDS, self._now + tombstones.RETENTION_SECONDS
+            )
             now = self._usage()
             # What was published meanwhile may be counted twice: the figure is never too small for that.
             meanwhile = 0 if now is None or started is None else max(0, now.nbytes - started.nbytes)

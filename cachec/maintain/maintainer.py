@@ -161,14 +161,14 @@ class Maintainer:
         from cachec.weights.library.stored_weights import WeightStore
 
         objects = self.store.objects
-        owned = WeightStore(self.store).needed(lambda detail: self._on_fault(Fault.IO_ERROR, detail))
+        owned = WeightStore(self.store).list_needed(lambda detail: self._on_fault(Fault.IO_ERROR, detail))
         if any(version != RECORD_VERSION for version in self.store.index.versions()):
             from cachec.maintain.mark import survey
 
             nbytes = survey(self.store, self.pins.read(), self._on_fault, self._clock(), owned).nbytes
         else:
             nbytes = sum(disk_bytes(ref.size) for ref, _ in objects.iterate() if ref.digest not in owned)
-            nbytes += objects.trees.copied()
+            nbytes += objects.trees.copied_bytes()
         return Usage(version=RECORD_VERSION, nbytes=nbytes)
 
     def measure(self) -> Usage:

@@ -140,7 +140,7 @@ def survey(
             snapshot.others_need.update(_needed_by(store, version))
     snapshot.counts.update(chain.from_iterable(each.needs for each in snapshot.entries))
     snapshot.trees.update(chain.from_iterable(each.trees for each in snapshot.entries))
-    snapshot.copied = store.objects.trees.copied(snapshot.trees if snapshot.others else None)
+    snapshot.copied = store.objects.trees.copied_bytes(snapshot.trees if snapshot.others else None)
     for name, row in store.index.rows("quarantine:"):
         if _is_old(name, row, now):
             snapshot.put_away.append(name)
@@ -181,7 +181,7 @@ def candidate(
     # The size is that of its own results, not of what it shares: it must not depend on which entries are still there.
     size = sum(disk_bytes(sizes[digest]) for digest in frozenset[Digest]().union(*groups))
     seconds = max((trace.seconds for trace in entry.traces), default=0.0)
-    needs = {*sizes, *(() if item.terms is None else item.terms.summary.kept)}
+    needs = {*sizes, *(() if item.terms is None else item.terms.summary.artifacts)}
     try:
         trees = tuple(_trees(item))
     except StoreFault as fault:  # a folder that is stored malformed: it has no tree, and no call hits it

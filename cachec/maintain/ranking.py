@@ -44,7 +44,7 @@ def ranking(
     pinned = Pins(store.index, store.quoted).read()
     held = LeasedArtifacts(store.leases.folder)
     held.drop_dead(remove=False)
-    held.look()
+    held.refresh()
     names: dict[Digest, Digest] = {}
     standings = []
     for item in Catalogue(store, on_fault).items(every=True, summaries=False):

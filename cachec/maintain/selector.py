@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from cachec.base.anchors import is_anchored
-from cachec.base.texts import key_prefix
+from cachec.base.display_text import key_prefix
 from cachec.errors import UsageError
 from cachec.model import BELOW_BASE, Digest, PartKind, Trace
 from cachec.store.search_index import Facts, SearchedArgument

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from cachec.base.texts import to_type
+from cachec.base.display_text import to_type
 from cachec.errors import StoreFault, UsageError
 from cachec.maintain.catalogue import Item
 from cachec.model import BELOW_BASE, MALFORMED_JSON, Digest, Fault

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import NoReturn, Self
 
-from cachec.base.audited import tell_read
+from cachec.base.audit_events import tell_read
 from cachec.base.hashing import FileDigests
 from cachec.weights.manifest import Manifest
 

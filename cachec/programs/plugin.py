@@ -8,7 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
-from cachec.base.texts import module_of
+from cachec.base.display_text import module_of
 from cachec.errors import PluginError
 from cachec.programs.artifact import File
 from cachec.programs.generator import Generator

@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from cachec.base.display_text import module_of
 from cachec.base.distributions import Distributions
-from cachec.base.texts import module_of
 from cachec.errors import PluginError, UnsupportedVersion
 
 if TYPE_CHECKING:
@@ -103,8 +103,8 @@ def installed_plugins() -> Plugins:
 
 
 def _load(name: str, target: str) -> Plugin:
-    from cachec.base.entry_points import imported
+    from cachec.base.entry_points import load_object
     from cachec.programs.plugin import Plugin  # with all that one is given; most commands ask for no plugin
 
-    plugin: Plugin = imported(f"plugin {name!r}", target, "plugin", Plugin)
+    plugin: Plugin = load_object(f"plugin {name!r}", target, "plugin", Plugin)
     return plugin

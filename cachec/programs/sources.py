@@ -8,7 +8,7 @@ a plugin found out about content, in the store of the cache that ``digests_here`
 from __future__ import annotations
 
 from cachec import recording
-from cachec.base.audited import tell_read
+from cachec.base.audit_events import tell_read
 from cachec.base.fsio import Identity, Staging, identity, map_read, map_untracked, open_read, pread_exact
 from cachec.base.hashing import FileDigests
 from cachec.store.derived_cache import Conclusions

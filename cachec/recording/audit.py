@@ -8,7 +8,7 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any, cast
 
-from cachec.base import audited
+from cachec.base import audit_events
 from cachec.base.distributions import OWN_FOLDER
 from cachec.base.fsio import identity_if_there
 from cachec.base.paths import descriptor_path, in_folder
@@ -82,9 +82,9 @@ class AuditObserver:
             "sqlite3.connect": self._database,
             "ctypes.dlopen": self._loaded,
             "pickle.find_class": self._unpickled,
-            audited.READS: self._told,
-            audited.KEEPS: self._told,
-            audited.ASKS: self._asked,
+            audit_events.READS: self._told,
+            audit_events.KEEPS: self._told,
+            audit_events.ASKS: self._asked,
             **dict.fromkeys(_SOCKETS, self._connected),
             **dict.fromkeys(_PROGRAMS | _PROCESSES, self._started),
         }
@@ -154,7 +154,7 @@ class AuditObserver:
     def _told(self, event: str, args: tuple[Any, ...], _frame: FrameType) -> None:
         """cachec itself, whose own looks are passed over, opens what a stage names to it."""
         path, is_relative = args
-        self._each(told_at if event == audited.READS else kept_at, os.path.relpath(path) if is_relative else path)
+        self._each(told_at if event == audit_events.READS else kept_at, os.path.relpath(path) if is_relative else path)
 
     def _asked(self, _event: str, args: tuple[Any, ...], _frame: FrameType) -> None:
         for observed in self._runs.here():

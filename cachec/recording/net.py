@@ -57,7 +57,7 @@ class Net:
         tables: Mapping[str, list[Any]] | None = None,
     ) -> None:
         self.observed = Observed()
-        self.beside = beside
+        self.open_sibling = beside
         self.tables = tables or {}
         self._is_project = is_project
 

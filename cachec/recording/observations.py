@@ -177,7 +177,7 @@ class Observed(msgspec.Struct):
         """Whether what is at ``place``, in this state, came to be since the run began: it has made it, also where no
         event tells of that. Of what came to be in the tick in which it began nobody knows."""
         before = self.touched.get(place)
-        return state.changed > self.after and (before is None or before[_CHANGED] > self.after)
+        return state.changed_ns > self.after and (before is None or before[_CHANGED] > self.after)
 
     def touch(self, place: str) -> None:
         """The run changes something of what is there, such as its times."""

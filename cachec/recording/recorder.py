@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from cachec.base.display_text import is_text
 from cachec.base.hashing import EMPTY, FileDigests
 from cachec.base.paths import absolute
-from cachec.base.texts import is_text
 from cachec.model import Read, Reason
 from cachec.recording import thread_owner
 
@@ -219,10 +219,10 @@ class Recorder:
 
     @contextmanager
     def _unwatched(self) -> Iterator[None]:
-        if self.net is None or self.net.beside is None or thread_owner.has_threads(self):
+        if self.net is None or self.net.open_sibling is None or thread_owner.has_threads(self):
             yield
         else:
-            with self.net.beside.paused():
+            with self.net.open_sibling.paused():
                 yield
 
     def drop_scratch(self) -> None:

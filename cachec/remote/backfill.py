@@ -11,30 +11,32 @@ from cachec.model import Entry, Inline, Record, Trace
 from cachec.remote.chain import Remotes, local_path
 
 #: Why an entry is not sent, as it is counted, and in words.
-LEFT = {
+UNSENT_REASONS = {
     "local-path": "looked at a path of this machine",
     "foreign": "of JAX, torch or another cache, which sends them as they are made (shared=True)",
     "unvouched": "not signed: the store may have them of others (--vouch)",
 }
 
 
-class Unsent(NamedTuple):
-    """An entry that is not sent. why: of ``LEFT``. detail: the path, or where it does not go."""
+class UnsentEntry(NamedTuple):
+    """An entry that is not sent."""
 
     entry: Entry
+    #: Of ``UNSENT_REASONS``.
     why: str
+    #: The path, or where it does not go.
     detail: str
 
 
 class Backfill(NamedTuple):
-    """What came of it. queued: runs, each for one remote, which ``Remotes.drain`` sends. left: counted by why.
+    """What came of it."""
 
-    first: the first that was left, by why.
-    """
-
+    #: Runs, each for one remote, which ``Remotes.drain`` sends.
     queued: int
-    left: Counter[str]
-    first: dict[str, Unsent]
+    #: How many were not sent, by reason.
+    unsent: Counter[str]
+    #: The first that was left, by why.
+    first: dict[str, UnsentEntry]
 
 
 def seed(remotes: Remotes, entries: Iterable[Entry], *, vouch: bool = False) -> Backfill:
@@ -46,21 +48,21 @@ def seed(remotes: Remotes, entries: Iterable[Entry], *, vouch: bool = False) -> 
     written = [remote for remote in remotes.all if remote.address.is_written]
     taking = [remote for remote in written if vouch or not remote.address.trust.is_signing]
     others = " ".join(remote.address.shown for remote in written if remote not in taking)
-    queued, left, first = 0, Counter[str](), dict[str, Unsent]()
+    queued, skipped, first = 0, Counter[str](), dict[str, UnsentEntry]()
     for entry in entries:
         runs = [trace for trace in entry.traces if not local_path(trace.reads)]
         if any(_is_foreign(trace) for trace in entry.traces):
-            found = Unsent(entry, "foreign", "")
+            found = UnsentEntry(entry, "foreign", "")
         elif not runs:
-            found = Unsent(entry, "local-path", local_path(entry.traces[0].reads) if entry.traces else "")
+            found = UnsentEntry(entry, "local-path", local_path(entry.traces[0].reads) if entry.traces else "")
         else:
             queued += sum(remotes.queue(taking, entry.key, trace) for trace in runs)
             if not others:
                 continue
-            found = Unsent(entry, "unvouched", others)
-        left[found.why] += 1
+            found = UnsentEntry(entry, "unvouched", others)
+        skipped[found.why] += 1
         first.setdefault(found.why, found)
-    return Backfill(queued, left, first)
+    return Backfill(queued, skipped, first)
 
 
 def _is_foreign(trace: Trace) -> bool:

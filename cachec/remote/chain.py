@@ -11,10 +11,10 @@ from time import monotonic
 from typing import NamedTuple
 
 from cachec.base import fsio
+from cachec.base.display_text import to_type
 from cachec.base.hashing import digest_bytes
-from cachec.base.texts import to_type
 from cachec.errors import StoreFault
-from cachec.model import Digest, Entry, Fault, Fetched, Read, Trace
+from cachec.model import Digest, Entry, Fault, Read, RemoteFetch, Trace
 from cachec.remote.circuit_breaker import Breaker
 from cachec.remote.engines import engine_of
 from cachec.remote.engines.base import PlacedEngine, RemoteEngine
@@ -51,29 +51,34 @@ _GONE = frozenset({Fault.STORE_MISSING, Fault.ARTIFACT_MISSING, Fault.ARTIFACT_C
 
 
 class LookupReport(NamedTuple):
-    """What came of a lookup, for ``offer``. seen: what it looked at; damaged: remotes that gave no answer, by name."""
+    """What came of a lookup, for ``offer``."""
 
-    fetched: Fetched | None
-    seen: dict[Name, Digest]
+    fetched: RemoteFetch | None
+    #: What it looked at.
+    known_reads: dict[Name, Digest]
+    #: Remotes that gave no answer, by name.
     damaged: frozenset[str] = frozenset()
 
 
 class OfferResult(NamedTuple):
-    """What came of an offer. put: where it was taken. gone: whether the entry is no more. fault: why it still waits, or
-    was dropped."""
+    """What came of an offer."""
 
     offer: Offer
+    #: Where it was taken.
     put: Put | None = None
+    #: Whether the entry is no more.
     gone: bool = False
+    #: Why it still waits, or was dropped.
     fault: StoreFault | None = None
 
 
 class Pending(NamedTuple):
-    """How many offers wait. ours: for remotes that are written, by name. read_only: for those that are only read,
-    unknown: for those that are not configured, by URL (or by name, where no URL was kept).
-    """
+    """How many offers wait."""
 
+    #: For remotes that are written, by name.
     ours: Counter[str]
+    #: For those that are only read, unknown: for those that are not configured, by URL (or by name, where no URL was
+    #: kept).
     read_only: Counter[str]
     unknown: Counter[str]
 
@@ -91,10 +96,12 @@ class Pending(NamedTuple):
         ]
 
 
-class Answer(NamedTuple):
-    """What a remote says to a question. state: ``ok`` or a fault. seconds: until then; None for a fault."""
+class ProbeReply(NamedTuple):
+    """What a remote says to a question."""
 
+    #: ``ok`` or a fault.
     state: str
+    #: Until then; None for a fault.
     seconds: float | None
     detail: str = ""
 
@@ -108,7 +115,7 @@ class Remote:
         self.trie = Trie(self.engine, store, address.namespace, address.timeout, address.trust)
         self.breaker = Breaker(store.folder / "remote", address.name, address.timeout)
 
-    def asked(self) -> Answer:
+    def probe(self) -> ProbeReply:
         """What it says to a question that has no answer; and whether a folder that is written can be."""
         import_clients([self.address.scheme])
         started = monotonic()
@@ -118,8 +125,8 @@ class Remote:
             if isinstance(self.engine, PlacedEngine) and self.address.is_written:
                 self.engine.expect_writable(until)
         except StoreFault as fault:
-            return Answer(fault.fault.value, None, fault.detail)
-        return Answer("ok", monotonic() - started)
+            return ProbeReply(fault.fault.value, None, fault.detail)
+        return ProbeReply("ok", monotonic() - started)
 
 
 class Remotes:
@@ -142,7 +149,7 @@ class Remotes:
         self.spool = Spool(store.folder)
         self.all = [Remote(parse(url, store.namespace, environ), store) for url in self.urls]
 
-    def signed(self) -> Remotes:
+    def only_signed(self) -> Remotes:
         """Those of them that believe only what somebody has signed."""
         chosen = copy.copy(self)
         chosen.all = [remote for remote in self.all if remote.address.trust.is_limited]
@@ -176,12 +183,12 @@ class Remotes:
                 without.append(remote)
                 continue
             is_hit = self._is_published(entry)
-            self._spool_for(self._trusting(without, remote), key, entry.traces[0], waited.seen, damaged)
+            self._spool_for(self._trusting(without, remote), key, entry.traces[0], waited.known_reads, damaged)
             break
         if not is_asked:
             return LookupReport(None, {})
-        fetched = Fetched(seconds=waited.seconds, hit=is_hit, nbytes=waited.nbytes)
-        return LookupReport(fetched, waited.seen, frozenset(damaged))
+        fetched = RemoteFetch(seconds=waited.seconds, hit=is_hit, nbytes=waited.nbytes)
+        return LookupReport(fetched, waited.known_reads, frozenset(damaged))
 
     def _fetch_from(self, remote: Remote, key: Digest, present: Present, waited: LookupCost) -> Entry | None:
         before = waited.seconds
@@ -200,11 +207,11 @@ class Remotes:
             detail = f"{type(error).__name__} at what it says to look at: {error}"
             raise StoreFault(Fault.REMOTE_CORRUPT, detail) from error
         saved = 0.0 if entry is None else entry.traces[0].seconds
-        self._report_breaker(remote, remote.breaker.answered(waited.seconds - before - saved))
+        self._report_breaker(remote, remote.breaker.record_answer(waited.seconds - before - saved))
         return entry
 
     def _count_failure(self, remote: Remote, seconds: float) -> None:
-        self._report_breaker(remote, remote.breaker.failed(seconds))
+        self._report_breaker(remote, remote.breaker.record_failure(seconds))
 
     def _report_breaker(self, remote: Remote, is_off: bool) -> None:
         if is_off:
@@ -246,18 +253,18 @@ class Remotes:
             self._on_fault(Fault.REMOTE_SKIPPED, f"the run looked at {place}, a path of this machine alone")
         else:
             asked = asked or LookupReport(None, {})
-            self._spool_for(written, key, trace, asked.seen, asked.damaged)
+            self._spool_for(written, key, trace, asked.known_reads, asked.damaged)
 
     def _spool_for(
         self,
         remotes: Iterable[Remote],
         key: Digest,
         trace: Trace,
-        seen: Mapping[Name, Digest],
+        known_reads: Mapping[Name, Digest],
         damaged: Collection[str],
     ) -> None:
         try:
-            is_new = self.queue(remotes, key, trace, seen, damaged) > 0
+            is_new = self.queue(remotes, key, trace, known_reads, damaged) > 0
             with fsio.faults("beginning to send to remotes"):
                 if is_new and self._on_offer is not None:
                     self._on_offer(self)
@@ -269,12 +276,12 @@ class Remotes:
         remotes: Iterable[Remote],
         key: Digest,
         trace: Trace,
-        seen: Mapping[Name, Digest] | None = None,
+        known_reads: Mapping[Name, Digest] | None = None,
         damaged: Collection[str] = (),
     ) -> int:
         """Have a run wait for those of these remotes that are written; for how many. Raises StoreFault.
 
-        seen: what its lookup looked at; damaged: remotes, by name, where what is there can't be used.
+        known_reads: what its lookup looked at; damaged: remotes, by name, where what is there can't be used.
         """
         count = 0
         with fsio.faults("keeping what is to be sent to a remote"):
@@ -286,7 +293,7 @@ class Remotes:
                             namespace=self.store.namespace,
                             key=key,
                             created=trace.created,
-                            seen=tuple((seen or {}).items()),
+                            known_reads=tuple((known_reads or {}).items()),
                             anew=remote.address.name in damaged,
                             shown=remote.address.shown,
                         )
@@ -325,18 +332,18 @@ class Remotes:
             if entry is None or not traces:
                 return OfferResult(offer, gone=True)
             with fsio.faults("reading what is to be sent"):
-                put = remote.trie.put(entry, traces[0], dict(offer.seen), anew=offer.anew)
+                put = remote.trie.put(entry, traces[0], dict(offer.known_reads), anew=offer.anew)
         except StoreFault as fault:
             self._on_fault(fault.fault, _describe_fault(fault, remote, "" if entry is None else entry.stage))
             if fault.fault.is_of_a_row or fault.fault in _GONE:
                 return OfferResult(offer, gone=True)
             if fault.fault.is_remote and fault.fault not in _HARMLESS:
                 self._count_failure(remote, monotonic() - started)
-                self.spool.refused(remote.address.name, f"{fault.fault.value}: {fault.detail}")
+                self.spool.record_refusal(remote.address.name, f"{fault.fault.value}: {fault.detail}")
             return OfferResult(offer, fault=fault)
-        self.spool.taken(remote.address.name)
+        self.spool.record_success(remote.address.name)
         if not remote.address.is_read:
-            remote.breaker.answered(0.0)  # nobody waits for it, so that it answers is enough
+            remote.breaker.record_answer(0.0)  # nobody waits for it, so that it answers is enough
         return OfferResult(offer, put=put)
 
     # --- forgetting
@@ -344,7 +351,7 @@ class Remotes:
     def forget(self, entry: Entry) -> tuple[int, Counter[str]]:
         """Have the remotes that are written forget the runs of an entry: how many were removed, and how many may still
         be where, by the URL as it is shown: at remotes that are only read, and for a fault that was told."""
-        removed, left = 0, Counter[str]()
+        removed, unsent = 0, Counter[str]()
         for remote in self.all:
             if not remote.address.is_written:
                 continue
@@ -353,9 +360,9 @@ class Remotes:
                     removed += remote.trie.forget(entry.key, trace)
                 except StoreFault as fault:
                     self._on_fault(fault.fault, _describe_fault(fault, remote, entry.stage))
-                    left[remote.address.shown] += 1
-        left.update(dict.fromkeys(self.read_only(), len(entry.traces)))
-        return removed, left
+                    unsent[remote.address.shown] += 1
+        unsent.update(dict.fromkeys(self.read_only(), len(entry.traces)))
+        return removed, unsent
 
     def read_only(self) -> list[str]:
         """The remotes that are read, and not written under another URL either, as they are shown."""

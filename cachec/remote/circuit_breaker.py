@@ -40,14 +40,14 @@ class Breaker:
         """Whether the remote is left alone for now."""
         if self._own >= self._limit and time.monotonic() < self._own_until:
             return True
-        lost, age = self._lost()
+        lost, age = self._seconds_lost()
         return lost >= self._limit and abs(age) < OFF_SECONDS
 
-    def failed(self, seconds: float) -> bool:
+    def record_failure(self, seconds: float) -> bool:
         """A call ended in a fault after so long; whether the remote is off from now on."""
         return self._lose(max(seconds, _FAULT * self._timeout))
 
-    def answered(self, seconds: float) -> bool:
+    def record_answer(self, seconds: float) -> bool:
         """An answer came after so long, less what it saved; whether the remote is off from now on."""
         if seconds > _PROMPT * self._timeout:
             return self._lose(seconds)
@@ -60,7 +60,7 @@ class Breaker:
         self._own += seconds
         self._own_until = time.monotonic() + OFF_SECONDS
         try:
-            lost, age = self._lost()
+            lost, age = self._seconds_lost()
             if lost < self._limit and abs(age) >= OFF_SECONDS:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(self._path)
@@ -74,7 +74,7 @@ class Breaker:
             return self._own >= self._limit
         return self.is_off()
 
-    def _lost(self) -> tuple[float, float]:
+    def _seconds_lost(self) -> tuple[float, float]:
         """Seconds lost in a row by all processes, and the seconds since the last."""
         try:
             status = os.stat(self._path)

@@ -22,7 +22,7 @@ from cachec.store.store import Store
 IDLE_SECONDS = 60.0
 
 #: How often the spool is looked at; and sent anew what a remote did not take.
-_LOOK_SECONDS = 0.2
+_POLL_SECONDS = 0.2
 _RETRY_SECONDS = 30.0
 
 #: The descriptor of the lock in the helper.
@@ -83,7 +83,7 @@ def run(remotes: Remotes, idle: float = IDLE_SECONDS) -> frozenset[str]:
             known, tried = waiting, now
             for _ in remotes.drain():
                 pass
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
     return known
 
 

@@ -30,7 +30,7 @@ _DIGEST = 32
 _LENGTH = struct.Struct("<H")
 
 #: Names that one node may say to look at.
-_MAX_LOOKS = 10_000
+_MAX_READS = 10_000
 
 #: Bytes of the small artifacts that lie in a leaf, compressed, all together.
 INLINE_BYTES = 1 << 17
@@ -43,16 +43,16 @@ Name = tuple[str, str, str]
 
 
 class TrieNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A node: an inner one, which says what to look at and then to go on; or a leaf with an entry of one run.
-
-    name: its own. sha256: of the artifacts of a leaf, by digest. inline: those that are small, compressed by zlib.
-    """
+    """A node: an inner one, which says what to look at and then to go on; or a leaf with an entry of one run."""
 
     version: int
+    #: The name of the node itself.
     name: Digest
-    look: tuple[Name, ...] = ()
+    requested_reads: tuple[Name, ...] = msgspec.field(default=(), name="look")
     entry: Entry | None = None
+    #: Of the artifacts of a leaf, by digest.
     sha256: dict[Digest, Digest] = {}
+    #: Those that are small, compressed by zlib.
     inline: dict[Digest, bytes] = {}
 
 
@@ -66,11 +66,11 @@ def root_name(namespace: str, key: Digest) -> Digest:
     return hasher.digest()
 
 
-def child_name(parent: Digest, look: Sequence[Name], digests: Sequence[Digest]) -> Digest:
+def child_name(parent: Digest, reads: Sequence[Name], digests: Sequence[Digest]) -> Digest:
     """The name of the node below an inner one, where what it says to look at has these digests."""
     hasher = Hasher("remote-node")
     hasher.part("parent", parent.encode())
-    for (kind, where, name), digest in zip(look, digests, strict=True):
+    for (kind, where, name), digest in zip(reads, digests, strict=True):
         for label, value in (("kind", kind), ("where", where), ("name", name), ("digest", digest)):
             hasher.part(label, value.encode())
     return hasher.digest()
@@ -121,20 +121,20 @@ def decode_node(row: bytes, name: Digest, key: Digest, trust: Trust) -> TrieNode
     Raises StoreFault REMOTE_CORRUPT, REMOTE_UNTRUSTED.
     """
 
-    def refused(why: str) -> StoreFault:
+    def bad_row(why: str) -> StoreFault:
         return StoreFault(Fault.REMOTE_CORRUPT, f"row {name[:12]} {why}")
 
-    node = from_json(trusted_body(_MAGIC, row, name, trust), TrieNode, refused, "is malformed")
+    node = from_json(trusted_body(_MAGIC, row, name, trust), TrieNode, bad_row, "is malformed")
     if node.version != VERSION or node.name != name:
-        raise refused(f"is that of {node.name[:12]}, version {node.version}")
+        raise bad_row(f"is that of {node.name[:12]}, version {node.version}")
     if node.entry is None:
-        if len(node.look) > _MAX_LOOKS or len(set(node.look)) != len(node.look):
-            raise refused(f"says to look at {len(node.look)} things")
-        for looked in node.look:
-            if why := why_no_read(*looked):
-                raise refused(f"says to look at one {why}")
+        if len(node.requested_reads) > _MAX_READS or len(set(node.requested_reads)) != len(node.requested_reads):
+            raise bad_row(f"says to look at {len(node.requested_reads)} things")
+        for read in node.requested_reads:
+            if why := why_no_read(*read):
+                raise bad_row(f"says to look at one {why}")
     elif why := "is a leaf of more than one run" if len(node.entry.traces) != 1 else why_unfit(node.entry, key):
-        raise refused(why)
+        raise bad_row(why)
     return node
 
 

@@ -15,14 +15,14 @@ def prefetch_pieces(pieces: Iterator[bytes]) -> Iterator[bytes]:
     ends with the piece that it waits for.
     """
     came: SimpleQueue[bytes | Exception | None] = SimpleQueue()
-    room = Semaphore(_BETWEEN)
+    slots = Semaphore(_BETWEEN)
     stopped: list[bool] = []
 
     def take() -> None:
         last: Exception | None = None
         try:
             for piece in pieces:
-                room.acquire()
+                slots.acquire()
                 if stopped:
                     break
                 came.put(piece)
@@ -39,7 +39,7 @@ def prefetch_pieces(pieces: Iterator[bytes]) -> Iterator[bytes]:
             if isinstance(piece, Exception):
                 raise piece
             yield piece
-            room.release()
+            slots.release()
     finally:
         stopped.append(True)
-        room.release()
+        slots.release()

@@ -14,7 +14,7 @@ from cachec.base.hashing import digest_bytes
 from cachec.errors import StoreFault
 from cachec.model import Fault
 from cachec.remote.engines import engine_of
-from cachec.remote.engines.base import Blob, PlacedEngine
+from cachec.remote.engines.base import PlacedEngine, RemoteBlob
 from cachec.remote.schemes import import_clients
 from cachec.remote.urls import Address, parse
 
@@ -34,19 +34,23 @@ _HINTS = (
 
 
 class Step(NamedTuple):
-    """One thing that was tried. result: ``ok``, ``no``, or a fault and its detail. seconds: that it took."""
+    """One thing that was tried."""
 
     what: str
+    #: ``ok``, ``no``, or a fault and its detail.
     result: str
+    #: Seconds that it took.
     seconds: float
     is_good: bool
 
 
 class ProbeResult(NamedTuple):
-    """What came of a probe. url: as it is shown. hint: what may be done where it can't be used, or empty."""
+    """What came of a probe."""
 
+    #: As it is shown.
     url: str
     steps: list[Step]
+    #: What may be done where it can't be used, or empty.
     hint: str
 
     @property
@@ -66,7 +70,7 @@ def probe(url: str, namespace: str) -> ProbeResult:
     engine = engine_of(address)
     import_clients([address.scheme])
     content = _CONTENT
-    blob = Blob(digest_bytes(content), len(content), sha256(content).hexdigest())
+    blob = RemoteBlob(digest_bytes(content), len(content), sha256(content).hexdigest())
     row = b"cachec probe\n" + os.urandom(100)
     name = digest_bytes(row)
     steps: list[Step] = []

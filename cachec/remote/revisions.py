@@ -22,12 +22,12 @@ from typing import Annotated, NamedTuple, TypeVar
 import msgspec
 
 from cachec.base import fsio
+from cachec.base.display_text import to_type
 from cachec.base.hashing import Hasher, digest_bytes
-from cachec.base.texts import to_type
 from cachec.errors import StoreFault, UsageError, WeightError
 from cachec.model import ArtifactRef, Digest, Fault, from_json
 from cachec.remote.chain import Remote
-from cachec.remote.engines.base import Blob
+from cachec.remote.engines.base import RemoteBlob
 from cachec.remote.nodes import signed_row, trusted_body
 from cachec.store.objects import Objects
 from cachec.weights.library.revisions import RevisionContents, RevisionRecord, check_name, checked_record
@@ -50,42 +50,47 @@ Progress = Callable[[int, int], None]
 
 
 class RevisionManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a revision consists of. sha256: of each tensor by its digest, as servers of Bazel's know no other."""
+    """What a revision consists of."""
 
     version: int
     record: RevisionRecord
+    #: Of each tensor by its digest, as servers of Bazel's know no other.
     sha256: dict[Digest, Digest]
 
 
 class NamedRevision(msgspec.Struct, frozen=True, kw_only=True):
-    """What a name stands for in a remote. manifest, size, sha256: of its manifest. created: Unix time in seconds."""
+    """What a name stands for in a remote."""
 
     version: int
     namespace: str
     name: str
     revision: Digest
+    #: With ``size``, ``sha256``: of its manifest.
     manifest: Digest
     size: Annotated[int, msgspec.Meta(ge=0, le=_MAX_MANIFEST)]
     sha256: Digest
+    #: Unix time in seconds.
     created: float
 
 
 class TransferCount(NamedTuple):
-    """What came of a push or a pull. tensors, nbytes: of the revision, each object once; moved, moved_nbytes: of them,
-    what was not there."""
+    """What came of a push or a pull."""
 
     revision: Digest
+    #: With ``nbytes``: of the revision, each object once.
     tensors: int
     nbytes: int
+    #: With ``moved_nbytes``: of them, what was not there.
     moved: int
     moved_nbytes: int
 
 
 class RemoteRevision(NamedTuple):
-    """What a name stands for in a remote. sums: the SHA-256 of tensors by their digests, as far as it is stated."""
+    """What a name stands for in a remote."""
 
     revision: Digest
     contents: RevisionContents
+    #: The SHA-256 of tensors by their digests, as far as it is stated.
     sums: Mapping[Digest, Digest]
 
 
@@ -148,9 +153,9 @@ class RemoteWeights:
         contents, sums = self._manifest(named)
         objects = self._store.objects.leasing()
         try:
-            blobs = [Blob(ref.digest, ref.size, sums.get(ref.digest, "")) for ref in contents.refs]
+            blobs = [RemoteBlob(ref.digest, ref.size, sums.get(ref.digest, "")) for ref in contents.refs]
 
-            def receive(blob: Blob) -> bool:
+            def receive(blob: RemoteBlob) -> bool:
                 ref = ArtifactRef(blob.digest, blob.size)
                 objects.leases.take((ref.digest,))
                 if objects.has(ref):
@@ -164,13 +169,13 @@ class RemoteWeights:
             objects.release()
         return TransferCount(named.revision, len(blobs), sum(blob.size for blob in blobs), *moved)
 
-    def listed(self, name: str) -> RemoteRevision | None:
+    def find(self, name: str) -> RemoteRevision | None:
         """What ``name`` stands for there, checked, without a tensor of it; None where the remote has no such name."""
         check_name(name)
         named = self._fetch_named(name)
         return None if named is None else RemoteRevision(named.revision, *self._manifest(named))
 
-    def receive(self, blob: Blob, objects: Objects, name: str) -> None:
+    def receive(self, blob: RemoteBlob, objects: Objects, name: str) -> None:
         """Store a tensor of the weights ``name``, once it was found to be what its digest says."""
         pieces = self._remote.engine.get_blob(blob, monotonic() + longest(blob.size))
         if pieces is None or not objects.receive(ArtifactRef(blob.digest, blob.size), pieces):
@@ -207,7 +212,7 @@ class RemoteWeights:
             raise StoreFault(Fault.REMOTE_CORRUPT, f"row {row_name[:12]} is that of {named.name!r}")
         return named
 
-    def _name(self, name: str, revision: Digest, manifest: Blob, *, is_new: bool) -> None:
+    def _name(self, name: str, revision: Digest, manifest: RemoteBlob, *, is_new: bool) -> None:
         named = NamedRevision(
             version=VERSION,
             namespace=self._remote.address.namespace,
@@ -225,7 +230,7 @@ class RemoteWeights:
 
     def _manifest(self, named: NamedRevision) -> tuple[RevisionContents, dict[Digest, Digest]]:
         """What a revision consists of, checked against its number."""
-        blob = Blob(named.manifest, named.size, named.sha256)
+        blob = RemoteBlob(named.manifest, named.size, named.sha256)
         body = bytearray()
         for piece in self._remote.engine.get_blob(blob, monotonic() + longest(blob.size)) or ():
             body += piece
@@ -245,11 +250,11 @@ class RemoteWeights:
 
     # --- blobs
 
-    def _blob_of(self, ref: ArtifactRef) -> Blob:
+    def _blob_of(self, ref: ArtifactRef) -> RemoteBlob:
         with fsio.faults("reading weights"), self._store.objects.path(ref).open("rb") as file:
-            return Blob(ref.digest, ref.size, file_digest(file, "sha256").hexdigest())
+            return RemoteBlob(ref.digest, ref.size, file_digest(file, "sha256").hexdigest())
 
-    def _send(self, blob: Blob) -> bool:
+    def _send(self, blob: RemoteBlob) -> bool:
         until = monotonic() + longest(blob.size)
         if self._remote.engine.has_blob(blob, until):
             return False
@@ -258,8 +263,8 @@ class RemoteWeights:
             self._remote.engine.put_blob(blob, str(path), until)
         return True
 
-    def _send_manifest(self, body: bytes) -> Blob:
-        blob = Blob(digest_bytes(body), len(body), sha256(body).hexdigest())
+    def _send_manifest(self, body: bytes) -> RemoteBlob:
+        blob = RemoteBlob(digest_bytes(body), len(body), sha256(body).hexdigest())
         if len(body) > _MAX_MANIFEST:
             raise UsageError(f"a manifest of {len(body)} bytes; at most {_MAX_MANIFEST} are sent")
         objects = self._store.objects
@@ -270,7 +275,9 @@ class RemoteWeights:
                 self._remote.engine.put_blob(blob, f"/proc/self/fd/{staged.fd}", monotonic() + longest(blob.size))
         return blob
 
-    def _carry(self, blobs: list[Blob], carry: Callable[[Blob], bool], progress: Progress | None) -> tuple[int, int]:
+    def _carry(
+        self, blobs: list[RemoteBlob], carry: Callable[[RemoteBlob], bool], progress: Progress | None
+    ) -> tuple[int, int]:
         """How many blobs were carried, and their bytes; those that were there already count as done."""
         total, done, count, nbytes = sum(blob.size for blob in blobs), 0, 0, 0
         for blob, moved in zip(blobs, _each(carry, blobs), strict=True):

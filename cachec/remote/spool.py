@@ -22,7 +22,7 @@ from cachec.model import MALFORMED_JSON, RECORD_VERSION, Digest
 from cachec.remote.nodes import Name
 
 #: Seconds after which an offer that nobody took is dropped.
-KEPT_SECONDS = 7 * 86400.0
+RETENTION_SECONDS = 7 * 86400.0
 
 #: Bytes of an offer: more than any has.
 _MAX_OFFER = 1 << 24
@@ -32,18 +32,19 @@ _MAX_WHY = 500
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
-    """One run of an entry, for one remote (``Address.name``). created: of its trace. seen, anew: see ``Trie.put``.
-
-    shown: what the remote's URL was, without secrets; for people. record: the version of the entry's record.
-    """
+    """One run of an entry, for one remote (``Address.name``)."""
 
     remote: str
     namespace: str
     key: Digest
+    #: When its trace was made, Unix time.
     created: float
-    seen: tuple[tuple[Name, Digest], ...] = ()
+    #: With ``anew``: see ``Trie.put``.
+    known_reads: tuple[tuple[Name, Digest], ...] = msgspec.field(default=(), name="seen")
     anew: bool = False
+    #: What the remote's URL was, without secrets; for people.
     shown: str = ""
+    #: The version of the entry's record.
     record: int = RECORD_VERSION
 
     @property
@@ -93,12 +94,12 @@ class Spool:
             path = os.path.join(self.folder, name)
             try:
                 offer = msgspec.json.decode(file_ownership.read_regular(path, _MAX_OFFER), type=Offer)
-                is_kept = offer.name == name and abs(time.time() - written) < KEPT_SECONDS
+                is_current = offer.name == name and abs(time.time() - written) < RETENTION_SECONDS
             except (FileNotFoundError, PermissionError):  # sent by now; or another user's, who sends it
                 continue
             except (*MALFORMED_JSON, OSError):
-                is_kept = False
-            if is_kept:
+                is_current = False
+            if is_current:
                 if offer.record == RECORD_VERSION:  # else another cachec has the entry, and sends it
                     yield offer
             elif tidy and re.fullmatch("[0-9a-f]{64}", name):
@@ -117,7 +118,7 @@ class Spool:
         """An offer is no more; by now somebody else may have removed it."""
         self._remove(os.path.join(self.folder, offer.name))
 
-    def refused(self, remote: str, why: str) -> None:
+    def record_refusal(self, remote: str, why: str) -> None:
         """A remote, by name, took nothing; where that can't be written nobody hears of it here."""
         with contextlib.suppress(OSError):
             fd = fsio.open_own(self._refusal(remote), os.O_WRONLY | os.O_TRUNC)
@@ -126,7 +127,7 @@ class Spool:
             finally:
                 os.close(fd)
 
-    def taken(self, remote: str) -> None:
+    def record_success(self, remote: str) -> None:
         """It took what was sent last."""
         with contextlib.suppress(OSError):
             os.unlink(self._refusal(remote))

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from cachec.errors import StoreFault, WeightError
 from cachec.model import ArtifactRef
 from cachec.remote.chain import Remote, Remotes
-from cachec.remote.engines.base import Blob
+from cachec.remote.engines.base import RemoteBlob
 from cachec.remote.revisions import RemoteRevision, RemoteWeights, longest
 from cachec.remote.schemes import import_clients
 from cachec.store.objects import Objects
@@ -34,7 +34,7 @@ def stream_weights(remotes: Remotes, name: str) -> WeightSet | None:
         import_clients([remote.address.scheme])
         there = RemoteWeights(remote, WeightStore(store))
         try:
-            listed = there.listed(name)
+            listed = there.find(name)
         except StoreFault as fault:
             raise WeightError(
                 f"weights {name!r} can't be looked for at {remote.address.shown}: {_words(fault)}"
@@ -55,7 +55,7 @@ def _fetching(
         lock.acquire(longest(ref.size))  # whoever has it longer than that fetches it in vain
         try:
             if not objects.has(ref):  # another did meanwhile
-                there.receive(Blob(ref.digest, ref.size, listed.sums.get(ref.digest, "")), objects, name)
+                there.receive(RemoteBlob(ref.digest, ref.size, listed.sums.get(ref.digest, "")), objects, name)
         except StoreFault as fault:
             raise WeightError(
                 f"weight {weight!r} of {name!r} is not here, and {remote.address.shown} did not give its {ref.size} "

@@ -21,7 +21,7 @@ import msgspec
 
 from cachec.errors import StoreFault
 from cachec.model import ArtifactRef, Digest, Entry, Fault, Trace
-from cachec.remote.engines.base import Blob, RemoteEngine
+from cachec.remote.engines.base import RemoteBlob, RemoteEngine
 from cachec.remote.nodes import (
     INLINE_BYTES,
     INLINE_ONE,
@@ -64,12 +64,12 @@ Present = Callable[[Name], Digest | None]
 
 
 class LookupCost:
-    """What one lookup had of engines. seconds: that it waited. nbytes: that came. seen: what it looked at."""
+    """What one lookup had of engines. seconds: that it waited. nbytes: that came. known_reads: what it looked at."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
         self.nbytes = 0
-        self.seen: dict[Name, Digest] = {}
+        self.known_reads: dict[Name, Digest] = {}
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -82,9 +82,11 @@ class LookupCost:
 
 
 class Put(NamedTuple):
-    """What became of an entry that was put. is_new: whether it was not there; nbytes: that were sent."""
+    """What became of an entry that was put."""
 
+    #: Whether it was not there.
     is_new: bool
+    #: Bytes that were sent.
     nbytes: int
 
 
@@ -113,7 +115,7 @@ class Trie:
         if entry.traces[0].created <= since:
             return None
         for read in entry.traces[0].reads:
-            if waited.seen.get((read.kind, read.where, read.name)) != read.digest:
+            if waited.known_reads.get((read.kind, read.where, read.name)) != read.digest:
                 raise StoreFault(Fault.REMOTE_CORRUPT, f"row {leaf.name[:12]} has reads that do not lead to it")
         self._fetch(leaf, entry, waited)
         return entry
@@ -121,11 +123,11 @@ class Trie:
     def _leaf(self, key: Digest, present: Present, waited: LookupCost) -> TrieNode | None:
         name, started = root_name(self._namespace, key), waited.seconds
         for _ in range(MAX_DEPTH):
-            left = WALK_ROWS * self._seconds - (waited.seconds - started)
-            if left <= 0:
+            remaining = WALK_ROWS * self._seconds - (waited.seconds - started)
+            if remaining <= 0:
                 raise StoreFault(Fault.REMOTE_TIMEOUT, "a lookup took too long")
             with waited.waiting():
-                row = self._engine.get_row(name, monotonic() + min(self._seconds, left))
+                row = self._engine.get_row(name, monotonic() + min(self._seconds, remaining))
             if row is None:
                 return None
             waited.nbytes += len(row)
@@ -133,13 +135,13 @@ class Trie:
             if node.entry is not None:
                 return node
             digests = []
-            for looked in node.look:
-                digest = waited.seen.get(looked) or present(looked)
+            for requested in node.requested_reads:
+                digest = waited.known_reads.get(requested) or present(requested)
                 if digest is None:
                     return None
-                waited.seen[looked] = digest
+                waited.known_reads[requested] = digest
                 digests.append(digest)
-            name = child_name(name, node.look, digests)
+            name = child_name(name, node.requested_reads, digests)
         return None
 
     def _fetch(self, leaf: TrieNode, entry: Entry, waited: LookupCost) -> None:
@@ -153,7 +155,7 @@ class Trie:
                 if not self._store.objects.receive(ref, iter((inflate(leaf.inline[ref.digest], ref.size),))):
                     raise _other(ref)
             elif not self._store.objects.has(ref):
-                absent.append(Blob(ref.digest, ref.size, leaf.sha256.get(ref.digest, "")))
+                absent.append(RemoteBlob(ref.digest, ref.size, leaf.sha256.get(ref.digest, "")))
         if not absent:
             return
         seconds = min(BLOB_SECONDS + total / SLOWEST, max(BLOB_SECONDS, entry.traces[0].seconds))
@@ -161,8 +163,8 @@ class Trie:
             self._receive(absent, monotonic() + seconds)
         waited.nbytes += sum(blob.size for blob in absent)
 
-    def _receive(self, blobs: list[Blob], until: float) -> None:
-        def receive(blob: Blob) -> None:
+    def _receive(self, blobs: list[RemoteBlob], until: float) -> None:
+        def receive(blob: RemoteBlob) -> None:
             pieces = self._engine.get_blob(blob, until)
             ref = ArtifactRef(blob.digest, blob.size)
             if pieces is None:
@@ -183,16 +185,16 @@ class Trie:
 
     # --- putting
 
-    def put(self, entry: Entry, trace: Trace, seen: dict[Name, Digest], *, anew: bool = False) -> Put:
-        """Put one run of an entry. seen: what its lookup saw, for the nodes of others that are on its way. anew: also
-        what seems to be there, as it was found to be damaged.
+    def put(self, entry: Entry, trace: Trace, known_reads: dict[Name, Digest], *, anew: bool = False) -> Put:
+        """Put one run of an entry. known_reads: what its lookup saw, for the nodes of others that are on its way. anew:
+        also what seems to be there, as it was found to be damaged.
 
-        What explains a miss and goes into reproducers stays here: ``Trace.kept`` is left out.
+        What explains a miss and goes into reproducers stays here: ``Trace.explanations`` is left out.
         """
-        trace = msgspec.structs.replace(trace, kept=())
+        trace = msgspec.structs.replace(trace, explanations=())
         entry = msgspec.structs.replace(entry, traces=(trace,))
         reads = {(read.kind, read.where, read.name): read.digest for read in trace.reads}
-        known, left = {**seen, **reads}, set(reads)
+        known, remaining = {**known_reads, **reads}, set(reads)
         name, sent = root_name(self._namespace, entry.key), 0
         for _ in range(MAX_DEPTH):
             node, is_there = self._present_node(name, entry.key)
@@ -201,21 +203,21 @@ class Trie:
                 if not anew and all(self._engine.has_blob(blob, _soon()) for blob in blobs):
                     return Put(False, sent)
                 node = None  # a row whose blobs are gone, or damaged
-            if node is None and not left:
+            if node is None and not remaining:
                 leaf = self._new_leaf(name, entry)
                 sent += self._send(_blobs(leaf), anew=anew)
                 row = encode_node(leaf, self._trust)
                 self._engine.put_row(name, row, _blobs(leaf), _soon(), replace=is_there)
                 return Put(True, sent + len(row))
             if node is None:
-                node = TrieNode(version=VERSION, name=name, look=tuple(sorted(left)))
+                node = TrieNode(version=VERSION, name=name, requested_reads=tuple(sorted(remaining)))
                 if not self._engine.put_row(name, encode_node(node, self._trust), (), _soon(), replace=is_there):
                     continue  # somebody was first: go below his
-            unknown = [looked for looked in node.look if looked not in known]
+            unknown = [requested for requested in node.requested_reads if requested not in known]
             if unknown:
                 raise StoreFault(Fault.REMOTE_SKIPPED, f"another run looked at {unknown[0][0]} {unknown[0][1]} first")
-            left -= set(node.look)
-            name = child_name(name, node.look, [known[looked] for looked in node.look])
+            remaining -= set(node.requested_reads)
+            name = child_name(name, node.requested_reads, [known[requested] for requested in node.requested_reads])
         raise StoreFault(Fault.REMOTE_SKIPPED, "too many runs that looked at different things")
 
     # --- forgetting
@@ -234,10 +236,10 @@ class Trie:
             if node is None or node.entry is not None:  # a row that can't be used is one to forget, too
                 self._engine.delete_row(name, _soon())
                 return True
-            unknown = [looked for looked in node.look if looked not in known]
+            unknown = [requested for requested in node.requested_reads if requested not in known]
             if unknown:
                 raise StoreFault(Fault.REMOTE_SKIPPED, f"another run looked at {unknown[0][0]} {unknown[0][1]} first")
-            name = child_name(name, node.look, [known[looked] for looked in node.look])
+            name = child_name(name, node.requested_reads, [known[requested] for requested in node.requested_reads])
         return False
 
     def _present_node(self, name: Digest, key: Digest) -> tuple[TrieNode | None, bool]:
@@ -251,16 +253,16 @@ class Trie:
             return None, True
 
     def _new_leaf(self, name: Digest, entry: Entry) -> TrieNode:
-        objects, inline, sums, room = self._store.objects, {}, {}, INLINE_BYTES
+        objects, inline, sums, available = self._store.objects, {}, {}, INLINE_BYTES
         for ref in artifacts_of(entry).values():
             with objects.path(ref).open("rb") as file:
                 sums[ref.digest] = file_digest(file, "sha256").hexdigest()
-            if ref.size <= INLINE_ONE and len(data := deflate(objects.read(ref))) <= room:
+            if ref.size <= INLINE_ONE and len(data := deflate(objects.read(ref))) <= available:
                 inline[ref.digest] = data
-                room -= len(data)
+                available -= len(data)
         return TrieNode(version=VERSION, name=name, entry=entry, sha256=sums, inline=inline)
 
-    def _send(self, blobs: list[Blob], *, anew: bool) -> int:
+    def _send(self, blobs: list[RemoteBlob], *, anew: bool) -> int:
         sent = 0
         for blob in blobs:
             if anew or not self._engine.has_blob(blob, _soon()):
@@ -270,12 +272,14 @@ class Trie:
         return sent
 
 
-def _blobs(leaf: TrieNode) -> list[Blob]:
+def _blobs(leaf: TrieNode) -> list[RemoteBlob]:
     """What lies beside a leaf."""
     assert leaf.entry is not None
     refs = artifacts_of(leaf.entry).values()
     return [
-        Blob(ref.digest, ref.size, leaf.sha256.get(ref.digest, "")) for ref in refs if ref.digest not in leaf.inline
+        RemoteBlob(ref.digest, ref.size, leaf.sha256.get(ref.digest, ""))
+        for ref in refs
+        if ref.digest not in leaf.inline
     ]
 
 

@@ -55,27 +55,30 @@ _VALUES = {
 
 
 class Address(NamedTuple):
-    """One remote. shown: the URL without secrets. user: ``name:password``, or empty. namespace: of keys there.
+    """One remote."""
 
-    host: of buckets their name. endpoint, region: of buckets, or empty. database: of Redis. options: of the scheme of
-    another package, sorted by name.
-    """
-
+    #: The URL without secrets.
     shown: str
     scheme: str
+    #: Of buckets their name.
     host: str
     port: int
     path: str
+    #: ``name:password``, or empty.
     user: str
     token: str
     layout: str
     mode: str
+    #: The namespace of keys there.
     namespace: str
     timeout: float
     trust: Trust
+    #: With ``region``: of buckets, or empty.
     endpoint: str = ""
     region: str = ""
+    #: The number of the database, of Redis.
     database: int = 0
+    #: Of the scheme of another package, sorted by name.
     options: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -109,26 +112,26 @@ def parse(url: str, namespace: str, environ: Mapping[str, str]) -> Address:
     """The remote that a URL means. namespace: where it says none. Raises ConfigError."""
     shown = without_secret(url).partition("?")[0]
 
-    def refused(why: str) -> ConfigError:
+    def bad_url(why: str) -> ConfigError:
         return ConfigError(f"remote = {shown!r} is not accepted: {why}")
 
     if re.search(r"[,;]\s*[a-z][a-z0-9+]*://", url):
-        raise refused("several URLs have spaces between, no commas and semicolons")
+        raise bad_url("several URLs have spaces between, no commas and semicolons")
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:  # what it says of the port may be part of a password
-        raise refused(f"behind the host is the number of a port; {_ESCAPED}") from None
+        raise bad_url(f"behind the host is the number of a port; {_ESCAPED}") from None
     if not url.isascii() or not url.isprintable() or " " in url or parts.fragment:
-        raise refused("a URL has printable characters of ASCII, no space and no '#'")
+        raise bad_url("a URL has printable characters of ASCII, no space and no '#'")
     pairs = parse_qsl(parts.query, keep_blank_values=True)
     options = dict(pairs)
     if len(options) != len(pairs):
-        raise refused("an option is given twice")
+        raise bad_url("an option is given twice")
     scheme = scheme_named(parts.scheme)
     if scheme is None:
         instead = "; grpc is reapi here, and grpcs reapis" if parts.scheme in {"grpc", "grpcs"} else ""
-        raise refused(f"it begins with {', '.join(SCHEMES)} or the scheme of an installed package, and ://{instead}")
+        raise bad_url(f"it begins with {', '.join(SCHEMES)} or the scheme of an installed package, and ://{instead}")
     known = (*_EVERY, *scheme.options)
     own = {key: value for key, value in pairs if key not in known} if scheme.place == "any" else {}
     for key, value in pairs:
@@ -136,30 +139,30 @@ def parse(url: str, namespace: str, environ: Mapping[str, str]) -> Address:
             continue
         if key not in known:
             what = repr(key) if re.fullmatch("[a-z]{1,16}", key) and "@" not in parts.query else "what follows '?'"
-            raise refused(f"{what} is no option of it; there are {', '.join(known)}; {_ESCAPED}")
+            raise bad_url(f"{what} is no option of it; there are {', '.join(known)}; {_ESCAPED}")
         pattern, words = _VALUES.get(key, (".*", ""))
         if re.fullmatch(pattern, value) is None or (key == "timeout" and not 0.1 <= float(value) <= 600):
-            raise refused(f"{key} is {words}")
+            raise bad_url(f"{key} is {words}")
     path, database = parts.path, options.get("db", "0")
     if scheme.place in {"folder", "socket"}:
         path = unquote(parts.path)
         if parts.hostname or (parts.netloc and scheme.place == "folder") or not path.startswith("/"):
-            raise refused(f"it is given as {parts.scheme}:///absolute/path")
+            raise bad_url(f"it is given as {parts.scheme}:///absolute/path")
     elif scheme.place in {"server", "redis", "reapi"}:
         if not parts.hostname:
-            raise refused("the host is missing")
+            raise bad_url("the host is missing")
         if scheme.place == "redis":
             path, database = "", parts.path.strip("/") or "0"
             if re.fullmatch("[0-9]{1,5}", database) is None:
-                raise refused("behind the host is the number of a database")
+                raise bad_url("behind the host is the number of a database")
         elif scheme.place == "reapi":
             path = unquote(parts.path)
             if re.fullmatch(_HOST, parts.hostname) is None:
-                raise refused("the host is a name, or an address of IP")
+                raise bad_url("the host is a name, or an address of IP")
             if re.fullmatch(_INSTANCE, path) is None or _KEYWORDS & set(path.split("/")):
-                raise refused("behind the host is the name of an instance, such as main or a/b")
+                raise bad_url("behind the host is the name of an instance, such as main or a/b")
     elif scheme.place == "bucket" and (not parts.hostname or port is not None or parts.username is not None):
-        raise refused("a bucket is given as s3://bucket/prefix; the environment says who asks")
+        raise bad_url("a bucket is given as s3://bucket/prefix; the environment says who asks")
     user = "" if parts.username is None else f"{unquote(parts.username)}:{unquote(parts.password or '')}"
     mode = options.get("mode", "read-write")
     return Address(

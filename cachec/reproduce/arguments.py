@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
+from cachec.base.display_text import is_secret
 from cachec.base.hashing import digest_bytes
 from cachec.base.instances import attribute, function_of
-from cachec.base.texts import is_secret
 from cachec.codecs.data import SCALARS, decode_inline, encode_scalar
 from cachec.errors import ReproducerError
 from cachec.key.words import describe
@@ -187,7 +187,7 @@ def _scalar(value: Any, contents: Contents) -> Value:
 
 def store_manifest(manifest: Manifest, contents: Contents) -> str:
     """The digest of a manifest, which is among the contents then."""
-    contents.setdefault(manifest.digest, manifest.encoded())
+    contents.setdefault(manifest.digest, manifest.encode())
     return manifest.digest
 
 

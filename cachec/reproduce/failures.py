@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cachec.base import fsio
+from cachec.key.options import StageLike
 from cachec.model import Part
 from cachec.recording import Recorder
 from cachec.reproduce.archive import write
@@ -24,7 +25,7 @@ def leave_reproducer(
     folder: Path,
     key: str,
     parts: tuple[Part, ...],
-    stage: Any,
+    stage: StageLike,
     arguments: Mapping[str, Any],
     recorder: Recorder,
     error: Exception,

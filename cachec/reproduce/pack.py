@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from cachec.base.display_text import to_type
 from cachec.base.hashing import digest_bytes
-from cachec.base.texts import to_type
 from cachec.errors import PluginError, ReproducerError, StoreFault
 from cachec.model import Entry, Inline, Leaf, Node, Part, PartKind, Record, Trace, WeightSpec, artifacts, from_json
 from cachec.model import Sequence as Several

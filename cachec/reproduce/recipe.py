@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from cachec.base.display_text import is_secret
 from cachec.base.distributions import Distributions
-from cachec.base.texts import is_secret
 from cachec.errors import CachecError
 from cachec.key.options import StageLike
 from cachec.model import Digest, Read

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cachec.base import fsio
 from cachec.base.distributions import Distributions
@@ -37,6 +37,9 @@ from cachec.weights import WeightSet, open_weights
 from cachec.weights.formats import WRITTEN_SUFFIXES
 from cachec.weights.layout import stated_ties
 from cachec.weights.manifest import Manifest
+
+if TYPE_CHECKING:
+    from cachec.stage.decorator import Stage
 
 
 class Remade(NamedTuple):
@@ -130,7 +133,7 @@ def replay_python(reproducer: LoadedReproducer, folder: Path, *, path: Sequence[
     guarded: list[WeightSet] = []
 
     def weights(manifest: Manifest, where: str) -> WeightSet:
-        made = weights_of(reproducer, manifest.weights, folder).guarded(where, recorder, store.digests)
+        made = weights_of(reproducer, manifest.weights, folder).guard(where, recorder, store.digests)
         guarded.append(made)
         return made
 
@@ -177,7 +180,7 @@ def stage_of(reproducer: LoadedReproducer) -> Any:
 
 
 def arguments_of(
-    reproducer: LoadedReproducer, stage: Any, folder: Path, weights: Callable[[Manifest, str], WeightSet]
+    reproducer: LoadedReproducer, stage: Stage[..., Any], folder: Path, weights: Callable[[Manifest, str], WeightSet]
 ) -> dict[str, Any]:
     """The arguments of the run by name, files among them in ``folder``. weights: a set for a manifest and the path of
     an argument. Raises ReproducerError where one is not in the reproducer.
@@ -240,7 +243,7 @@ def is_own(store: Store, reproducer: LoadedReproducer) -> bool:
     return recipe is not None and digest_bytes(recipe) == reproducer.about.recipe
 
 
-def _defaults(stage: Any) -> dict[str, Any]:
+def _defaults(stage: Stage[..., Any]) -> dict[str, Any]:
     """Defaults by name; of ``*args`` and ``**kwargs`` that they are empty."""
     import inspect
 

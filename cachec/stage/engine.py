@@ -13,9 +13,9 @@ import msgspec
 
 from cachec import recording
 from cachec.base import call_hooks, fsio
-from cachec.base.uncached import without_cache
-from cachec.base.untraced import unseen
-from cachec.base.waiting import Blocking, InLoop, Waiter
+from cachec.base.cache_bypass import without_cache
+from cachec.base.tracer_hiding import unseen
+from cachec.base.wait_strategy import Blocking, InLoop, Waiter
 from cachec.config import Settings
 from cachec.errors import (
     CacheMissError,
@@ -28,7 +28,7 @@ from cachec.errors import (
 )
 from cachec.events import EventLog
 from cachec.key.binding import Binding
-from cachec.model import Fault, Fetched, Mode, Outcome, Reason, Trace
+from cachec.model import Fault, Mode, Outcome, Reason, RemoteFetch, Trace
 from cachec.stage.bracket import Bracket  # at once: where no descriptor is left, the stage runs all the same
 from cachec.stage.look import Look, Tools
 from cachec.store.index import only_looking
@@ -87,7 +87,7 @@ class Call:
         self._on_hit = on_hit
         self.stopped: StopIteration | None = None
         self.without: tuple[Reason, str] = (Reason.KEY_UNREADABLE, "")
-        self.fetched: Fetched | None = None
+        self.fetched: RemoteFetch | None = None
         self._request: Request | None = None
         self._fault: Fault | None = None
 
@@ -219,7 +219,7 @@ class Call:
     def outcome(self, reason: Reason, *, detail: str = "", saved: float = 0.0, stored: bool = False) -> Outcome:
         """Count and log how the call ended."""
         outcome = self.described(reason, detail=detail, saved=saved, stored=stored)
-        call_hooks.heard(outcome, lambda: self.engine.events.emit(outcome))
+        call_hooks.report_outcome(outcome, lambda: self.engine.events.emit(outcome))
         return outcome
 
     def described(self, reason: Reason, *, detail: str = "", saved: float = 0.0, stored: bool = False) -> Outcome:
@@ -567,9 +567,9 @@ def _raised(call: Call, run: Run, error: BaseException) -> None:
     if call.engine.settings.repro_dir is not None and isinstance(error, Exception):
         _leave_reproducer(call, run, error)
     run.abandon()
-    from cachec.base.unsent import UnsentError
+    from cachec.base.unsendable import ForbiddenUseError
 
-    if isinstance(error, KeyboardInterrupt | GeneratorExit | UnsentError):
+    if isinstance(error, KeyboardInterrupt | GeneratorExit | ForbiddenUseError):
         # The program was ended, or other calls with it; or a stage around this one is run in another process again.
         return
     call.outcome(Reason.STAGE_RAISED, detail=f"{type(error).__qualname__}: {error}")

@@ -15,10 +15,10 @@ import msgspec
 from cachec.base import xdg
 from cachec.base.distributions import Distributions
 from cachec.base.paths import is_below
-from cachec.base.untraced import unseen
-from cachec.base.waiting import Waiter
+from cachec.base.tracer_hiding import unseen
+from cachec.base.wait_strategy import Waiter
 from cachec.codecs import decode
-from cachec.commands.traced import Changed, Reads
+from cachec.commands.traced_run import InputChanged, Reads
 from cachec.errors import StageCrashed, StageOutOfMemory, StageTimedOut
 from cachec.key import ambient, generators, libraries, memos, process_state, sources, state
 from cachec.key.canonical import SCALARS
@@ -32,7 +32,7 @@ from cachec.stage.bracket import Bracket
 from cachec.stage.look import Look
 from cachec.stage.run import Finished, Run
 from cachec.stage.verify import difference
-from cachec.tracing.accesses import Effect, Input, Kind
+from cachec.tracing.accesses import Effect, Kind, TracedInput
 from cachec.worker import caller
 from cachec.worker.carried import Deleted, UnsendableError, is_stateful, to_send
 from cachec.worker.functions import place_of
@@ -291,9 +291,9 @@ class IsolatedRun(Run):
             for read in reads.all():
                 if not is_below(read.where, temporary):
                     self.recorder.traced(read)
-        except (Changed, OSError) as error:
+        except (InputChanged, OSError) as error:
             self.recorder.keep_out(Reason.INPUT_CHANGED, str(error))
-        if any(path != sys.executable for path in reads.started()):
+        if any(path != sys.executable for path in reads.started_programs()):
             self.recorder.seen(Read("env", OBEYED_NAME, "", variable_digest(OBEYED_NAME, os.environ)))
         requests = self._tools.requests
         for name in passed.owners:
@@ -529,7 +529,7 @@ class _Passed:
             if owner is not None:
                 self.owners.add(owner.name)
 
-    def __call__(self, full: str, each: Input) -> bool:
+    def __call__(self, full: str, each: TracedInput) -> bool:
         path = os.path.normpath(full) if "/." in full or "//" in full else full
         if self._installed.holds(path):
             return self._is_installed(path, each)
@@ -543,7 +543,7 @@ class _Passed:
             return os.path.dirname(os.path.realpath(path)) in self._temporary  # a name that was made up
         return False
 
-    def _is_installed(self, path: str, each: Input) -> bool:
+    def _is_installed(self, path: str, each: TracedInput) -> bool:
         """Python's own library counts with the platform; a package counts as a whole, by its RECORD."""
         if each.state is None or not each.kinds & _READ or self._installed.is_library(path):
             return True

@@ -13,10 +13,10 @@ import msgspec
 from cachec import recording
 from cachec.base import file_ownership, fsio
 from cachec.base.anchors import is_anchored
+from cachec.base.display_text import clean
 from cachec.base.hashing import EMPTY, FileDigests, digest_bytes
 from cachec.base.paths import absolute
-from cachec.base.texts import clean
-from cachec.base.untraced import unseen
+from cachec.base.tracer_hiding import unseen
 from cachec.errors import ClassNotLoaded, ResultUnusableHere, StoreFault
 from cachec.key.dependencies import IN_PROCESS, Dependencies
 from cachec.model import (
@@ -36,7 +36,7 @@ from cachec.model import (
 from cachec.store.store import Store
 
 if TYPE_CHECKING:  # of stages: a command is looked up without any of it
-    from cachec.base.installed import InstalledFolders
+    from cachec.base.installed_folders import InstalledFolders
     from cachec.key.request import Request, Requests
     from cachec.programs.registry import Plugins
     from cachec.recording import Recorder
@@ -326,7 +326,7 @@ class Looker:
         manifests += [weights.manifest for weights in request.inventory.weights.values()]
         for manifest in manifests:
             if manifest.digest == digest:
-                return manifest.encoded()
+                return manifest.encode()
         texts = request.texts()
         if digest_bytes(texts) == digest:
             return texts
@@ -435,7 +435,7 @@ class Tools(msgspec.Struct, frozen=True, dict=True):
 
     def installed(self) -> InstalledFolders:
         """What is installed where ``sys.path`` leads."""
-        from cachec.base.installed import InstalledFolders  # on a miss of one
+        from cachec.base.installed_folders import InstalledFolders  # on a miss of one
 
         path = tuple(sys.path)
         known = self._installed.get(path)

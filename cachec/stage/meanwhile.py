@@ -62,7 +62,7 @@ class Meanwhile:
         """The same of cached properties."""
         ran = self._ran()
         for each in self._unfilled:
-            for name in sorted(each.filled()):
+            for name in sorted(each.filled_names()):
                 is_shared = id(each.value) in self._shared
                 code = _code_of(type(each.value), name)
                 # One that nobody else has may have been assigned by the run itself.

@@ -199,7 +199,7 @@ class Observing:
 
     def _missed(self, observed: Observed, net: Net) -> None:
         """Data that the stage's code names, and that was not there: native code may have looked for it in vain."""
-        for named in net.beside.missing if net.beside is not None else ():
+        for named in net.open_sibling.missing if net.open_sibling is not None else ():
             path = observed.given(named)
             if path is not None and not os.path.lexists(path):
                 observed.absent.setdefault(path)
@@ -283,7 +283,7 @@ class Observing:
         for path in _beside(net)[1]:
             if not (path in known or path.startswith(folders) or self._ran.is_held(path)):
                 recorder.keep_out(Reason.INPUT_CHANGED, f"file {path} was opened, and {_WRITTEN}")
-        if net.beside is not None and net.beside.overflowed:
+        if net.open_sibling is not None and net.open_sibling.overflowed:
             recorder.keep_out(Reason.UNNAMED_CODE, "more files were opened at once than the kernel tells of (inotify)")
 
     def project_folder(self, request: Request) -> str | None:
@@ -482,13 +482,13 @@ def _beside(net: Net) -> tuple[list[str], list[str]]:
     """What native code read in the watched folders: what counts there, less what Python did and what the run made; and
     what of it was written to, replaced or removed after that."""
     observed = net.observed
-    if net.beside is None:
+    if net.open_sibling is None:
         return [], []
-    read, torn, begun = net.beside.drained()
+    read, torn, begun = net.open_sibling.drained()
     own = {path for path in begun if observed.own(path)}
     told = observed.passed.keys() | own
     known = observed.sources.keys() | observed.opened.keys()  # how these were, Python's events told
-    counting = net.beside.counting
+    counting = net.open_sibling.counting
     opened = [path for each in sorted(read - told - known) for path in counting(each) if path not in known]
     others = [path for each in sorted(torn - told) for path in counting(each)]
     others += [path for path in opened if not os.path.lexists(path)]

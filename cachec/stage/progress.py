@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
 
-from cachec.base.texts import clean
+from cachec.base.display_text import clean
 
 #: Seconds from one line to the next: where it is written over, and in a log.
 _OVER, _LINES = 1.0, 60.0

@@ -13,7 +13,7 @@ import msgspec
 
 from cachec import recording
 from cachec.base import fsio
-from cachec.base.cached_properties import filled
+from cachec.base.cached_properties import filled_since
 from cachec.base.hashing import digest_bytes
 from cachec.codecs.data import SCALARS
 from cachec.codecs.encoder import encode
@@ -115,7 +115,7 @@ class Run:
     def _guard(self, weights: WeightSet, path: str) -> WeightSet:
         if path in self._guarded:
             raise _unguardable(path)
-        guarded = self._guarded[path] = weights.guarded(
+        guarded = self._guarded[path] = weights.guard(
             path, self.recorder, self._tools.digests, per_rank=self._stage.options.per_rank
         )
         return guarded
@@ -329,16 +329,16 @@ class Run:
             seconds=finished.seconds,
             created=time.time(),
             manifest=self._manifest(),
-            kept=kept,
+            explanations=kept,
             generators=self._left_generators(),
         )
         said = self._request.parts()
         parts = objects.add_bytes(msgspec.json.encode(KeyDescription(said, msgspec.Raw(recipe))))
-        self._tools.store.publish(self._request.digest, options.name, options.tags, parts, trace, said=said)
+        self._tools.store.publish(self._request.digest, options.name, options.tags, parts, trace, search_parts=said)
         if self._next is not None:
             said = self._next.parts()
             parts = objects.add_bytes(msgspec.json.encode(KeyDescription(said, msgspec.Raw(recipe))))
-            self._tools.store.publish(self._next.digest, options.name, options.tags, parts, trace, said=said)
+            self._tools.store.publish(self._next.digest, options.name, options.tags, parts, trace, search_parts=said)
         with fsio.faults("reading what is stored"):
             finished.value = self._tools.looker.decode(self._request, trace)
         return trace
@@ -353,10 +353,10 @@ class Run:
         whole = given[0]
         try:
             for manifest in given[1:]:
-                whole = whole.merged(manifest)
+                whole = whole.merge(manifest)
         except LinkError:
             return None  # ambiguous: the files of this stage link with nothing unless it says with what
-        return self._tools.store.objects.add_bytes(whole.encoded())
+        return self._tools.store.objects.add_bytes(whole.encode())
 
     def _left_generators(self) -> ArtifactRef | None:
         """The states that the run left random generators in; here it has moved those of the caller itself."""
@@ -373,9 +373,9 @@ class Run:
         contents = dict(made.contents)
         for program in self._request.inventory.programs.values():
             contents.setdefault(program.ir_digest, program.ir)
-            contents.setdefault(program.manifest.digest, program.manifest.encoded())
+            contents.setdefault(program.manifest.digest, program.manifest.encode())
         for weights in self._request.inventory.weights.values():
-            contents.setdefault(weights.manifest.digest, weights.manifest.encoded())
+            contents.setdefault(weights.manifest.digest, weights.manifest.encode())
         texts = self._request.texts()
         if texts:
             contents[digest_bytes(texts)] = texts
@@ -391,7 +391,7 @@ class Run:
         if changed := self._changed_read():
             return changed
         self._tools.requests.ran(self._request)
-        without = filled(self._request.inventory.unfilled)
+        without = filled_since(self._request.inventory.unfilled)
         try:
             again = self._tools.requests.request(self._stage, self._given, fresh=True, without=without)
             is_same = again.digest == self._request.digest
@@ -444,8 +444,8 @@ class Run:
         self._meanwhile.end()
         for guarded in self._guarded.values():
             guarded.close_guard()
-        if self.recorder.net is not None and self.recorder.net.beside is not None:
-            self.recorder.net.beside.close()
+        if self.recorder.net is not None and self.recorder.net.open_sibling is not None:
+            self.recorder.net.open_sibling.close()
 
 
 def _ambient(request: Request) -> dict[str, str]:

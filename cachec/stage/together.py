@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from cachec.base.waiting import Pause, Together, ready
+from cachec.base.wait_strategy import Pause, Together, ready
 from cachec.errors import UsageError
 from cachec.stage.decorator import Stage
 from cachec.stage.engine import Answer, Call, step

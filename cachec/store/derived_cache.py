@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from cachec.base.hashing import Hasher, Memory
+from cachec.base.hashing import DigestMemory, Hasher
 from cachec.errors import StoreFault
 from cachec.model import MALFORMED_JSON, Digest
 from cachec.store.index import Index
@@ -42,7 +42,7 @@ class Conclusions(Generic[T]):
     """Answers of one kind. Without a memory nothing is remembered."""
 
     def __init__(
-        self, memory: Memory | None, kind: str, form: type[T], *, clock: Callable[[], float] = time.time
+        self, memory: DigestMemory | None, kind: str, form: type[T], *, clock: Callable[[], float] = time.time
     ) -> None:
         """kind: names the table. form: of an answer, as msgspec validates it."""
         self._memory = memory
@@ -59,12 +59,12 @@ class Conclusions(Generic[T]):
         if row is None:
             return None
         try:
-            kept = unpack(row, _Row, self._kind)
-            answer = msgspec.json.decode(kept.answer, type=self._form) if kept.about == digest else None
+            stored = unpack(row, _Row, self._kind)
+            answer = msgspec.json.decode(stored.answer, type=self._form) if stored.about == digest else None
         except (StoreFault, *MALFORMED_JSON):
             return None  # it only costs the time to find out again
-        if answer is not None and not 0 <= self._clock() - kept.time < _RENEWED_SECONDS:
-            self._remember(digest, kept.answer)
+        if answer is not None and not 0 <= self._clock() - stored.time < _RENEWED_SECONDS:
+            self._remember(digest, stored.answer)
         return answer
 
     def keep(self, answer: T, *about: str) -> None:

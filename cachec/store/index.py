@@ -180,7 +180,7 @@ class DiskcacheIndex:
         # Beside the reader's own lock, so that a hit does not wait for a publication. This one is taken first.
         self._write_lock = threading.RLock()
         self._forking = False
-        self._table: Any = None  # diskcache.Cache
+        self._diskcache: Any = None  # a SqliteTable; diskcache has no types
         self._table_of: tuple[int, int] | None = None
         self._inherited: list[Any] = []
         self._tried: tuple[int, int] | None = None  # the file that the last transaction was about
@@ -237,12 +237,12 @@ class DiskcacheIndex:
     ) -> Iterator[tuple[Any, ...]]:
         """The rows of a statement with a limit, one page after the other, their keys as text."""
         begin = self._begin(version) if version is not None or not prefix.startswith(_OF_ALL) else ""
-        left_out = len(begin)
+        skipped = len(begin)
         last, end = (begin + prefix).encode(), begin + prefix + _LAST
         while rows := self._reader.select(statement, (last, end, *values)):
             for key, *rest in rows:
                 last = bytes(key)  # as it is: what a damaged one is shown as may sort before it
-                yield (last[left_out:].decode(errors="replace"), *rest)
+                yield (last[skipped:].decode(errors="replace"), *rest)
 
     def versions(self) -> list[int]:
         """The versions whose records are here, in order; 0 for rows from before versions lay side by side."""
@@ -267,7 +267,7 @@ class DiskcacheIndex:
         return removed
 
     def _clear(self, begin: str) -> int:
-        return int(self._table._con.execute(_CLEAR, (begin.encode(), begin + _LAST)).rowcount)
+        return int(self._diskcache._con.execute(_CLEAR, (begin.encode(), begin + _LAST)).rowcount)
 
     def _begins(self, version: int) -> list[str]:
         """What the names of a version's rows begin with; of version 0 each kind of row has its own."""
@@ -298,13 +298,13 @@ class DiskcacheIndex:
 
     def _set(self, key: str, value: bytes, tag: str) -> None:
         try:
-            self._table.set(self.row_name(key), value, tag=tag)
+            self._diskcache.set(self.row_name(key), value, tag=tag)
         except ValueError as error:  # two rows under one key, where the unique index is damaged
             raise StoreFault(Fault.INDEX_CORRUPT, f"writing row {key}: {error}") from error
 
     def delete(self, key: str) -> bool:
         """Remove the row; whether there was one."""
-        return self.atomically(lambda: bool(self._table.delete(self.row_name(key))))
+        return self.atomically(lambda: bool(self._diskcache.delete(self.row_name(key))))
 
     def delete_many(self, keys: Collection[str], *, version: int | None = None) -> int:
         """Remove rows in one transaction; how many there were."""
@@ -315,14 +315,14 @@ class DiskcacheIndex:
 
     def _remove(self, keys: Collection[str]) -> int:
         """Past diskcache, which asks for each row first whether it has expired, and for its file: ours do neither."""
-        removed = self._table._con.executemany(_DELETE, ((key,) for key in keys))
+        removed = self._diskcache._con.executemany(_DELETE, ((key,) for key in keys))
         return int(max(removed.rowcount, 0))
 
     def expire(self, prefix: str, since: float, until: float) -> int:
         """Remove the rows with a prefix that were not written between two times (Unix, seconds); how many."""
         begin = self.row_name(prefix)
         values = begin.encode(), begin + _LAST, since, until
-        return self.atomically(lambda: int(self._table._con.execute(_EXPIRE, values).rowcount))
+        return self.atomically(lambda: int(self._diskcache._con.execute(_EXPIRE, values).rowcount))
 
     def atomically(self, change: Callable[[], T]) -> T:
         """Run ``change`` as one transaction, in which nobody else writes.
@@ -360,7 +360,7 @@ class DiskcacheIndex:
             self._writing = True
             with ExitStack() as stack:
                 try:
-                    self._patiently(lambda: stack.enter_context(self._table.transact()))
+                    self._patiently(lambda: stack.enter_context(self._diskcache.transact()))
                 except AttributeError as error:  # a setting without a name, which diskcache takes for text
                     raise StoreFault(Fault.INDEX_CORRUPT, f"{what} {self._file}: {error}") from error
                 result = change()
@@ -373,8 +373,8 @@ class DiskcacheIndex:
             raise fsio.fault(error, what) from error
         finally:
             self._writing = False
-            if self._table is not None and not is_done:
-                self._table.close()  # only its connection: one that failed once is not used again
+            if self._diskcache is not None and not is_done:
+                self._diskcache.close()  # only its connection: one that failed once is not used again
         for name, value in pending.items():
             if self._pending.get(name) == value:
                 del self._pending[name]
@@ -392,22 +392,27 @@ class DiskcacheIndex:
                 cause = error.__context__ if isinstance(error, Timeout) else error
                 if not is_busy(cause) or monotonic() >= until:
                     raise
-            if self._table is not None:
-                self._table.close()
+            if self._diskcache is not None:
+                self._diskcache.close()
             self._reader.disconnect()
 
     def _open_table(self) -> None:
         """Have the diskcache.Cache of the file that is there now, made with mode 0600 where there is none."""
-        from cachec.store.sqlite_writer import RowDisk, Table
+        from cachec.store.sqlite_writer import RowDisk, SqliteTable
 
         self._reader.check_mount()
         self._reader.refresh()
         place = self._tried = self._reader.place()
         if place is not None:
             self._reader.check_journal()
-        if self._table is not None and place is not None and place == self._table_of and not self._table.is_inherited:
+        if (
+            self._diskcache is not None
+            and place is not None
+            and place == self._table_of
+            and not self._diskcache.is_inherited
+        ):
             if self._fsync:
-                self._table.reset("sqlite_synchronous", 2, update=False)
+                self._diskcache.reset("sqlite_synchronous", 2, update=False)
             return
         self._drop_table()
         fsio.make_dir(self.folder)
@@ -428,17 +433,17 @@ class DiskcacheIndex:
             table = self._patiently(lambda: self._ready(how))
             if table is None:
                 self._patiently(self._inspect)
-                table = self._patiently(lambda: Table(str(self.folder), **how))
+                table = self._patiently(lambda: SqliteTable(str(self.folder), **how))
         except (ValueError, TypeError) as error:  # settings that diskcache can't take
             raise StoreFault(Fault.INDEX_CORRUPT, f"{self._file}: {error}") from error
-        self._table, self._table_of = table, place
+        self._diskcache, self._table_of = table, place
 
     def _ready(self, how: dict[str, Any]) -> Any:
         """The table of a database that is as we leave one; None for any other, such as a new one."""
-        from cachec.store.sqlite_writer import Table
+        from cachec.store.sqlite_writer import SqliteTable
 
         try:
-            return Table.ready(str(self.folder), **how)
+            return SqliteTable.ready(str(self.folder), **how)
         except sqlite3.Error as error:
             if is_uninitialised(error):
                 return None
@@ -501,16 +506,18 @@ class DiskcacheIndex:
         What was found is moved aside (``repair``) by the next write. Raises StoreFault where it can't be read.
         """
         try:
-            told = [bytes(row).decode(errors="replace") for (row,) in self._reader.select("PRAGMA quick_check(1)", ())]
+            messages = [
+                bytes(row).decode(errors="replace") for (row,) in self._reader.select("PRAGMA quick_check(1)", ())
+            ]
             self._reader.select(_SELECT, ("",))  # the table itself
         except StoreFault as fault:
             if fault.fault is not Fault.INDEX_CORRUPT:
                 raise
-            told = [fault.detail]
-        if told in ([], ["ok"]):
+            messages = [fault.detail]
+        if messages in ([], ["ok"]):
             return ""
         self._damaged = self._reader.place()
-        return told[0]
+        return messages[0]
 
     def _is_corrupt(self) -> bool:
         if self._reader.place() is None:
@@ -576,7 +583,7 @@ class DiskcacheIndex:
         self._drop_table()
 
     def _drop_table(self) -> None:
-        table, self._table = self._table, None
+        table, self._diskcache = self._diskcache, None
         if table is not None and table.is_inherited:
             self._inherited.append(table)
         elif table is not None:

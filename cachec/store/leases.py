@@ -57,8 +57,8 @@ class Leases:
         self._open = _Open()
         self._lock = threading.Lock()
         self._pid = os.getpid()
-        self._told = False
-        self._torn = False  # whether the file may end in a part of a digest
+        self._is_reported = False
+        self._may_end_partial = False  # whether the file may end in a part of a digest
         weakref.finalize(self, _close, self._open)
 
     def holds(self, digest: str) -> bool:
@@ -81,8 +81,8 @@ class Leases:
                 fault = fsio.fault(error, f"leasing in {self.folder}")
                 if strict:
                     raise fault from error
-                if not fsio.is_unwritable(error) and not self._told:
-                    self._told = True
+                if not fsio.is_unwritable(error) and not self._is_reported:
+                    self._is_reported = True
                     self._on_fault(fault.fault, fault.detail)
                 return
             self._taken |= wanted
@@ -90,7 +90,7 @@ class Leases:
     def is_leased_by_others(self, digest: str) -> bool:
         """Whether another opened cache, of any process, has leased it, with its folder locked. Raises OSError."""
         own, wanted = os.path.basename(self._open.path), bytes.fromhex(digest)
-        for name in fsio.names_in(self.folder, _NAME, is_kept=True):
+        for name in fsio.names_in(self.folder, _NAME, must_list=True):
             with contextlib.suppress(FileNotFoundError):
                 if name != own and wanted in _digests(_read_from(os.path.join(self.folder, name), 0)):
                     return True
@@ -118,10 +118,10 @@ class Leases:
             self._append(new)
 
     def _append(self, new: set[bytes]) -> None:
-        if self._open.fd >= 0 and not self._torn and os.fstat(self._open.fd).st_nlink:
-            self._torn = True
+        if self._open.fd >= 0 and not self._may_end_partial and os.fstat(self._open.fd).st_nlink:
+            self._may_end_partial = True
             _add(self._open.path, new)
-            self._torn = False
+            self._may_end_partial = False
             return
         fresh = self._make_file()
         try:
@@ -132,7 +132,7 @@ class Leases:
         old = _Open()
         old.fd, old.path = self._open.fd, self._open.path
         self._open.fd, self._open.path = fresh.fd, fresh.path
-        self._torn = False
+        self._may_end_partial = False
         _close(old)  # only now: what it says was never unprotected
 
     def _make_file(self) -> _Open:
@@ -172,15 +172,15 @@ def _digests(data: bytes) -> list[bytes]:
     return [data[at : at + WIDTH] for at in range(0, len(data) - WIDTH + 1, WIDTH)]
 
 
-def _close(held: _Open) -> None:
+def _close(lease: _Open) -> None:
     """Close a lease, and remove its file unless a forked child still holds it, or ``gc`` is at work."""
-    fd, held.fd = held.fd, -1
+    fd, lease.fd = lease.fd, -1
     if fd < 0:
         return
     with contextlib.suppress(OSError):
         os.close(fd)
-    with contextlib.suppress(OSError), fsio.folder_locked(os.path.dirname(held.path), exclusive=False, seconds=0):
-        fsio.is_abandoned(held.path, remove=True)
+    with contextlib.suppress(OSError), fsio.folder_locked(os.path.dirname(lease.path), exclusive=False, seconds=0):
+        fsio.is_abandoned(lease.path, remove=True)
 
 
 class LeasedArtifacts:
@@ -203,12 +203,12 @@ class LeasedArtifacts:
         self._dead.update(dead)
         return len(dead)
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Read what was leased since the last look. Raises StoreFault."""
         with self._looking, fsio.faults(f"reading the leases in {self.folder}"):
-            self._look()
+            self._refresh()
 
-    def _look(self) -> None:
+    def _refresh(self) -> None:
         for name in self._names():
             path = os.path.join(self.folder, name)
             start = self._read.get(name, 0)
@@ -220,7 +220,7 @@ class LeasedArtifacts:
             self._read[name] = start + len(found) * WIDTH
 
     def _names(self) -> list[str]:
-        return [name for name in fsio.names_in(self.folder, _NAME, is_kept=True) if name not in self._dead]
+        return [name for name in fsio.names_in(self.folder, _NAME, must_list=True) if name not in self._dead]
 
 
 @contextlib.contextmanager

@@ -33,7 +33,7 @@ from typing import Protocol
 import msgspec
 
 from cachec.base import file_ownership, fsio
-from cachec.base.texts import clean
+from cachec.base.display_text import clean
 
 #: Seconds between two looks at a lock that somebody else holds: the first pause, and the longest.
 POLL_SECONDS = (0.005, 0.2)
@@ -52,13 +52,15 @@ SERVES = "cachec:"
 
 
 class Running(msgspec.Struct, frozen=True):
-    """A stage that runs under the lock of a key. pid, since, near: as in the file. waiting: since when, by process."""
+    """A stage that runs under the lock of a key."""
 
     key: str
+    #: With ``since``, ``near``: as in the file.
     pid: int
     stage: str
     since: float
     near: str
+    #: Since when, by process.
     waiting: dict[int, float]
 
 

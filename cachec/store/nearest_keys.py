@@ -52,21 +52,23 @@ _SPARE_ROWS = 4096
 
 
 class Near(msgspec.Struct, frozen=True):
-    """A key of a row. parts: the artifact that holds its named parts. members: bit n is set for print n of the row,
-    little-endian."""
+    """A key of a row."""
 
     key: Digest
+    #: The artifact that holds its named parts.
     parts: ArtifactRef
+    #: Bit n is set for print n of the row, little-endian.
     members: bytes
 
 
 class Recent(msgspec.Struct, frozen=True, kw_only=True):
-    """The newest keys of one stage that are alike, newest first. alike: by what, empty for the row of the stage.
-    prints: of their parts, 8 bytes each; zeros where one is unused."""
+    """The newest keys of one stage that are alike, newest first."""
 
     version: int = RECORD_VERSION
     stage: str
+    #: By what, empty for the row of the stage.
     alike: str = ""
+    #: Of their parts, 8 bytes each; zeros where one is unused.
     prints: bytes = b""
     near: tuple[Near, ...] = ()
 
@@ -95,54 +97,54 @@ class Recent(msgspec.Struct, frozen=True, kw_only=True):
         """This row with ``key`` in front. described: the artifact that holds its parts. mine: the prints of these."""
         table = self._table()
         most, nbytes = (_MAX_ALIKE, _MAX_BYTES_ALIKE) if self.alike else (MAX_KEYS, _MAX_BYTES)
-        kept = [each for each in self.near if each.key != key][: most - 1]
+        others = [each for each in self.near if each.key != key][: most - 1]
         while True:
-            used = reduce(or_, (int.from_bytes(each.members, "little") for each in kept), 0)
+            used = reduce(or_, (int.from_bytes(each.members, "little") for each in others), 0)
             place = {each: bit for bit, each in enumerate(table) if used >> bit & 1}
             fresh = [each for each in mine if each not in place]
             size = len(place) + len(fresh)
-            if not kept or size * _WIDTH + (len(kept) + 1) * size // 8 <= nbytes:
+            if not others or size * _WIDTH + (len(others) + 1) * size // 8 <= nbytes:
                 break
-            kept.pop()
+            others.pop()
         place.update(zip(fresh, (bit for bit in count() if not used >> bit & 1), strict=False))
         prints = bytearray(_WIDTH * (max(place.values(), default=-1) + 1))
         for each, bit in place.items():
             prints[_WIDTH * bit : _WIDTH * (bit + 1)] = each
         members = sum(1 << place[each] for each in mine)
         newest = Near(key, described, members.to_bytes((members.bit_length() + 7) // 8, "little"))
-        return Recent(stage=self.stage, alike=self.alike, prints=bytes(prints), near=(newest, *kept))
+        return Recent(stage=self.stage, alike=self.alike, prints=bytes(prints), near=(newest, *others))
 
     def _table(self) -> list[bytes]:
         return [self.prints[at : at + _WIDTH] for at in range(0, len(self.prints), _WIDTH)]
 
 
-class Input(NamedTuple):
-    """Something that a call works on. name, content: the rows of calls that have them in common with it; content is
-    None where it has no row of its own."""
+class ComparedInput(NamedTuple):
+    """Something that a call works on."""
 
     subject: str
+    #: With ``content``: the rows of calls that have them in common with it; content is None where it has no row of its
+    #: own.
     name: str
     content: str | None
 
 
 class Neighbourhood(NamedTuple):
-    """The rows that a call is found in, by ``Recent.alike``: ``_ROWS`` at most.
+    """The rows that a call is found in, by ``Recent.alike``: ``_ROWS`` at most."""
 
-    outputs: of what a command writes, or of all names of many inputs at once. beside: of callables beside a file.
-    contents: of all of them at once. arguments: where it works on nothing that has a name; the row of the stage
-    is one of these.
-    """
-
-    inputs: tuple[Input, ...] = ()
+    inputs: tuple[ComparedInput, ...] = ()
+    #: Of what a command writes, or of all names of many inputs at once.
     outputs: tuple[str, ...] = ()
-    beside: tuple[str, ...] = ()
+    #: Of callables beside a file.
+    companions: tuple[str, ...] = ()
+    #: Of all of them at once.
     contents: tuple[str, ...] = ()
+    #: Where it works on nothing that has a name; the row of the stage is one of these.
     arguments: tuple[str, ...] = ()
 
     def rows(self) -> list[str]:
         """All of them, each once."""
         inputs = [row for each in self.inputs for row in (each.name, each.content) if row is not None]
-        return list(dict.fromkeys((*inputs, *self.outputs, *self.beside, *self.contents, *self.arguments)))
+        return list(dict.fromkeys((*inputs, *self.outputs, *self.companions, *self.contents, *self.arguments)))
 
 
 def neighbourhood(stage: str, parts: Sequence[Part]) -> Neighbourhood:
@@ -159,19 +161,19 @@ def neighbourhood(stage: str, parts: Sequence[Part]) -> Neighbourhood:
 
     named = [part for part in parts if part.subject]
     inputs = [part for part in named if part.kind in _INPUTS]
-    beside = [part for part in named if part.kind not in _INPUTS]
+    companion_parts = [part for part in named if part.kind not in _INPUTS]
     if not inputs:
-        inputs, beside = beside, []
+        inputs, companion_parts = companion_parts, []
     if not inputs:
         return Neighbourhood(arguments=_rows_of_arguments([part for part in parts if part.kind in _GIVEN], row))
-    outputs = [name(part) for part in beside if part.kind is PartKind.ORDER][:1]
+    outputs = [name(part) for part in companion_parts if part.kind is PartKind.ORDER][:1]
     if len(inputs) == 1 or (len(inputs) == 2 and not outputs):
         each = tuple(
-            Input(part.subject, name(part), row("content", _base(part.subject), part.digest)) for part in inputs
+            ComparedInput(part.subject, name(part), row("content", _base(part.subject), part.digest)) for part in inputs
         )
-        callables = [name(part) for part in beside if part.kind is not PartKind.ORDER]
-        left = _ROWS - 2 * len(inputs) - len(outputs)
-        return Neighbourhood(each, tuple(outputs), tuple(callables[:left]))
+        callables = [name(part) for part in companion_parts if part.kind is not PartKind.ORDER]
+        remaining = _ROWS - 2 * len(inputs) - len(outputs)
+        return Neighbourhood(each, tuple(outputs), tuple(callables[:remaining]))
     # Of more than there are rows for, the first are looked for by their names, and all of them together.
     count = 2
     if not outputs and len(inputs) == 3:
@@ -179,7 +181,7 @@ def neighbourhood(stage: str, parts: Sequence[Part]) -> Neighbourhood:
     elif not outputs:
         outputs = [row("names", *(part.subject for part in inputs))]
     contents = row("contents", *(part.digest for part in inputs))
-    first = tuple(Input(part.subject, name(part), None) for part in inputs[:count])
+    first = tuple(ComparedInput(part.subject, name(part), None) for part in inputs[:count])
     return Neighbourhood(first, tuple(outputs), contents=(contents,))
 
 
@@ -192,16 +194,16 @@ def _rows_of_arguments(given: Sequence[Part], row: Callable[..., str]) -> tuple[
     groups = min(len(marks), 3) if len(marks) > 1 else 0
     but = []
     for group in range(groups):
-        left_out = [part.label for part in given[group::groups]]
-        but.append(row("but", *left_out, *(mark for at, mark in enumerate(marks) if at % groups != group)))
+        omitted = [part.label for part in given[group::groups]]
+        but.append(row("but", *omitted, *(mark for at, mark in enumerate(marks) if at % groups != group)))
     return ("", *([row("all", *marks)] if groups < 3 else ()), *but)
 
 
 class Neighbours(NamedTuple):
-    """The keys that a call is compared with, the nearest first. unknown: the inputs that none of them works on; none
-    where the call is compared all the same."""
+    """The keys that a call is compared with, the nearest first."""
 
     nearest: tuple[Near, ...]
+    #: The inputs that none of them works on; none where the call is compared all the same.
     unknown: tuple[str, ...] = ()
 
 
@@ -210,13 +212,15 @@ def neighbours(place: Neighbourhood, rows: Mapping[str, Recent], parts: Sequence
     fewest parts that differ, then the newest."""
     contents = [each.content for each in place.inputs if each.content is not None]
 
-    def is_known(each: Input) -> bool:
+    def is_known(each: ComparedInput) -> bool:
         return bool(rows[each.name].near or (each.content is not None and rows[each.content].near))
 
     unknown = tuple(each.subject for each in place.inputs if not is_known(each))
     if len(place.inputs) > 1 and any(rows[row].near for row in (*place.outputs, *place.contents)):
         unknown = ()  # one input more, of what is known by its output; or all that is known, under other names
-    by_name = [set(rows[row].keys) for row in (*(each.name for each in place.inputs), *place.outputs, *place.beside)]
+    by_name = [
+        set(rows[row].keys) for row in (*(each.name for each in place.inputs), *place.outputs, *place.companions)
+    ]
     by_content = [set(rows[row].keys) for row in (*contents, *place.contents)]
     by_arguments = [set(rows[row].keys) for row in place.arguments if row]
     found: dict[Digest, tuple[tuple[int, int, int], Near]] = {}

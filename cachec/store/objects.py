@@ -115,7 +115,7 @@ class Objects:
         """Store these bytes."""
         ref = ArtifactRef(digest_bytes(data), memoryview(data).nbytes)
         if not (os.path.lexists(self.place(ref.digest)) and self.has(ref)):
-            with fsio.faults(f"storing object {ref.digest}"), self.staged() as staged:
+            with fsio.faults(f"storing object {ref.digest}"), self.new_staging() as staged:
                 staged.write(memoryview(data))
                 if not isinstance(data, bytes):  # whose memory it is may have changed it: what was stored counts
                     ref = ArtifactRef(digest_extent(staged.fd, 0, ref.size), ref.size)
@@ -150,11 +150,11 @@ class Objects:
         """Store what somebody else sent as ``ref``; whether it is that. Nothing is stored, and no byte beyond its size
         asked for, where it is not.
         """
-        left = ref.size
+        remaining = ref.size
         with self.staging() as writer:
             for piece in pieces:
-                left -= len(piece)
-                if left < 0:
+                remaining -= len(piece)
+                if remaining < 0:
                     return False
                 writer.write(piece)
             if writer.ref() != ref:
@@ -166,7 +166,7 @@ class Objects:
         """A new object to write piece by piece; leaving the ``with`` block without ``commit`` forgets it."""
         return ObjectWriter(self)
 
-    def staged(self) -> fsio.Staging:
+    def new_staging(self) -> fsio.Staging:
         """A file for the content of a new object, for who hashes it by other means. Raises OSError."""
         try:
             return fsio.Staging(self.tmp)
@@ -230,7 +230,7 @@ class Objects:
         self._fresh = BoundedDict(_FRESH_MAX)
         self.leases.release()
 
-    def written(self) -> int:
+    def take_written_bytes(self) -> int:
         """Bytes on disk that this process has added since the last call."""
         with self._written_lock:
             written, self._written = self._written, 0
@@ -269,7 +269,7 @@ class Objects:
         is_large = ref.size >= HASHED_BELOW
         if is_large and is_sealed(status):
             return True
-        if (self.digests.known(status) or self.digests.of_path(path)) != ref.digest:
+        if (self.digests.remembered(status) or self.digests.of_path(path)) != ref.digest:
             return False
         if is_large and may_seal and status.st_mtime_ns % _SECOND != SEAL_NS:
             try:
@@ -409,7 +409,7 @@ class Objects:
                         status = os.lstat(f"{folder}/{name}")
                         yield ArtifactRef(name, status.st_size), status.st_mtime
 
-    def remove_unheld(self, digests: Collection[str], held: LeasedArtifacts) -> list[tuple[str, os.stat_result]]:
+    def remove_unleased(self, digests: Collection[str], leased: LeasedArtifacts) -> list[tuple[str, os.stat_result]]:
         """Remove the objects of one folder that nobody holds; which, each as it was.
 
         The leases are read again with the folder locked: nobody can be handed one of these objects meanwhile.
@@ -421,9 +421,9 @@ class Objects:
             contextlib.suppress(FileNotFoundError),
             fsio.folder_locked(f"{self._root}/{shard}", exclusive=True),
         ):
-            held.look()
+            leased.refresh()
             for digest in digests:
-                if digest in held:
+                if digest in leased:
                     continue
                 self._paths.pop(digest, None)
                 with contextlib.suppress(FileNotFoundError):
@@ -475,7 +475,7 @@ class ObjectWriter:
         self._hasher = blake3()
         self._size = 0
         with fsio.faults(f"staging in {objects.tmp}"):
-            self._staged = objects.staged()
+            self._staged = objects.new_staging()
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Append ``data``."""

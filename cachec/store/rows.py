@@ -24,7 +24,7 @@ from cachec.model import Fault
 MODE_RAW = 1  # diskcache's: the value column is the value
 
 #: Primary result codes of a read that found no room, or no leave, to make SQLite's other files.
-_NO_ROOM = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN})
+_DISK_ERRORS = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN})
 
 #: What SQLite says where diskcache's tables are not there. Any other name comes from a damaged schema.
 _NO_TABLES = frozenset(f"no such table: {where}{table}" for where in ("", "main.") for table in ("Cache", "Settings"))
@@ -131,7 +131,7 @@ class Reader:
             self.disconnect()
             if is_uninitialised(error):
                 return []
-            if frozen or code_of(error) & 0xFF not in _NO_ROOM:
+            if frozen or code_of(error) & 0xFF not in _DISK_ERRORS:
                 raise self.fault(error, "reading the index") from error
             rows = self._select_frozen(statement, values, error)
         if self._frozen is not None and self._frozen_state() != self._frozen:

@@ -43,24 +43,24 @@ class KeyedTool(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class CallSummary(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What one call's key says.
-
-    facts: the name of its Facts row, without the prefix. kept: artifacts that parts refer to (IR, manifests), so that
-    a later miss can be explained. manifests: those of them that are manifests of weight sets.
-    """
+    """What one call's key says."""
 
     version: int
     key: Digest
+    #: The name of its Facts row, without the prefix.
     facts: Digest
     given: tuple[SearchedArgument, ...]
-    kept: tuple[Digest, ...]
+    #: Artifacts that parts refer to (IR, manifests), so that a later miss can be explained.
+    artifacts: tuple[Digest, ...] = msgspec.field(name="kept")
+    #: Those of them that are manifests of weight sets.
     manifests: tuple[Digest, ...]
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What the keys of many calls share. code: names of its parts."""
+    """What the keys of many calls share."""
 
     version: int
+    #: Names of its parts.
     code: tuple[str, ...]
     tools: tuple[KeyedTool, ...]
 
@@ -90,7 +90,7 @@ def search_terms(key: Digest, parts: Sequence[Part]) -> SearchTerms:
         key=key,
         facts=facts.name(),
         given=tuple(SearchedArgument(part.kind, part.name, part.value) for part in parts if part.kind in _OF_CALL),
-        kept=_digests_of_parts(parts),
+        artifacts=_digests_of_parts(parts),
         manifests=_digests_of_parts([part for part in parts if part.kind is PartKind.WEIGHTS]),
     )
     return SearchTerms(summary, facts)

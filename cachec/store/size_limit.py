@@ -79,12 +79,12 @@ class BoundedSink:
     def add_pieces(self, pieces: Iterable[memoryview]) -> ArtifactRef:
         """See ArtifactSink."""
 
-        def taken() -> Iterator[memoryview]:
+        def counted_pieces() -> Iterator[memoryview]:
             for piece in pieces:
                 self._take(piece.nbytes)
                 yield piece
 
-        return self._taken_as(self._sink.add_pieces(taken()))
+        return self._taken_as(self._sink.add_pieces(counted_pieces()))
 
     def add_file(self, path: str | os.PathLike[str]) -> ArtifactRef:
         """See ArtifactSink."""

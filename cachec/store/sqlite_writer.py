@@ -42,7 +42,7 @@ _SCHEMA = frozenset(
 _DROPPED = "Cache_tag_rowid"
 
 
-class Table(Cache):  # type: ignore[misc]  # diskcache has no types
+class SqliteTable(Cache):  # type: ignore[misc]  # diskcache has no types
     """A diskcache.Cache that waits for a lock as long as SQLite does, and does not repeat that for 60 s.
 
     It has one connection, where diskcache's has one a thread: who uses it lets in one thread at a time.
@@ -58,7 +58,7 @@ class Table(Cache):  # type: ignore[misc]  # diskcache has no types
         self._local = SimpleNamespace(con=self._con, pid=os.getpid())
 
     @classmethod
-    def ready(cls, folder: str, *, timeout: float, disk: type[Disk], **settings: object) -> Table | None:
+    def ready(cls, folder: str, *, timeout: float, disk: type[Disk], **settings: object) -> SqliteTable | None:
         """The same for a database in which opening it so would change nothing; None for any other.
 
         diskcache asks for each of its settings, tables and triggers in turn, some sixty statements by two connections,

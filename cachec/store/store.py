@@ -78,27 +78,30 @@ _RECENTS_MAX = 64
 
 
 class QuarantinedRow(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry that was put away because it was found to be wrong. row: its value as it was, decodable or not."""
+    """An entry that was put away because it was found to be wrong."""
 
     version: int
     key: Digest
     stage: str
     reason: str
     time: float
+    #: Its value as it was, decodable or not.
     row: bytes
 
 
 class _KnownRow(msgspec.Struct, frozen=True):
-    """A row of an entry as it was read. version: of the index before that."""
+    """A row of an entry as it was read."""
 
+    #: Of the index before that.
     version: object
     row: bytes | None
     entry: Entry | None
 
 
 class _KnownRecent(msgspec.Struct, frozen=True):
-    """A row of recent keys as it was read. version: of the index before that; None where it is to be read again."""
+    """A row of recent keys as it was read."""
 
+    #: Of the index before that; None where it is to be read again.
     version: object
     row: bytes | None
     recent: Recent
@@ -407,12 +410,12 @@ class Store:
         parts: ArtifactRef,
         trace: Trace,
         *,
-        said: Sequence[Part] | None = None,
+        search_parts: Sequence[Part] | None = None,
     ) -> None:
         """Add a trace to the entry of ``key``, in front; one with equal reads gives way, and the oldest beyond 32.
 
-        All artifacts must be in ``objects`` already. said: the parts in the artifact ``parts``, read where not given.
-        A present row that can't be used is counted and replaced.
+        All artifacts must be in ``objects`` already. search_parts: the parts in the artifact ``parts``, read where not
+        given. A present row that can't be used is counted and replaced.
         """
         from cachec.store.search_index import search_terms
 
@@ -422,9 +425,9 @@ class Store:
             traces = (trace, *older)[:MAX_TRACES]
             entry = Entry(version=RECORD_VERSION, key=key, stage=stage, tags=tuple(tags), parts=parts, traces=traces)
             self.index.write(self._entry + key, pack(entry), stage)
-            if said is not None:
-                self.summarise(self.quoted + key, search_terms(key, said), stage, repair=False)
-            self._make_neighbour(key, stage, parts, said or ())
+            if search_parts is not None:
+                self.summarise(self.quoted + key, search_terms(key, search_parts), stage, repair=False)
+            self._make_neighbour(key, stage, parts, search_parts or ())
             known = self._readable(self.usage)
             if known is None:
                 return None
@@ -433,12 +436,12 @@ class Store:
             return grown
 
         self.prepare()
-        if said is None:
+        if search_parts is None:
             try:
-                said = self.parts_of(parts)
+                search_parts = self.parts_of(parts)
             except StoreFault as fault:
                 self._on_fault(fault.fault, fault.detail)  # a search reads the parts then, and finds the same fault
-        added = self.objects.written()
+        added = self.objects.take_written_bytes()
         try:
             size = self.index.atomically(change)
         except BaseException:
@@ -452,8 +455,8 @@ class Store:
 
         mine = prints_of(parts)
         for alike in neighbourhood(stage, parts).rows():
-            held = self._readable(partial(self.recent, stage, alike)) or Recent(stage=stage, alike=alike)
-            newest = held.with_newest(key, described, mine)
+            recent_rows = self._readable(partial(self.recent, stage, alike)) or Recent(stage=stage, alike=alike)
+            newest = recent_rows.with_newest(key, described, mine)
             name, row = self._near + alike if alike else self._recent + stage, pack(newest)
             self.index.write(name, row, stage)
             self._recents.put(name, _KnownRecent(None, row, newest))
@@ -573,7 +576,7 @@ def references(entry: Entry) -> Iterator[ArtifactRef]:
     yield entry.parts
     for trace in entry.traces:
         yield from products(trace)
-        yield from trace.kept
+        yield from trace.explanations
 
 
 def products(trace: Trace) -> Iterator[ArtifactRef]:

@@ -22,7 +22,7 @@ from cachec.store.row_codec import pack, unpack
 PREFIX, TAG = "forgotten:", "forgotten"
 
 #: How long that is remembered.
-KEPT_SECONDS = 365 * 86400.0
+RETENTION_SECONDS = 365 * 86400.0
 
 #: Seconds by which the clock of the machine of a run may be ahead.
 _AHEAD = 300.0

@@ -126,7 +126,7 @@ class Trees:
                 with contextlib.suppress(FileNotFoundError):
                     yield name, os.lstat(self.root / name).st_mtime
 
-    def copied(self, names: Collection[str] | None = None) -> int:
+    def copied_bytes(self, names: Collection[str] | None = None) -> int:
         """Bytes on disk of all files in trees that are no links to artifacts. names: of these trees alone."""
         nbytes = 0
         with fsio.faults(f"listing {self.root}"):
@@ -141,17 +141,17 @@ class Trees:
                         )
         return nbytes
 
-    def remove(self, name: str, held: LeasedArtifacts | None = None) -> bool:
-        """Remove a tree; whether it was there. With ``held`` only if nobody holds it."""
+    def remove(self, name: str, leased: LeasedArtifacts | None = None) -> bool:
+        """Remove a tree; whether it was there. With ``leased`` only if nobody holds it."""
         if "/" in name or name in {"", ".", ".."}:
             raise ValueError(f"{name!r} is no name of a tree")
         with fsio.faults(f"removing the tree {name}"):
             fsio.make_dir(self.tmp)
             try:
                 with fsio.folder_locked(self.root, exclusive=True):
-                    if held is not None:
-                        held.look()
-                        if name in held:
+                    if leased is not None:
+                        leased.refresh()
+                        if name in leased:
                             return False
                     return self._move_away(self.root / name)
             except FileNotFoundError:
@@ -193,7 +193,7 @@ class Trees:
 
     def _is_whole(self, top: Path, plan: _Plan) -> bool:
         """Whether there is exactly what the plan says, nothing less, nothing more."""
-        left = set(plan.files) | set(plan.links) | set(plan.folders)
+        remaining = set(plan.files) | set(plan.links) | set(plan.folders)
         pending = [""]
         while pending:
             folder = pending.pop()
@@ -204,12 +204,12 @@ class Trees:
                 return False
             for entry in names:
                 name = f"{folder}/{entry.name}" if folder else entry.name
-                if name not in left or not self._matches(entry, name, plan):
+                if name not in remaining or not self._matches(entry, name, plan):
                     return False
-                left.discard(name)
+                remaining.discard(name)
                 if entry.is_dir(follow_symlinks=False):
                     pending.append(name)
-        return not left
+        return not remaining
 
     def _matches(self, entry: os.DirEntry[str], name: str, plan: _Plan) -> bool:
         if name in plan.links:

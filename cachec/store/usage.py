@@ -23,13 +23,12 @@ _Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """Bytes of disk.
-
-    nbytes: of artifacts, and of what trees hold beside them. rest: what the last ``gc`` could not go below.
-    """
+    """Bytes of disk."""
 
     version: int
+    #: Of artifacts, and of what trees hold beside them.
     nbytes: _Count
+    #: What the last ``gc`` could not go below.
     rest: _Count = 0
 
     def grown(self, nbytes: int) -> Usage:

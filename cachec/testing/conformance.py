@@ -152,7 +152,7 @@ class PluginConformance:
         program = lower.uncached(sets[0], self.variants[0])
         artifact = build.uncached(program)
         for filling in (1.0, float("nan")):
-            other = lower.uncached(self._filled(sets[0], filling), self.variants[0])
+            other = lower.uncached(self._filled_with(sets[0], filling), self.variants[0])
             assert other == program, f"the program depends on the values of weights: other ones for {filling}"
             found = self.plugin.compare(artifact, build.uncached(other))
             assert found is None, f"the artifact depends on the values of weights ({filling}): {found}"
@@ -165,26 +165,26 @@ class PluginConformance:
         artifact = build(lower(weights, self.variants[0]))
         arrays = {name: weight.read() for name, weight in weights.items()}
 
-        def refused(name: str, array: Any, **more: Any) -> None:
+        def assert_refused(name: str, array: Any, **more: Any) -> None:
             with pytest.raises((cachec.LinkError, cachec.UsageError)):
                 self.link(artifact, cachec.WeightSet.from_arrays(arrays | {name: array}, **more))
 
         for name, array in arrays.items():
-            refused(name, array[..., np.newaxis])
-            refused(name, array.astype("f8" if array.dtype != np.dtype("f8") else "f4"))
+            assert_refused(name, array[..., np.newaxis])
+            assert_refused(name, array.astype("f8" if array.dtype != np.dtype("f8") else "f4"))
             turned = array.T
             if turned.shape != array.shape or not turned.flags.c_contiguous:
-                refused(name, turned)
+                assert_refused(name, turned)
             by_column = np.asfortranarray(array)
             if not by_column.flags.c_contiguous:  # with a dimension of 1 the two orders are one
-                refused(name, by_column)
+                assert_refused(name, by_column)
         tied = {name for group in weights.layout.ties for name in group}
         like: dict[Any, list[str]] = {}
         for name in sorted(arrays.keys() - tied):
             like.setdefault((arrays[name].shape, arrays[name].dtype), []).append(name)
         for names in like.values():
             if len(names) > 1:
-                refused(names[0], arrays[names[1]], tied=[*weights.layout.ties, names[:2]])
+                assert_refused(names[0], arrays[names[1]], tied=[*weights.layout.ties, names[:2]])
 
     def test_ambient_is_the_same_after_a_build(self, cache: cachec.Cache, sets: Any) -> None:
         lower, build = self.stages(cache)
@@ -214,10 +214,10 @@ class PluginConformance:
                 [*command, *more], cwd=request.config.rootpath, capture_output=True, text=True, check=False
             )
             assert done.returncode == 0, done.stderr
-            said = json.loads(done.stdout.splitlines()[-1])
-            assert said["outcomes"] == [kind, kind], said
-        assert said["compilers"] == [], "a hit imported the compiler"
-        assert set(said["linked"]) <= set(self.runtimes), "linking imported the compiler"
+            report = json.loads(done.stdout.splitlines()[-1])
+            assert report["outcomes"] == [kind, kind], report
+        assert report["compilers"] == [], "a hit imported the compiler"
+        assert set(report["linked"]) <= set(self.runtimes), "linking imported the compiler"
 
     def test_an_argument_changed_during_the_stage_is_stored_nowhere(self, cache: cachec.Cache, sets: Any) -> None:
         import numpy as np
@@ -226,7 +226,7 @@ class PluginConformance:
         weights, _ = sets
 
         @cache.stage(name="conformance.scribble", version="1")
-        def scribble(program: cachec.Program, values: Any) -> cachec.Program:
+        def scribble(program: cachec.Program, values: np.ndarray[Any, Any]) -> cachec.Program:
             values += 1
             return program
 
@@ -267,7 +267,7 @@ class PluginConformance:
                 assert type(result) is type(value)
                 assert self.plugin.compare(value, result) is None
 
-    def test_values_are_told_apart_as_arguments(self) -> None:
+    def test_values_are_distinguished_as_arguments(self) -> None:
         values = self.values()
         digests = [self.plugin.fingerprint(value).digest for value in values]
         assert [self.plugin.fingerprint(value).digest for value in values] == digests
@@ -292,7 +292,7 @@ class PluginConformance:
 
         return np.asarray(self.link(artifact, weights)(*self.inputs()))
 
-    def _filled(self, weights: cachec.WeightSet, value: float) -> cachec.WeightSet:
+    def _filled_with(self, weights: cachec.WeightSet, value: float) -> cachec.WeightSet:
         """The same with this in place of every value; integers and booleans get 1."""
         import numpy as np
 

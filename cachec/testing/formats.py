@@ -146,28 +146,28 @@ class FormatConformance:
     def file(self, tmp_path: Path) -> Path:
         return self.write(tmp_path / f"m{self.suffix}", self.arrays())
 
-    def wanted(self) -> dict[str, bytes]:
+    def expected_bytes(self) -> dict[str, bytes]:
         return {name: array.tobytes() for name, array in self.arrays().items()}
 
     def test_what_was_written_is_read_equal(self, file: Path) -> None:
-        weights = Check.reads(file, self.wanted())
-        assert self.official(file) in (None, self.wanted())
+        weights = Check.reads(file, self.expected_bytes())
+        assert self.official(file) in (None, self.expected_bytes())
         for name, array in self.arrays().items() if self.is_typed else ():
             assert (weights[name].dtype, weights[name].shape) == (array.dtype.name, array.shape)
         assert Check.agrees(file, self.official, is_good=True)
 
-    def test_it_is_told_by_name_and_first_bytes(self, file: Path) -> None:
+    def test_it_is_recognized_by_name_and_first_bytes(self, file: Path) -> None:
         def contents(path: Path) -> list[bytes]:  # a format without names has that of the file
             return sorted(bytes(weight.raw()) for weight in open_weights(path).values())
 
         upper = file.rename(file.with_suffix(file.suffix.upper()))
-        assert contents(upper) == sorted(self.wanted().values())
+        assert contents(upper) == sorted(self.expected_bytes().values())
         for name in ("m", "m.other") if self.has_magic else ():
             upper = upper.rename(file.with_name(name))
-            assert contents(upper) == sorted(self.wanted().values())
+            assert contents(upper) == sorted(self.expected_bytes().values())
 
     def test_cut_anywhere_it_is_refused(self, file: Path) -> None:
-        Check.cuts(file, self.wanted(), self.end(file))
+        Check.cuts(file, self.expected_bytes(), self.end(file))
 
     def test_a_changed_bit_is_refused_or_read_alike(self, file: Path) -> None:
         whole = file.read_bytes()
@@ -233,7 +233,7 @@ class FormatConformance:
             return
         WeightSet.from_arrays(arrays).save(path)
         assert format_to_write(str(path)).writes
-        Check.reads(path, self.wanted())
-        assert self.official(path) in (None, self.wanted())
+        Check.reads(path, self.expected_bytes())
+        assert self.official(path) in (None, self.expected_bytes())
         WeightSet.from_arrays(dict(reversed(list(arrays.items())))).save(tmp_path / f"again{self.suffix}")
         assert (tmp_path / f"again{self.suffix}").read_bytes() == path.read_bytes()

@@ -27,7 +27,7 @@ class IsolatedCache:
         self.dir = folder / "store"
         self.outcomes: list[Outcome] = []
         self._monkeypatch = monkeypatch
-        self._held = ExitStack()
+        self._stack = ExitStack()
         monkeypatch.setenv("CACHEC_DIR", os.fspath(self.dir))
         monkeypatch.setenv("CACHEC_SERVER", "off")  # no process is left behind
         self.cache = Cache(self.dir)
@@ -62,10 +62,10 @@ class IsolatedCache:
 
         # In a store that is empty every call would fail in mode require: what the test says of it holds.
         mine = Oversight(hear, outer.mode, outer.defer, self.cache.settings.dir)
-        self._held.enter_context(oversee_process(mine))
-        self._held.enter_context(overseen(mine))
+        self._stack.enter_context(oversee_process(mine))
+        self._stack.enter_context(overseen(mine))
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._held.close()
+        self._stack.close()
         self.cache.close()

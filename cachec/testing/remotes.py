@@ -15,23 +15,22 @@ from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 from time import monotonic
-from typing import Any
 
 import pytest
 
 from cachec.base.hashing import digest_bytes
 from cachec.errors import StoreFault
 from cachec.model import RECORD_VERSION, ArtifactRef, Digest, Entry, Leaf, Read, Trace
-from cachec.remote.engines.base import MAX_ROW, Blob, RemoteEngine
+from cachec.remote.engines.base import MAX_ROW, RemoteBlob, RemoteEngine
 from cachec.remote.nodes import child_name, root_name
 from cachec.remote.trie import LookupCost, Trie
 from cachec.remote.trust import Trust
 from cachec.store.store import Store
 
 
-def blob_of(data: bytes) -> Blob:
+def blob_of(data: bytes) -> RemoteBlob:
     """What a remote calls these bytes."""
-    return Blob(digest_bytes(data), len(data), sha256(data).hexdigest())
+    return RemoteBlob(digest_bytes(data), len(data), sha256(data).hexdigest())
 
 
 def _soon() -> float:
@@ -40,7 +39,7 @@ def _soon() -> float:
 
 #: What a run of the shared entry looked at, and what it is called.
 _READ = Read("file", "project:table.txt", "", digest_bytes(b"one"))
-_LOOKED = (_READ.kind, _READ.where, _READ.name)
+_READ_NAME = (_READ.kind, _READ.where, _READ.name)
 _KEY = digest_bytes(b"key")
 _EVERYBODY = Trust(None, {}, is_written=True)
 
@@ -59,7 +58,7 @@ class _SharedEntry:
         self.blob = blob_of(data)
         refs = (self.writer.objects.add_bytes(b"small"), self.writer.objects.add_bytes(data))
         self.root = root_name("main", _KEY)
-        self.leaf = child_name(self.root, [_LOOKED], [_READ.digest])
+        self.leaf = child_name(self.root, [_READ_NAME], [_READ.digest])
         self.entry = self._put(_KEY, refs)
 
     def _put(self, key: Digest, refs: tuple[ArtifactRef, ...]) -> Entry:
@@ -73,11 +72,11 @@ class _SharedEntry:
         """Another entry; the name of its leaf."""
         key = digest_bytes(b"another key")
         self._put(key, (self.writer.objects.add_bytes(b"another"),))
-        return child_name(root_name("main", key), [_LOOKED], [_READ.digest])
+        return child_name(root_name("main", key), [_READ_NAME], [_READ.digest])
 
     def get(self) -> Entry | None:
         """What another machine gets, where the read is the same. Raises StoreFault."""
-        present = {_LOOKED: _READ.digest}
+        present = {_READ_NAME: _READ.digest}
         return Trie(self._engine, self.reader, "main", 60.0, _EVERYBODY).get(_KEY, present.get, LookupCost())
 
     def is_untouched(self) -> bool:
@@ -96,22 +95,22 @@ class RemoteEngineConformance:
     is_conditional = True
     is_by_content = False
 
-    def make(self, place: Any) -> RemoteEngine:
+    def make(self, place: object) -> RemoteEngine:
         """An engine on the remote at a place."""
         raise NotImplementedError
 
     @pytest.fixture
-    def place(self, tmp_path: Path) -> Any:
+    def place(self, tmp_path: Path) -> object:
         """Where an empty remote is."""
         return tmp_path / "remote"
 
     @pytest.fixture
-    def engine(self, place: Any) -> Iterator[RemoteEngine]:
+    def engine(self, place: object) -> Iterator[RemoteEngine]:
         engine = self.make(place)
         yield engine
         engine.close()
 
-    def _put(self, engine: RemoteEngine, folder: Path, data: bytes) -> Blob:
+    def _put(self, engine: RemoteEngine, folder: Path, data: bytes) -> RemoteBlob:
         blob = blob_of(data)
         (folder / "content").write_bytes(data)
         engine.put_blob(blob, os.fspath(folder / "content"), _soon())
@@ -124,7 +123,7 @@ class RemoteEngineConformance:
         assert not engine.has_blob(blob_of(b"x"), _soon())
         engine.delete_row(name, _soon())  # whatever it says of that
 
-    def test_a_row_comes_back_and_goes(self, engine: RemoteEngine, place: Any) -> None:
+    def test_a_row_comes_back_and_goes(self, engine: RemoteEngine, place: object) -> None:
         other = self.make(place)
         for name, row in ((digest_bytes(b"1"), b"\0row\xff\r\n\r\n"), (digest_bytes(b"2"), os.urandom(MAX_ROW - 4096))):
             assert engine.get_row(name, _soon()) is None
@@ -194,7 +193,7 @@ class RemoteEngineConformance:
         self, engine: RemoteEngine, shared: _SharedEntry, tmp_path: Path, data: bytes
     ) -> None:
         (tmp_path / "lie").write_bytes(data)
-        lie = Blob(shared.blob.digest, len(data), shared.blob.sha256)
+        lie = RemoteBlob(shared.blob.digest, len(data), shared.blob.sha256)
         try:
             engine.put_blob(lie, os.fspath(tmp_path / "lie"), _soon())
         except StoreFault:
@@ -222,15 +221,15 @@ class RemoteEngineConformance:
     def test_a_row_of_another_place_is_refused(self, engine: RemoteEngine, shared: _SharedEntry) -> None:
         other = shared.put_another()
         for at, of in ((shared.leaf, shared.root), (shared.leaf, other), (shared.root, shared.leaf)):
-            kept, replayed = engine.get_row(at, _soon()), engine.get_row(of, _soon())
-            assert kept is not None
+            stored, replayed = engine.get_row(at, _soon()), engine.get_row(of, _soon())
+            assert stored is not None
             assert replayed is not None
             engine.put_row(at, replayed, (), _soon(), replace=True)
             with pytest.raises(StoreFault) as raised:
                 shared.get()
             assert raised.value.fault.is_remote
             assert shared.is_untouched()
-            engine.put_row(at, kept, (), _soon(), replace=True)
+            engine.put_row(at, stored, (), _soon(), replace=True)
         assert shared.get() == shared.entry
 
     def test_no_more_of_a_row_is_taken_than_one_has(self, engine: RemoteEngine, shared: _SharedEntry) -> None:

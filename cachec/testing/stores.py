@@ -190,7 +190,7 @@ class ObjectsConformance:
         mutable[:5] = b"other"
         assert [objects.read(ref) for ref in refs] == [_CONTENT, _CONTENT + b"2"]
 
-    def test_nobody_may_write_what_is_handed_out(self, objects: ObjectStore) -> None:
+    def test_returned_files_are_read_only(self, objects: ObjectStore) -> None:
         assert objects.path(objects.add_bytes(_CONTENT)).stat().st_mode & 0o222 == 0
 
     def test_files_that_can_not_be_read_are_the_callers_error(self, objects: ObjectStore, tmp_path: Path) -> None:
@@ -268,7 +268,7 @@ class ObjectsConformance:
         assert _fault(lambda: objects.tree({"../a": (ref, False)})) is Fault.ROW_CORRUPT
         assert _fault(lambda: objects.tree({"a": (ref, False)}, {"b": "../../c"})) is Fault.ROW_CORRUPT
 
-    def test_after_a_release_everything_is_handed_out_anew(self, objects: ObjectStore) -> None:
+    def test_a_release_returns_every_object_anew(self, objects: ObjectStore) -> None:
         ref = objects.add_bytes(_CONTENT)
         objects.path(ref)
         objects.release()

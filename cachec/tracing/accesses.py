@@ -44,7 +44,7 @@ class Effect:
     ATTRIBUTES = 8
 
 
-class Reason(enum.StrEnum):
+class TraceProblemKind(enum.StrEnum):
     """Why the result of a run must not be stored. The value is the name that users read."""
 
     # The command ran without a tracer.
@@ -69,10 +69,10 @@ class Reason(enum.StrEnum):
     SIGNAL = "signal"
 
 
-class Problem(NamedTuple):
+class TraceProblem(NamedTuple):
     """One reason, and what it is about: a path, an address, a call."""
 
-    reason: Reason
+    reason: TraceProblemKind
     detail: str
 
 
@@ -90,7 +90,7 @@ class State(NamedTuple):
     gid: int
 
 
-class Input(NamedTuple):
+class TracedInput(NamedTuple):
     """One path that the run looked up before it made it.
 
     The path is literal. ``os.path.join(folder, path)`` leads there; only the kernel resolves it.
@@ -143,10 +143,10 @@ class Accesses(NamedTuple):
 
     #: As in ``subprocess``: negative for a signal.
     returncode: int
-    inputs: tuple[Input, ...]
+    inputs: tuple[TracedInput, ...]
     changes: tuple[Change, ...]
     #: Empty where the result may be stored.
-    problems: tuple[Problem, ...]
+    problems: tuple[TraceProblem, ...]
     #: A process had a signal handler without SA_RESTART: a lookup may have failed with EINTR, which it can't without a
     #: tracer. A run that failed, and changed nothing, should be repeated without one.
     may_be_interrupted: bool
@@ -162,7 +162,7 @@ class Accesses(NamedTuple):
     asks_for_terminal: bool
 
 
-def unseen(returncode: int, problem: Problem) -> Accesses:
+def unseen(returncode: int, problem: TraceProblem) -> Accesses:
     """Return the record of a run of which nothing was seen, because of ``problem``."""
     return Accesses(
         returncode,

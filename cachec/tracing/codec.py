@@ -10,7 +10,7 @@ import json
 import sys
 from typing import Any
 
-from cachec.tracing.accesses import Accesses, Change, Input, Problem, Reason, State
+from cachec.tracing.accesses import Accesses, Change, State, TracedInput, TraceProblem, TraceProblemKind
 
 #: Another form of the records, or another meaning, gets another number.
 _FORM = "record 6"
@@ -36,15 +36,15 @@ def decode(data: bytes) -> Accesses:
             returncode,
             tuple(_input(*each) for each in inputs),
             tuple(_change(*each) for each in changes),
-            tuple(Problem(Reason(reason), detail) for reason, detail in problems),
+            tuple(TraceProblem(TraceProblemKind(reason), detail) for reason, detail in problems),
             *flags,
         )
     except (ValueError, TypeError, RecursionError) as error:
         raise DamagedRecord(f"{len(data)} bytes are no record: {error}") from error
 
 
-def _input(*fields: Any) -> Input:
-    each = Input(*fields)
+def _input(*fields: Any) -> TracedInput:
+    each = TracedInput(*fields)
     names = None if each.names is None else tuple(each.names)
     return each._replace(state=_state(fields[4]), names=names)
 

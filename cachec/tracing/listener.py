@@ -39,7 +39,7 @@ _ANSWER_AT = 128
 _ZEROS = bytes(_REPORT.size)
 
 
-class Listener:
+class SeccompListener:
     """One listener, in the supervisor or in its keeper."""
 
     def __init__(self, fd: int, page: mmap.mmap) -> None:
@@ -114,7 +114,7 @@ class Keeper:
                 os._exit(1)
         theirs.close()
 
-    def hold(self, listener: Listener) -> None:
+    def hold(self, listener: SeccompListener) -> None:
         """Give it the listener of a run."""
         with suppress(BrokenPipeError):  # it was killed: the run goes on, as long as this process does
             socket.send_fds(self._socket, [b"h"], [listener.fd])
@@ -155,14 +155,14 @@ def _keep(connection: socket.socket, page: mmap.mmap) -> None:
     os.dup2(connection.fileno(), 0)
     os.closerange(1, os.sysconf("SC_OPEN_MAX"))
     connection = socket.socket(fileno=0)
-    held: list[int] = []
+    received: list[int] = []
     while True:  # until the parent closes its end, or is killed
         order, fds, *_ = socket.recv_fds(connection, 1, 1)
-        held += fds
+        received += fds
         if not order:
             break
         if order == b"l":
-            os.close(held.pop())
-    if held:
-        Listener(held[0], page).answer_all()
+            os.close(received.pop())
+    if received:
+        SeccompListener(received[0], page).answer_all()
     os._exit(0)

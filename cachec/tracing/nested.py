@@ -15,12 +15,12 @@ import os
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from cachec.base.untraced import HIDE, REQUESTS
-from cachec.tracing.accesses import Accesses, Problem, Reason
-from cachec.tracing.calls import Calls
-from cachec.tracing.listener import Listener
-from cachec.tracing.paths import Memory, Request, is_below, parent_of
-from cachec.tracing.recorder import Commit, Recorder
+from cachec.base.tracer_hiding import HIDE, REQUESTS
+from cachec.tracing.accesses import Accesses, TraceProblem, TraceProblemKind
+from cachec.tracing.listener import SeccompListener
+from cachec.tracing.process_paths import NestedRunRequest, ProcessMemory, is_below, parent_of
+from cachec.tracing.recorder import AccessRecorder, Commit
+from cachec.tracing.syscall_decoder import SyscallDecoder
 
 
 class NestedRun:
@@ -40,13 +40,13 @@ class NestedRun:
             return file.read()
 
 
-class _Run(NamedTuple):
+class _NestedRun(NamedTuple):
     """The outer side of one: all processes below the inner supervisor belong to it."""
 
     supervisor: int
     is_call: bool
-    recorder: Recorder
-    calls: Calls
+    recorder: AccessRecorder
+    calls: SyscallDecoder
     file: int
     #: By process or thread: the inode of its entry in /proc, which says that it is still the same, and whether it
     #: belongs to the run.
@@ -59,24 +59,28 @@ class _Run(NamedTuple):
 class NestedRuns:
     """The nested runs that an outer supervisor records."""
 
-    def __init__(self, memory: Memory, numbers: Mapping[str, int]) -> None:
+    def __init__(self, memory: ProcessMemory, numbers: Mapping[str, int]) -> None:
         self._memory = memory
         self._numbers = numbers
-        self._runs: dict[bytes, _Run] = {}
+        self._runs: dict[bytes, _NestedRun] = {}
 
-    def answer(self, listener: Listener, report: int, thread: int, request: Request, is_unprivileged: bool) -> None:
+    def answer(
+        self, listener: SeccompListener, report: int, thread: int, request: NestedRunRequest, is_unprivileged: bool
+    ) -> None:
         """Do what an inner supervisor asks for, and answer its call."""
         if request.verb in {b"begin", b"call"}:
-            recorder = Recorder()
+            recorder = AccessRecorder()
             recorder.is_unprivileged = is_unprivileged
             try:
                 process, _ = parent_of(thread)
             except OSError:  # it was killed
                 listener.answer(report)
                 return
-            calls = Calls(recorder, self._memory, self._numbers, process, {0: None})
+            calls = SyscallDecoder(recorder, self._memory, self._numbers, process, {0: None})
             file = os.memfd_create("cachec-tracing")
-            self._runs[request.token] = _Run(process, request.verb == b"call", recorder, calls, file, {}, [0], set())
+            self._runs[request.token] = _NestedRun(
+                process, request.verb == b"call", recorder, calls, file, {}, [0], set()
+            )
             listener.answer_with(report, file)
             return
         run = self._runs.pop(request.token, None)
@@ -131,7 +135,7 @@ class NestedRuns:
     def __bool__(self) -> bool:
         return bool(self._runs)
 
-    def _is_member(self, run: _Run, thread: int) -> bool:
+    def _is_member(self, run: _NestedRun, thread: int) -> bool:
         try:
             inode = os.stat(b"/proc/%d" % thread).st_ino
             known = run.members.get(thread)
@@ -152,10 +156,10 @@ def switch(hidden: set[int], thread: int, verb: bytes) -> None:
         hidden.discard(thread)
 
 
-def find_survivors(others: set[int], children: set[int]) -> list[Problem]:
+def find_survivors(others: set[int], children: set[int]) -> list[TraceProblem]:
     """Whether any of the children that are not ``others`` is alive."""
     for pid in children - others:
         with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", "rb") as file:
             if file.read().rpartition(b")")[2].split()[0] not in {b"Z", b"X"}:
-                return [Problem(Reason.LEFT_BEHIND, str(pid))]
+                return [TraceProblem(TraceProblemKind.LEFT_BEHIND, str(pid))]
     return []

@@ -37,7 +37,7 @@ _LISTENER, _LISTENER_WITHOUT_PRIVILEGES, _NO_LISTENER = b"L", b"N", b"E"
 _NO_PROGRAM, _NO_FOLDER = b"X", b"C"
 
 
-class Command(NamedTuple):
+class StartedCommand(NamedTuple):
     """What is started, and where; as the kernel takes it, so that the child has nothing to check."""
 
     arguments: list[bytes]
@@ -53,7 +53,7 @@ class Command(NamedTuple):
     function: Callable[[], None] | None = None
 
     @classmethod
-    def of_call(cls, function: Callable[[], None]) -> Command:
+    def of_call(cls, function: Callable[[], None]) -> StartedCommand:
         """A call in place of a program."""
         name = getattr(function, "__name__", "a call")
         return cls([], name, [], {}, None, (None, None, None), function)
@@ -66,7 +66,7 @@ class Command(NamedTuple):
         environ: Mapping[str, str],
         folder: str | None,
         streams: tuple[int | None, int | None, int | None],
-    ) -> Command:
+    ) -> StartedCommand:
         """Find the program, by PATH of ``environ`` where its name has no slash. Raises ValueError, and OSError.
 
         program: its name; None: the first of the arguments.
@@ -106,7 +106,7 @@ class Child:
 
     def __init__(
         self,
-        command: Command,
+        command: StartedCommand,
         signals: Signals,
         machine: Architecture | None = None,
         program: bytes = b"",
@@ -316,7 +316,7 @@ def _filters(pid: int | str) -> int:
 
 
 def _run_child(
-    command: Command,
+    command: StartedCommand,
     machine: Architecture | None,
     program: bytes,
     token: int,
@@ -357,7 +357,7 @@ def _run_child(
     parent.send(_NO_PROGRAM + b"%d" % _execute(command))
 
 
-def _execute(command: Command) -> int:
+def _execute(command: StartedCommand) -> int:
     """Become the program. Return the errno of why that is not possible, as execvp(3) chooses it."""
     refused = 0
     number = errno.ENOENT

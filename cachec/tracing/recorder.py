@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from cachec.base.lookups import mark_of, names_in
-from cachec.tracing.accesses import Change, Effect, Input, Kind, Problem, Reason, State, state_of
+from cachec.tracing.accesses import Change, Effect, Kind, State, TracedInput, TraceProblem, TraceProblemKind, state_of
 
 Commit = Callable[[], object]
 
@@ -41,7 +41,7 @@ _MOST_LINKS = 40
 _MOST_INTERPRETERS = 5
 
 
-class _Lookup:
+class _InputDraft:
     """One path that was looked up: an ``Input`` in the making."""
 
     __slots__ = ("error", "is_asked", "kinds", "names", "status", "target")
@@ -82,11 +82,11 @@ class _Claim:
         self.effect |= effect
 
 
-class Recorder:
+class AccessRecorder:
     """The record of one run. Paths are bytes; ``folder`` is empty, or what a relative path starts from."""
 
     def __init__(self) -> None:
-        self.problems: dict[Problem, None] = {}
+        self.problems: dict[TraceProblem, None] = {}
         self.may_be_interrupted = False
         #: Whether standard input was read, or duplicated.
         self.uses_stdin = False
@@ -98,7 +98,7 @@ class Recorder:
         self.uses_umask = False
         #: Whether programs run without the privileges of their owner and group (PR_SET_NO_NEW_PRIVS).
         self.is_unprivileged = False
-        self._lookups: dict[tuple[bytes, bytes, bool], _Lookup] = {}
+        self._lookups: dict[tuple[bytes, bytes, bool], _InputDraft] = {}
         self._claims: dict[bytes, _Claim] = {}
         self._claimed_names: set[bytes] = set()
         #: Whether the run made a path that may lead elsewhere, or to more: a link, or a folder.
@@ -108,7 +108,7 @@ class Recorder:
 
     # --- what a call is about to do
 
-    def look_up(
+    def record_lookup(
         self,
         folder: bytes,
         path: bytes,
@@ -135,20 +135,20 @@ class Recorder:
         else:
             mode = status.st_mode & 0o170000
             if mode not in _ORDINARY:
-                return self._look_up_special(full, follow, status, kind, key)
+                return self._record_special(full, follow, status, kind, key)
         if self._claims:
             if self._is_own(full, follow, status):
-                return self._look_up_links(full, follow)
+                return self._record_links(full, follow)
             if self._has_made_ways and not is_resolved and self._is_below_own(full, follow):
-                end = self.look_up(b"", _resolved(full, follow), follow, kind, is_asked, is_resolved=True)
-                return _both(end, self._look_up_links(full, follow))
+                end = self.record_lookup(b"", _resolve_missing(full, follow), follow, kind, is_asked, is_resolved=True)
+                return _both(end, self._record_links(full, follow))
         if known is not None:
             return partial(known.add, kind, is_asked)
         if status is not None and mode == stat.S_IFDIR:
             target = _real_path(full, follow=True)
         elif status is not None and mode == stat.S_IFLNK:
             target = _text_of_link(full)
-        return partial(self._lookups.setdefault, key, _Lookup(kind, status, number, target, is_asked))
+        return partial(self._lookups.setdefault, key, _InputDraft(kind, status, number, target, is_asked))
 
     def list_folder(self, folder: bytes) -> Commit | None:
         """The run reads the names in an open folder, given by its real path."""
@@ -177,52 +177,52 @@ class Recorder:
         full, status = _status(folder, path, follow)
         if status is None:
             if not flags & os.O_CREAT:
-                return self.look_up(folder, path, follow, _STATUS)
+                return self.record_lookup(folder, path, follow, _STATUS)
             claim = self._claim(full, follow, Effect.CREATED, None)
             if flags & os.O_TRUNC and not flags & os.O_EXCL:
                 return claim  # it makes no difference whether it was there
             # One that appends depends on all that a file there holds.
-            return _both(self.look_up(folder, path, follow, _STATUS if flags & os.O_EXCL else _CONTENT), claim)
+            return _both(self.record_lookup(folder, path, follow, _STATUS if flags & os.O_EXCL else _CONTENT), claim)
         if not stat.S_ISREG(status.st_mode):
-            return self.look_up(folder, path, follow, _CONTENT)
+            return self.record_lookup(folder, path, follow, _CONTENT)
         if flags & os.O_CREAT and flags & os.O_EXCL:
-            return self.look_up(folder, path, follow, _STATUS)
+            return self.record_lookup(folder, path, follow, _STATUS)
         if flags & os.O_TRUNC:
             claim = self._claim(full, follow, Effect.CREATED, status, mode=mode if flags & os.O_CREAT else None)
-            return claim if flags & os.O_CREAT else _both(self.look_up(folder, path, follow, _STATUS), claim)
+            return claim if flags & os.O_CREAT else _both(self.record_lookup(folder, path, follow, _STATUS), claim)
         return self.write_in_place(folder, path, follow)
 
     def write_in_place(self, folder: bytes, path: bytes, follow: bool = True) -> Commit | None:
         """The run changes part of a file, so that the result depends on the rest of it."""
         full, status = _status(folder, path, follow)
-        look = self.look_up(folder, path, follow, _CONTENT)
+        draft = self.record_lookup(folder, path, follow, _CONTENT)
         if status is None or self._is_own(full, follow, status):
-            return look
-        return _both(look, self._claim(full, follow, Effect.WRITTEN, status))
+            return draft
+        return _both(draft, self._claim(full, follow, Effect.WRITTEN, status))
 
     def make_name(self, folder: bytes, path: bytes) -> Commit | None:
         """The run makes a folder, a link, a node or a socket; that fails where something is there."""
         full, status = _status(folder, path, False)
-        look = self.look_up(folder, path, False, _STATUS, is_asked=False)
+        draft = self.record_lookup(folder, path, False, _STATUS, is_asked=False)
         if status is not None:
-            return look
-        return _both(look, _both(self._claim(full, False, Effect.CREATED, None), self._note_way))
+            return draft
+        return _both(draft, _both(self._claim(full, False, Effect.CREATED, None), self._note_way))
 
     def remove(self, folder: bytes, path: bytes, *, is_folder: bool) -> Commit | None:
         """The run removes a folder, or what is none."""
         full, status = _status(folder, path, False)
-        look = self.look_up(folder, path, False, _STATUS)
+        draft = self.record_lookup(folder, path, False, _STATUS)
         if status is None or stat.S_ISDIR(status.st_mode) != is_folder:
-            return look
+            return draft
         if is_folder:  # one that is not empty stays
-            look = _both(look, self.list_folder(_real_path(full, True)))
-        return _both(look, self._claim(full, False, Effect.REMOVED, status))
+            draft = _both(draft, self.list_folder(_real_path(full, True)))
+        return _both(draft, self._claim(full, False, Effect.REMOVED, status))
 
     def set_attributes(self, folder: bytes, path: bytes, follow: bool) -> Commit | None:
         """The run sets owner, mode, times or extended attributes."""
         full, status = _status(folder, path, follow)
         if status is None:
-            return self.look_up(folder, path, follow, _STATUS)
+            return self.record_lookup(folder, path, follow, _STATUS)
         if not self._is_own(full, follow, status):
             return self._claim(full, follow, Effect.ATTRIBUTES, status)
         claim = self._claims.get(_real_path(full, follow))
@@ -235,19 +235,19 @@ class Recorder:
         taken = self._take(source)
         from_path, from_status = _status(*source, False)
         to_path, to_status = _status(*target, False)
-        look = self.look_up(*target, False, _STATUS)
+        draft = self.record_lookup(*target, False, _STATUS)
         if from_status is None:
-            return _both(taken, look)
+            return _both(taken, draft)
         is_folder = stat.S_ISDIR(from_status.st_mode)
         if to_status is not None and stat.S_ISDIR(to_status.st_mode):
-            look = _both(look, self.list_folder(_real_path(to_path, True)))
+            draft = _both(draft, self.list_folder(_real_path(to_path, True)))
         claims = _both(
             self._claim(from_path, False, Effect.CREATED if exchanges else Effect.REMOVED, from_status, is_folder),
             self._claim(to_path, False, Effect.CREATED, to_status, is_folder),
         )
         if not stat.S_ISREG(from_status.st_mode) or exchanges:
             claims = _both(claims, self._note_way)
-        return _both(_both(taken, self._take(target) if exchanges else look), claims)
+        return _both(_both(taken, self._take(target) if exchanges else draft), claims)
 
     def link(self, source: tuple[bytes, bytes], target: tuple[bytes, bytes], follow: bool) -> Commit | None:
         """The run makes a hard link. An empty source is a file that has no path (any more)."""
@@ -258,25 +258,25 @@ class Recorder:
         folder, path = source
         full, status = _status(folder, path, follow)
         if status is not None and stat.S_ISDIR(status.st_mode) and not self._is_own(full, follow, status):
-            return self.problem(Reason.MOVED_FOLDER, full)
-        return self.look_up(folder, path, follow, _CONTENT)
+            return self.problem(TraceProblemKind.MOVED_FOLDER, full)
+        return self.record_lookup(folder, path, follow, _CONTENT)
 
     def execute(self, folder: bytes, path: bytes, interpreter: Callable[[bytes], tuple[bytes, bytes]]) -> Commit | None:
         """The run starts a program, and so what the kernel starts for it. interpreter: locates one by its path."""
-        commit = self.look_up(folder, path, True, _PROGRAM)
+        commit = self.record_lookup(folder, path, True, _PROGRAM)
         if commit is None and not self._claims:
             return None
         full, status = _status(folder, path, True)
         if self.is_unprivileged and status is not None and status.st_mode & (stat.S_ISUID | stat.S_ISGID):
-            commit = _both(commit, self.problem(Reason.PRIVILEGE, full))
+            commit = _both(commit, self.problem(TraceProblemKind.PRIVILEGE, full))
         for _ in range(_MOST_INTERPRETERS):
             name = _interpreter(full)
             if name is None:
                 break
             if not name:
-                return _both(commit, self.problem(Reason.FOREIGN_CALLS, full))
+                return _both(commit, self.problem(TraceProblemKind.FOREIGN_CALLS, full))
             folder, path = interpreter(name)
-            commit = _both(commit, self.look_up(folder, path, True, _PROGRAM))
+            commit = _both(commit, self.record_lookup(folder, path, True, _PROGRAM))
             full = _join(folder, path)
         return commit
 
@@ -284,20 +284,20 @@ class Recorder:
         """The run speaks to a Unix socket. An absent one is an absent file; one of its own is no input."""
         full, status = _status(folder, path, True)
         if status is None:
-            return self.look_up(folder, path, True, _STATUS)
-        return None if self._is_own(full, True, status) else self.problem(Reason.DAEMON, full)
+            return self.record_lookup(folder, path, True, _STATUS)
+        return None if self._is_own(full, True, status) else self.problem(TraceProblemKind.DAEMON, full)
 
     def use_real_path(self, path: bytes) -> None:
         """The run learned the real path of an open file (a link of /proc, AT_EMPTY_PATH): how it got there counts."""
         self._real_paths.add(path)
 
-    def problem(self, reason: Reason, detail: bytes | str) -> Commit:
+    def problem(self, reason: TraceProblemKind, detail: bytes | str) -> Commit:
         """The result of the run must not be stored."""
-        return partial(self.problems.setdefault, Problem(reason, os.fsdecode(detail)))
+        return partial(self.problems.setdefault, TraceProblem(reason, os.fsdecode(detail)))
 
     # --- what belongs to the run
 
-    def _look_up_special(
+    def _record_special(
         self, full: bytes, follow: bool, status: os.stat_result, kind: int, key: tuple[bytes, bytes, bool]
     ) -> Commit | None:
         """A device, a named pipe or a socket."""
@@ -307,8 +307,8 @@ class Recorder:
         if self._is_own(full, follow, status):
             return None
         if kind & _PROGRAM and not stat.S_ISSOCK(mode):
-            return self.problem(Reason.PIPE if stat.S_ISFIFO(mode) else Reason.DEVICE, full)
-        return partial(self._lookups.setdefault, key, _Lookup(_STATUS, status, 0, None))
+            return self.problem(TraceProblemKind.PIPE if stat.S_ISFIFO(mode) else TraceProblemKind.DEVICE, full)
+        return partial(self._lookups.setdefault, key, _InputDraft(_STATUS, status, 0, None))
 
     def _is_own(self, full: bytes, follow: bool, status: os.stat_result | None) -> bool:
         """Whether the run made what is at a path, or took it away. It is decided by the real path."""
@@ -329,12 +329,12 @@ class Recorder:
                 return _identity(claim.replaced) != _identity(_status(b"", path, False)[1])
         return False
 
-    def _look_up_links(self, full: bytes, follow: bool, seen: set[bytes] | None = None) -> Commit | None:
-        """The links that lead to what is the run's own, but for those that are its own too. seen: paths on the way."""
-        seen = set() if seen is None else seen
-        if full in seen or len(seen) == _MOST_LINKS or full == _real_path(full, follow):
+    def _record_links(self, full: bytes, follow: bool, visited: set[bytes] | None = None) -> Commit | None:
+        """Record the links that lead to the run's own paths, but not links of the run. visited: paths on the way."""
+        visited = set() if visited is None else visited
+        if full in visited or len(visited) == _MOST_LINKS or full == _real_path(full, follow):
             return None
-        seen.add(full)
+        visited.add(full)
         commit = None
         names = full.split(b"/")
         for end in range(2, len(names) + follow):
@@ -342,7 +342,7 @@ class Recorder:
             text = _text_of_link(path)
             if text is not None:
                 target = os.path.join(os.path.dirname(path), text)
-                links = self.look_up(b"", path, False, _STATUS), self._look_up_links(target, True, seen)
+                links = self.record_lookup(b"", path, False, _STATUS), self._record_links(target, True, visited)
                 commit = _both(commit, _both(*links))
         return commit
 
@@ -353,7 +353,7 @@ class Recorder:
             claim = self._claims.get(path)
             if claim is not None and claim.effect & Effect.CREATED:
                 status = _status(b"", path, False)[1]
-                return self._is_own(path, False, status) and text != _resolved(full, follow)
+                return self._is_own(path, False, status) and text != _resolve_missing(full, follow)
             path = os.path.dirname(path)
         return False
 
@@ -368,12 +368,12 @@ class Recorder:
     ) -> Commit | None:
         path = _real_path(full, follow)
         if not path:  # there is no such folder, and so the call fails
-            return self.look_up(b"", os.path.dirname(full), True, _STATUS)
+            return self.record_lookup(b"", os.path.dirname(full), True, _STATUS)
         is_own = self._is_own(full, follow, status)
         # Links on the way, and one at the end, decide where the file is.
-        way = self.look_up(b"", os.path.dirname(full), True, _STATUS)
+        way = self.record_lookup(b"", os.path.dirname(full), True, _STATUS)
         if follow and os.path.islink(full):
-            way = _both(way, self.look_up(b"", full, False, _STATUS))
+            way = _both(way, self.record_lookup(b"", full, False, _STATUS))
         return _both(way, partial(self._add_claim, path, effect, status, is_own, is_moved, mode))
 
     def _add_claim(
@@ -400,20 +400,23 @@ class Recorder:
         self._has_made_ways = True
 
     def _add_listing(self, folder: bytes, status: os.stat_result, names: tuple[str, ...]) -> None:
-        look = self._lookups.setdefault((b"", folder, True), _Lookup(_LISTING, status, 0, folder))
-        look.kinds |= _LISTING
-        look.names = names
+        draft = self._lookups.setdefault((b"", folder, True), _InputDraft(_LISTING, status, 0, folder))
+        draft.kinds |= _LISTING
+        draft.names = names
 
-    def _look_up_ways(self) -> None:
+    def _record_link_paths(self) -> None:
         """Add the links on the way to each file of which the run learned the real path."""
         files = {(status.st_dev, status.st_ino) for path in self._real_paths if (status := _status(b"", path, True)[1])}
-        for (folder, path, follow), look in list(self._lookups.items()):
-            if look.status is None or not follow or (look.status.st_dev, look.status.st_ino) not in files:
+        for (folder, path, follow), draft in list(self._lookups.items()):
+            if draft.status is None or not follow or (draft.status.st_dev, draft.status.st_ino) not in files:
                 continue
             full = _join(folder, path)
             for _ in range(_MOST_LINKS):
                 parent = os.path.dirname(full)
-                for commit in (self.look_up(b"", parent, True, _STATUS), self.look_up(b"", full, False, _STATUS)):
+                for commit in (
+                    self.record_lookup(b"", parent, True, _STATUS),
+                    self.record_lookup(b"", full, False, _STATUS),
+                ):
                     if commit is not None:
                         commit()
                 text = _text_of_link(full)
@@ -423,16 +426,16 @@ class Recorder:
 
     # --- at the end
 
-    def finish(self) -> tuple[tuple[Input, ...], tuple[Change, ...]]:
+    def finish(self) -> tuple[tuple[TracedInput, ...], tuple[Change, ...]]:
         """Return the inputs, and what is different from before the run."""
-        self._look_up_ways()
+        self._record_link_paths()
         changes: dict[bytes, Change] = {}
         for path, claim in self._claims.items():
             after = _status(b"", path, False)[1]
             is_made_anew = claim.effect & Effect.REMOVED and claim.effect & Effect.CREATED and after is not None
             if _is_same(claim.before, after) and not is_made_anew:  # a number may be given out again
                 if after is None:  # made and removed: where it is there before, that is gone
-                    self._lookups.setdefault((b"", path, False), _Lookup(_STATUS, None, errno.ENOENT, None))
+                    self._lookups.setdefault((b"", path, False), _InputDraft(_STATUS, None, errno.ENOENT, None))
                 continue
             changes[path] = _change(path, claim.effect, claim.before, after, claim.mode)
             is_moved_here = claim.is_moved_here and _identity(claim.replaced) != _identity(after)
@@ -445,13 +448,13 @@ class Recorder:
         created |= {path: passing for path, claim in self._claims.items() if _is_passing(path, claim)}
         names = set(map(os.path.basename, created))
         inputs = []
-        for (folder, path, follow), look in self._lookups.items():
+        for (folder, path, follow), draft in self._lookups.items():
             effect = 0
-            if look.status is not None:
-                effect = by_file.get((look.status.st_dev, look.status.st_ino), effect)
+            if draft.status is not None:
+                effect = by_file.get((draft.status.st_dev, draft.status.st_ino), effect)
             elif names and os.path.basename(path) in names:
                 effect = created.get(_real_path(_join(folder, path), follow), effect)
-            inputs.append(_input(folder, path, follow, look, effect))
+            inputs.append(_input(folder, path, follow, draft, effect))
         return tuple(inputs), tuple(changes.values())
 
 
@@ -505,7 +508,7 @@ def _real_path(full: bytes, follow: bool) -> bytes:
         os.close(fd)
 
 
-def _resolved(full: bytes, follow: bool) -> bytes:
+def _resolve_missing(full: bytes, follow: bool) -> bytes:
     """The same of a path below folders that need not be there either."""
     if follow:
         return os.path.realpath(full)
@@ -588,10 +591,12 @@ def _state(status: os.stat_result | None) -> State | None:
     return None if status is None else state_of(status)
 
 
-def _input(folder: bytes, path: bytes, follow: bool, look: _Lookup, effect: int) -> Input:
-    kinds = look.kinds
-    if kinds & _CONTENT and look.status is not None and stat.S_ISDIR(look.status.st_mode):
+def _input(folder: bytes, path: bytes, follow: bool, draft: _InputDraft, effect: int) -> TracedInput:
+    kinds = draft.kinds
+    if kinds & _CONTENT and draft.status is not None and stat.S_ISDIR(draft.status.st_mode):
         kinds = kinds & ~_CONTENT | _STATUS  # a folder has no content but its names
-    target = None if look.target is None else os.fsdecode(look.target)
+    target = None if draft.target is None else os.fsdecode(draft.target)
     text, start = os.fsdecode(path), os.fsdecode(folder) if folder else ""
-    return Input(text, start, follow, kinds, _state(look.status), look.error, target, look.names, effect, look.is_asked)
+    return TracedInput(
+        text, start, follow, kinds, _state(draft.status), draft.error, target, draft.names, effect, draft.is_asked
+    )

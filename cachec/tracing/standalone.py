@@ -28,8 +28,9 @@ main()
 
 
 class Report(NamedTuple):
-    """What came of a command. started: Unix time, just before."""
+    """What came of a command."""
 
+    #: Unix time, just before.
     started: float
     accesses: Accesses
 

@@ -14,15 +14,22 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from cachec.base.untraced import HIDE, SHOW
-from cachec.tracing.accesses import Accesses, Problem, Reason, unseen
-from cachec.tracing.calls import Calls
+from cachec.base.tracer_hiding import HIDE, SHOW
+from cachec.tracing.accesses import Accesses, TraceProblem, TraceProblemKind, unseen
 from cachec.tracing.filter import assemble
-from cachec.tracing.listener import Keeper, Listener
+from cachec.tracing.listener import Keeper, SeccompListener
 from cachec.tracing.nested import NestedRun, NestedRuns, find_survivors, switch
-from cachec.tracing.paths import BadAddress, Memory, Request, Unreadable, Unresolvable, current_folder
-from cachec.tracing.process import Child, Command, NoListener, Signals, children, reap_orphans, subreaper
-from cachec.tracing.recorder import Recorder
+from cachec.tracing.process import Child, NoListener, Signals, StartedCommand, children, reap_orphans, subreaper
+from cachec.tracing.process_paths import (
+    BadAddress,
+    NestedRunRequest,
+    ProcessMemory,
+    Unreadable,
+    Unresolvable,
+    current_folder,
+)
+from cachec.tracing.recorder import AccessRecorder
+from cachec.tracing.syscall_decoder import SyscallDecoder
 from cachec.tracing.syscalls import Architecture, architecture
 
 #: How long processes that outlive the command have to end: children that were killed with it take a moment.
@@ -60,19 +67,19 @@ def trace(
     where the program, the folder or a descriptor can't be used, and ValueError for words that the kernel does not take.
     """
     environ = os.environ if env is None else env
-    command_ = Command.of(command, program, environ, cwd, (stdin, stdout, stderr))
+    command_ = StartedCommand.of(command, program, environ, cwd, (stdin, stdout, stderr))
     signals = Signals(ends_with_us=ends_with_us)
     with signals.set(), subreaper():
         machine = architecture()
         if machine is None:
-            problem = Problem(Reason.UNSUPPORTED_MACHINE, os.uname().machine)
-            accesses = _Run(command_, readers or {}, signals).run_bare(problem)
+            problem = TraceProblem(TraceProblemKind.UNSUPPORTED_MACHINE, os.uname().machine)
+            accesses = _SupervisedRun(command_, readers or {}, signals).run_bare(problem)
         else:
             accesses = _TracedRun(command_, readers or {}, signals, machine, descriptors, keeper).run()
     signals.end_if_pending()
     if not signals.caught:
         return accesses
-    problem = Problem(Reason.SIGNAL, signal.Signals(signals.caught).name)
+    problem = TraceProblem(TraceProblemKind.SIGNAL, signal.Signals(signals.caught).name)
     return accesses._replace(problems=(*accesses.problems, problem))
 
 
@@ -81,25 +88,25 @@ def trace_call(function: Callable[[], None], readers: Mapping[int, Reader]) -> A
 
     The child ends by ``os._exit``: with what ``function`` gives it, or else with 1. readers: as for ``trace``.
     """
-    command = Command.of_call(function)
+    command = StartedCommand.of_call(function)
     signals = Signals()
     with signals.set(), subreaper():
         machine = architecture()
         if machine is None:
-            problem = Problem(Reason.UNSUPPORTED_MACHINE, os.uname().machine)
-            return _Run(command, readers, signals).run_bare(problem)
+            problem = TraceProblem(TraceProblemKind.UNSUPPORTED_MACHINE, os.uname().machine)
+            return _SupervisedRun(command, readers, signals).run_bare(problem)
         return _TracedRun(command, readers, signals, machine).run()
 
 
-class _Run:
+class _SupervisedRun:
     """One run of a command."""
 
-    def __init__(self, command: Command, readers: Mapping[int, Reader], signals: Signals) -> None:
+    def __init__(self, command: StartedCommand, readers: Mapping[int, Reader], signals: Signals) -> None:
         self._command = command
         self._readers = dict(readers)
         self._signals = signals
 
-    def run_bare(self, problem: Problem, child: Child | None = None) -> Accesses:
+    def run_bare(self, problem: TraceProblem, child: Child | None = None) -> Accesses:
         """Run the command without the filter, because of ``problem``. child: one that waits for its order."""
         child = child or Child(self._command, self._signals)
         child.go_bare()
@@ -132,12 +139,12 @@ class _Run:
             del self._readers[fd]
 
 
-class _TracedRun(_Run):
+class _TracedRun(_SupervisedRun):
     """One run of a command that is to be traced."""
 
     def __init__(
         self,
-        command: Command,
+        command: StartedCommand,
         readers: Mapping[int, Reader],
         signals: Signals,
         machine: Architecture,
@@ -148,10 +155,10 @@ class _TracedRun(_Run):
         self._machine = machine
         self._descriptors = descriptors
         self._keeper = keeper
-        self._recorder = Recorder()
-        self._memory = Memory()
+        self._recorder = AccessRecorder()
+        self._memory = ProcessMemory()
         given = {0: _status(command.streams[0]), **{fd: _status(fd) for fd in descriptors}}
-        self._calls = Calls(self._recorder, self._memory, machine.numbers, os.getpid(), given)
+        self._calls = SyscallDecoder(self._recorder, self._memory, machine.numbers, os.getpid(), given)
         self._notifications = 0
         self._nested = NestedRuns(self._memory, machine.numbers)
         #: Threads whose lookups are not recorded for now: see ``base.unseen``.
@@ -166,19 +173,19 @@ class _TracedRun(_Run):
         try:
             refused = self._probe(child, program)
             if refused:
-                return self.run_bare(Problem(Reason.NO_ACCESS, refused), child)
+                return self.run_bare(TraceProblem(TraceProblemKind.NO_ACCESS, refused), child)
             try:
                 started = child.go_traced()
             except NoListener as error:
                 if error.number != errno.EBUSY:
-                    return self.run_bare(Problem(Reason.NO_LISTENER, str(error)))
+                    return self.run_bare(TraceProblem(TraceProblemKind.NO_LISTENER, str(error)))
                 return self._run_nested(others)
             if started is None:
-                problem = Problem(Reason.NO_LISTENER, "a signal ended the command before it started")
+                problem = TraceProblem(TraceProblemKind.NO_LISTENER, "a signal ended the command before it started")
                 return unseen(child.reap(), problem)
             fd, self._recorder.is_unprivileged = started
             keeper = self._keeper or Keeper()
-            listener = Listener(fd, keeper.page)
+            listener = SeccompListener(fd, keeper.page)
             try:
                 returncode = self._supervise(listener, child, keeper, others)
             finally:
@@ -206,7 +213,7 @@ class _TracedRun(_Run):
         """Run the command inside of another traced run: its supervisor records."""
         from cachec.tracing.codec import DamagedRecord, decode  # only nested runs need JSON
 
-        refused = Problem(Reason.NESTED, "another tracer has the listener, and does not serve others")
+        refused = TraceProblem(TraceProblemKind.NESTED, "another tracer has the listener, and does not serve others")
         try:
             nested = NestedRun(is_call=self._command.function is not None)
         except OSError:
@@ -214,15 +221,17 @@ class _TracedRun(_Run):
         try:
             returncode = self.run_bare(refused).returncode
             deadline = time.monotonic() + _GRACE_SECONDS
-            while (left := find_survivors(others, children())) and time.monotonic() < deadline:
+            while (survivors := find_survivors(others, children())) and time.monotonic() < deadline:
                 time.sleep(_GRACE_STEP_MS / 1000)
         finally:
             record = nested.end()
         try:
             accesses = decode(record)
         except DamagedRecord as error:
-            return unseen(returncode, Problem(Reason.NESTED, f"the outer tracer's record is damaged: {error}"))
-        return accesses._replace(returncode=returncode, problems=(*accesses.problems, *left))
+            return unseen(
+                returncode, TraceProblem(TraceProblemKind.NESTED, f"the outer tracer's record is damaged: {error}")
+            )
+        return accesses._replace(returncode=returncode, problems=(*accesses.problems, *survivors))
 
     def _probe(self, child: Child, program: bytes) -> str:
         """Return why the child can't be watched, its memory or its entry in /proc read; empty where it can."""
@@ -237,7 +246,7 @@ class _TracedRun(_Run):
             pass  # there is no /proc, or not the one of this namespace
         return "the memory of a child process, or its entry in /proc, can't be read"
 
-    def _supervise(self, listener: Listener, child: Child, keeper: Keeper, others: set[int]) -> int:
+    def _supervise(self, listener: SeccompListener, child: Child, keeper: Keeper, others: set[int]) -> int:
         """Answer until all has ended that has the filter, or the keeper has taken over; return the exit status."""
         keeper.hold(listener)
         others = others | {child.pid, keeper.pid}
@@ -254,10 +263,10 @@ class _TracedRun(_Run):
             else:
                 keeper.take_over(partial(reap_orphans, others, all_end=True))
         if not has_ended:
-            self._recorder.problem(Reason.LEFT_BEHIND, self._command.name)()
+            self._recorder.problem(TraceProblemKind.LEFT_BEHIND, self._command.name)()
         return returncode
 
-    def _serve(self, listener: Listener, child: Child) -> None:
+    def _serve(self, listener: SeccompListener, child: Child) -> None:
         """Answer until the command itself has ended."""
         pidfd = os.pidfd_open(child.pid)
         try:
@@ -273,7 +282,7 @@ class _TracedRun(_Run):
         finally:
             os.close(pidfd)
 
-    def _serve_rest(self, listener: Listener, others: set[int]) -> bool:
+    def _serve_rest(self, listener: SeccompListener, others: set[int]) -> bool:
         """Answer what outlives the command. Return whether all of it has ended soon."""
         poller = self._poller(listener.fd)
         deadline = time.monotonic() + _GRACE_SECONDS
@@ -287,7 +296,7 @@ class _TracedRun(_Run):
                 reap_orphans(others)
         return False
 
-    def _answer(self, listener: Listener) -> None:
+    def _answer(self, listener: SeccompListener) -> None:
         """Receive one report, read what it is about, let the call go on, and record it."""
         report = listener.receive()
         if report is None:
@@ -300,7 +309,7 @@ class _TracedRun(_Run):
         else:
             try:
                 commit = self._calls.handle(number, report[1], report[6:])
-            except Request as request:
+            except NestedRunRequest as request:
                 if request.verb in {HIDE.encode(), SHOW.encode()}:
                     is_ours = not self._nested or self._nested.hide(report[1], request.verb)
                     if is_ours and self._command.function is not None:

@@ -13,16 +13,16 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cachec.commands.process import Ended, run_process
+from cachec.commands.process import ProcessResult, run_process
 from cachec.errors import CachecError
 from cachec.launcher.arguments import describe_here
-from cachec.launcher.command import Command, PassThrough
+from cachec.launcher.command import CommandSpec, PassThrough
+from cachec.launcher.command_key import environment, keyed_variables
 from cachec.launcher.explain import explain
 from cachec.launcher.outputs import outputs_of
-from cachec.launcher.places import Places, leaked
-from cachec.launcher.request import environment, keyed_variables
-from cachec.launcher.stage import CommandStage, Opened, opened_command
-from cachec.launcher.stripping import wants_strip
+from cachec.launcher.path_map import PathMap, find_leaks
+from cachec.launcher.stage import CommandContext, CommandStage, opened_command
+from cachec.launcher.weight_stripping import wants_strip
 from cachec.programs.artifact import File
 from cachec.reproduce.recipe import Recipe, RecordedLine
 
@@ -30,7 +30,7 @@ from cachec.reproduce.recipe import Recipe, RecordedLine
 _TAIL = 400
 
 
-class CommandResult(NamedTuple):
+class ReplayOutcome(NamedTuple):
     """How it ended: as of ``Again``."""
 
     result: str
@@ -41,7 +41,7 @@ class _NotAgain(Exception):
     """It can't be run again, or not be compared; the message says why."""
 
 
-def run_line(recipe: Recipe, line: RecordedLine, key: str, folder: Path) -> CommandResult:
+def run_line(recipe: Recipe, line: RecordedLine, key: str, folder: Path) -> ReplayOutcome:
     """Run it, in this process's environment with the recorded variables; ``folder`` is empty, and takes what it writes.
 
     Changes the current folder and the environment of this process, which is to be one of its own.
@@ -61,11 +61,11 @@ def run_line(recipe: Recipe, line: RecordedLine, key: str, folder: Path) -> Comm
         with opened_command(args, None) as (opened, given, argv, program):
             return _run(opened, describe_here(opened, given, argv, program), folder)
     except PassThrough as way:
-        return CommandResult("skipped", f"a call would not hit now: {way.detail or way.reason.value}")
+        return ReplayOutcome("skipped", f"a call would not hit now: {way.detail or way.reason.value}")
     except (_NotAgain, CachecError) as error:
-        return CommandResult("skipped", str(error))
+        return ReplayOutcome("skipped", str(error))
     except OSError as error:
-        return CommandResult("skipped", f"a file of it can't be read: {error}")
+        return ReplayOutcome("skipped", f"a file of it can't be read: {error}")
 
 
 def _base_folder(texts: Iterable[str]) -> str:
@@ -103,7 +103,7 @@ def _unset_others(args: Sequence[str], recorded: Collection[str]) -> None:
                 os.environ.pop(name, None)
 
 
-def _run(opened: Opened, command: Command, folder: Path) -> CommandResult:
+def _run(opened: CommandContext, command: CommandSpec, folder: Path) -> ReplayOutcome:
     if wants_strip(command) or command.weights:
         raise _NotAgain("a command with weights")
     stored = _stored_result(opened, command)
@@ -120,11 +120,11 @@ def _run(opened: Opened, command: Command, folder: Path) -> CommandResult:
         if not command.is_known:  # of which nobody knows whether it takes another place for its output
             raise _NotAgain(f"it ended with exit status {ended.returncode} where it was to write to another place")
         tail = ended.stderr[-_TAIL:].decode(errors="replace").strip()
-        return CommandResult("failed", f"it ended with exit status {ended.returncode}: {tail}")
+        return ReplayOutcome("failed", f"it ended with exit status {ended.returncode}: {tail}")
     return _compare_outputs(command, opened.places, outputs, stored, written, ended, folder)
 
 
-def _stored_result(opened: Opened, command: Command) -> Mapping[str, Any]:
+def _stored_result(opened: CommandContext, command: CommandSpec) -> Mapping[str, Any]:
     """What the store has of it."""
     engine = opened.engine_for(command)
     stage = CommandStage(command, lambda **_: {})
@@ -136,7 +136,7 @@ def _stored_result(opened: Opened, command: Command) -> Mapping[str, Any]:
     return value
 
 
-def _redirect_outputs(command: Command, outputs: Sequence[str], written: Mapping[str, str]) -> list[str]:
+def _redirect_outputs(command: CommandSpec, outputs: Sequence[str], written: Mapping[str, str]) -> list[str]:
     """The command line with each output in its other place."""
     line = list(command.argv)
     places = {os.path.normpath(path): place for path, place in written.items()}
@@ -167,26 +167,26 @@ def _values(arg: str) -> Iterator[tuple[str, str]]:
 
 
 def _compare_outputs(
-    command: Command,
-    places: Places,
+    command: CommandSpec,
+    places: PathMap,
     outputs: Sequence[str],
     stored: Mapping[str, Any],
     written: Mapping[str, str],
-    ended: Ended,
+    ended: ProcessResult,
     folder: Path,
-) -> CommandResult:
+) -> ReplayOutcome:
     depfiles = {output.path for output in command.outputs if output.kind == "depfile"}  # they name the output
     compared = [(path, kept) for path, kept in zip(outputs, stored["outputs"], strict=True) if path not in depfiles]
     files = [place for path, _ in compared if os.path.isfile(place := written[path])]
-    if leaked({"folder": os.fspath(folder)}, files, [ended.stdout, ended.stderr]):
+    if find_leaks({"folder": os.fspath(folder)}, files, [ended.stdout, ended.stderr]):
         raise _NotAgain("its result holds the path that it is written to")
     for name, stream in (("stdout", ended.stdout), ("stderr", ended.stderr)):
         if places.template(stream) != stored[name]:
-            return CommandResult("differs", f"it says something else on {name}")
+            return ReplayOutcome("differs", f"it says something else on {name}")
     for path, kept in compared:
         name = os.path.basename(path)
         if not os.path.isfile(written[path]):
-            return CommandResult("failed", f"it does not write {name}")
+            return ReplayOutcome("failed", f"it does not write {name}")
         if not filecmp.cmp(written[path], os.fspath(kept.path), shallow=False):
-            return CommandResult("differs", f"{name} has other bytes than the stored one")
-    return CommandResult("same")
+            return ReplayOutcome("differs", f"{name} has other bytes than the stored one")
+    return ReplayOutcome("same")

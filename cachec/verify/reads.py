@@ -14,7 +14,7 @@ from cachec.base.hashing import EMPTY, digest_bytes
 from cachec.errors import StoreFault
 from cachec.key.dependencies import ABSENT, Dependencies
 from cachec.key.tools.tools import ToolKeys
-from cachec.launcher.places import Places
+from cachec.launcher.path_map import PathMap
 from cachec.launcher.stage import PlacedDependencies
 from cachec.model import BELOW_BASE, MALFORMED_JSON, Digest, Entry, Read
 from cachec.reproduce.recipe import Recipe
@@ -145,7 +145,7 @@ class ReadChecker:
         self._anchors: Anchors | None = None
         if entry.stage.startswith("exec:"):
             self.folder = _folder_of(store, entry, base_dir) or self.folder
-            places = Places(base_dir, self.folder)
+            places = PathMap(base_dir, self.folder)
             self._dependencies: Dependencies = PlacedDependencies(places, tools, store.digests, environ)
         else:
             self._anchors = anchors_of(os.path.join(self.folder, "typed"), base_dir, environ.get("HOME"))

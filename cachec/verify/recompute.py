@@ -19,7 +19,7 @@ from cachec.reproduce.archive import write
 from cachec.reproduce.failures import file_name
 from cachec.reproduce.pack import PackedReproducer, pack_entry
 from cachec.store.store import Store
-from cachec.verify.replay_worker import ReplayResult
+from cachec.verify.replay_worker import WorkerReplay
 
 #: How many are tried for each that is asked for: most of a store may be of code that is another by now.
 _TRIES = 10
@@ -89,7 +89,7 @@ class Recompute:
         self.skipped[why] += 1
         return None
 
-    def _replay(self, packed: PackedReproducer) -> ReplayResult:
+    def _replay(self, packed: PackedReproducer) -> WorkerReplay:
         with tempfile.TemporaryDirectory(prefix="cachec-verify-") as temporary:
             folder = Path(os.path.realpath(temporary))
             (folder / "work").mkdir()
@@ -108,12 +108,12 @@ class Recompute:
                 )  # fmt: skip
             if result.exists():
                 return from_json(
-                    result.read_bytes(), ReplayResult, ReproducerError, "what a run wrote of itself is malformed"
+                    result.read_bytes(), WorkerReplay, ReproducerError, "what a run wrote of itself is malformed"
                 )
             said = (folder / "output").read_text(errors="replace")[-_TAIL:].strip()
-            return ReplayResult("failed", f"its process ended with {ended.returncode}: {said}")
+            return WorkerReplay("failed", f"its process ended with {ended.returncode}: {said}")
 
-    def _result_of(self, entry: Entry, packed: PackedReproducer, ended: ReplayResult) -> RecomputeResult:
+    def _result_of(self, entry: Entry, packed: PackedReproducer, ended: WorkerReplay) -> RecomputeResult:
         if ended.result == "same":
             return RecomputeResult(entry.key, entry.stage, *ended)
         if ended.result == "differs":

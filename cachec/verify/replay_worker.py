@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -20,34 +20,37 @@ from cachec.model import Mode, Outcome, Reason
 from cachec.reproduce.reader import LoadedReproducer, load
 from cachec.reproduce.replay import arguments_of, replay_commands, stage_of, weights_of
 
+if TYPE_CHECKING:
+    from cachec.stage.decorator import Stage
 
-class ReplayResult(NamedTuple):
+
+class WorkerReplay(NamedTuple):
     """How it ended: ``same``, ``differs``, ``failed`` (it did not before), or ``skipped``; and why."""
 
     result: str
     words: str = ""
 
 
-def run_reproducer(reproducer: LoadedReproducer, folder: Path) -> ReplayResult:
+def run_reproducer(reproducer: LoadedReproducer, folder: Path) -> WorkerReplay:
     """Run it, in ``folder``, which is empty."""
     if reproducer.recipe.line is not None:
         from cachec.verify.command_replay import run_line  # the launcher, which others do without
 
-        return ReplayResult(*run_line(reproducer.recipe, reproducer.recipe.line, reproducer.about.key, folder))
+        return WorkerReplay(*run_line(reproducer.recipe, reproducer.recipe.line, reproducer.about.key, folder))
     try:
         stage = stage_of(reproducer)
     except Exception as error:  # noqa: BLE001 - the project's code, whatever it raises when it is imported
         if reproducer.about.mode == "command":
             return _commands(reproducer, folder)
         words = str(error) if isinstance(error, CachecError) else f"{type(error).__qualname__}: {error}"
-        return ReplayResult("skipped", words)
+        return WorkerReplay("skipped", words)
     try:
         return _call_stage(reproducer, stage, folder)
     except ReproducerError as error:
-        return ReplayResult("skipped", str(error))
+        return WorkerReplay("skipped", str(error))
 
 
-def _call_stage(reproducer: LoadedReproducer, stage: Any, folder: Path) -> ReplayResult:
+def _call_stage(reproducer: LoadedReproducer, stage: Stage[..., Any], folder: Path) -> WorkerReplay:
     arguments = arguments_of(
         reproducer, stage, folder, lambda manifest, _: weights_of(reproducer, manifest.weights, folder)
     )
@@ -55,9 +58,9 @@ def _call_stage(reproducer: LoadedReproducer, stage: Any, folder: Path) -> Repla
     with oversee_process(Oversight(heard.append, Mode.VERIFY, defer=lambda _: None)):
         would: Outcome = stage.binding.call(stage.check, arguments)
         if would.key != reproducer.about.key:
-            return ReplayResult("skipped", "a call has another key now: its code, its tools or the settings are others")
+            return WorkerReplay("skipped", "a call has another key now: its code, its tools or the settings are others")
         if not would.hit:
-            return ReplayResult("skipped", f"a call would not hit now: {would.detail or would.reason.value}")
+            return WorkerReplay("skipped", f"a call would not hit now: {would.detail or would.reason.value}")
         try:
             result = stage.binding.call(stage, arguments)
             if hasattr(result, "__await__"):
@@ -65,13 +68,13 @@ def _call_stage(reproducer: LoadedReproducer, stage: Any, folder: Path) -> Repla
 
                 asyncio.run(_await(result))
         except PluginError as error:  # none is there to compare with
-            return ReplayResult("skipped", str(error))
+            return WorkerReplay("skipped", str(error))
         except Exception as error:  # noqa: BLE001 - the user's own
-            return ReplayResult("failed", f"{type(error).__qualname__}: {error}")
+            return WorkerReplay("failed", f"{type(error).__qualname__}: {error}")
     (ended,) = [each for each in heard if each.key == would.key][-1:] or [would]
     if ended.reason is Reason.VERIFIED:
-        return ReplayResult("same", ended.detail)
-    return ReplayResult(
+        return WorkerReplay("same", ended.detail)
+    return WorkerReplay(
         "differs" if ended.reason is Reason.VERIFY_DIFFERS else "skipped", ended.detail or ended.reason.value
     )
 
@@ -80,21 +83,21 @@ async def _await(awaitable: Any) -> Any:
     return await awaitable
 
 
-def _commands(reproducer: LoadedReproducer, folder: Path) -> ReplayResult:
+def _commands(reproducer: LoadedReproducer, folder: Path) -> WorkerReplay:
     """Its commands alone, where the stage can't be imported: of a script, say. Compared by their bytes."""
     try:
         ended = replay_commands(reproducer, folder)
     except CachecError as error:
-        return ReplayResult("skipped", str(error))
+        return WorkerReplay("skipped", str(error))
     others = [words for words in ended.tools if not words.endswith("the same tool as recorded")]
     if others:
-        return ReplayResult("skipped", others[0])
+        return WorkerReplay("skipped", others[0])
     if ended.failure:
-        return ReplayResult("failed", ended.failure)
+        return WorkerReplay("failed", ended.failure)
     return (
-        ReplayResult("same")
+        WorkerReplay("same")
         if ended.same
-        else ReplayResult("differs", "its commands write other bytes than the stored ones")
+        else WorkerReplay("differs", "its commands write other bytes than the stored ones")
     )
 
 

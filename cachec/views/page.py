@@ -17,13 +17,13 @@ from itertools import accumulate
 from typing import Any
 
 from cachec import report
-from cachec.base.texts import SHOWN_KEY, number_of, to_type
-from cachec.errors import shown as cut
+from cachec.base.display_text import SHOWN_KEY, number_of, to_type
+from cachec.errors import clip as cut
 from cachec.model import Outcome
 from cachec.views import svg
 from cachec.views.html import Cell, Content, Markup, element, join_markup, table, text
 from cachec.views.report_data import ReportData
-from cachec.views.rows import by_process, tracks
+from cachec.views.rows import Bar, by_process, tracks
 from cachec.views.svg import Series, Stroke
 
 #: Characters of a name, and of a reason's words, in a table.
@@ -321,8 +321,8 @@ def _build(build: Sequence[Outcome]) -> list[Content]:
     ]
 
 
-def _stroke(bar: Any, row: int, began: float) -> Stroke:
-    outcome: Outcome = bar.outcome
+def _stroke(bar: Bar, row: int, began: float) -> Stroke:
+    outcome = bar.outcome
     took, after = report.period(outcome.seconds), report.period(max(bar.begin - began, 0.0))
     words = f"{cut(outcome.stage, _NAME)}: {outcome.reason.value}, {took}, after {after}, pid {outcome.pid or '?'}"
     words += f"; {cut(outcome.detail, _NAME)}" if outcome.detail else ""

@@ -18,7 +18,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 import msgspec
 
 from cachec import config
-from cachec.base.texts import is_secret
+from cachec.base.display_text import is_secret
 from cachec.errors import UsageError
 from cachec.warm.model import Result, Task
 from cachec.warm.pool import RowExecutor

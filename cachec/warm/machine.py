@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 from distributed import WorkerPlugin, get_worker
@@ -16,6 +16,9 @@ from distributed import WorkerPlugin, get_worker
 from cachec.warm.model import Result, Row, Status, Task
 from cachec.warm.pool import WorkerPool
 from cachec.warm.run import run_task
+
+if TYPE_CHECKING:
+    from distributed import Worker
 
 #: Where a machine has the project; by default where whoever warms has it.
 FOLDER = "CACHEC_WARM_FOLDER"
@@ -27,12 +30,12 @@ class TaskWorkers(WorkerPlugin):
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._carried = dict(environ)
 
-    def setup(self, worker: Any) -> None:
+    def setup(self, worker: Worker) -> None:
         """Called by Dask on each worker, those that come later too."""
         self.environ = {**self._carried, **os.environ}
         self.pool = WorkerPool(worker.state.nthreads, self.environ)
 
-    def teardown(self, worker: Any) -> None:
+    def teardown(self, worker: Worker) -> None:
         """Called by Dask when the worker ends."""
         self.pool.shutdown(wait=False, cancel_futures=True)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from cachec.base.texts import nearest
+from cachec.base.display_text import nearest
 from cachec.errors import UsageError
 from cachec.warm.model import Row, Target
 

@@ -125,7 +125,7 @@ def entry_point(row: Row) -> Callable[..., Any]:
                 f"no module {error.name!r} for {row.call}; the folders of `path` are: {places}"
             ) from None
         raise
-    target: Any = module
+    target: object = module
     for name in qualname.split("."):
         if not hasattr(target, name):
             where = getattr(module, "__file__", None) or "a namespace package"

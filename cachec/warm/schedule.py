@@ -11,7 +11,7 @@ from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 import msgspec
 
 from cachec import config
-from cachec.base.texts import to_type
+from cachec.base.display_text import to_type
 from cachec.errors import StoreFault, UsageError
 from cachec.model import Mode
 from cachec.warm.history import History
@@ -33,13 +33,13 @@ _GOOD = (Status.HIT, Status.COMPILED)
 class Listener:
     """Is told how warming goes on, in the thread that warms. This one does nothing; to inherit from."""
 
-    def planned(self, rows: Sequence[Row], hits: int, estimate: float | None) -> None:
+    def on_plan(self, rows: Sequence[Row], hits: int, estimate: float | None) -> None:
         """These rows are to be run; ``hits`` hit. estimate: seconds, None where no earlier run tells."""
 
-    def started(self, row: Row) -> None:
+    def on_start(self, row: Row) -> None:
         """A row runs."""
 
-    def finished(self, row: Row, result: Result) -> None:
+    def on_finish(self, row: Row, result: Result) -> None:
         """What came of a row; of each exactly once."""
 
 
@@ -219,7 +219,7 @@ class Warmer:
         if rows:
             self._estimate = self._history.estimate(rows, missed, self._width(), time.time())
         hits = sum(result.status is Status.HIT for result in self._results.values())
-        self._listener.planned(rows, hits, self._estimate)
+        self._listener.on_plan(rows, hits, self._estimate)
 
         def ready(row: Row) -> bool | None:
             before = [self._results.get(name) for name in row.after]
@@ -255,7 +255,7 @@ class Warmer:
                 if may:
                     running[self._submit(executor, row, check=check)] = row
                     if not check:
-                        self._listener.started(row)
+                        self._listener.on_start(row)
                 elif may is False:
                     still.append(row)
             if not running:
@@ -296,7 +296,7 @@ class Warmer:
     def _finish(self, row: Row, result: Result) -> None:
         self._results[row.id] = result
         self._history.note(result)
-        self._listener.finished(row, result)
+        self._listener.on_finish(row, result)
 
     def _save(self) -> None:
         try:

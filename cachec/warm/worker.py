@@ -66,7 +66,7 @@ def receive(channel: Connection) -> bytes | None:
         return None
 
 
-class Worker:
+class WarmWorker:
     """Runs tasks one by one in the main thread, while another waits for the socket."""
 
     def __init__(self, channel: Connection) -> None:
@@ -142,4 +142,4 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):  # they are a file; what was printed is to be there when this is killed
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True)
-    Worker(channel).serve()
+    WarmWorker(channel).serve()

@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from watchdog import events
 from watchdog.events import FileSystemEvent, FileSystemEventHandler
 from watchdog.observers import Observer
+
+if TYPE_CHECKING:
+    from watchdog.observers.api import ObservedWatch
 
 #: A thread of watchdog each, so not without end. Files in more folders are found when they are looked at by time.
 MAX_FOLDERS = 64
@@ -37,7 +40,7 @@ class Notices:
     def __init__(self, wake: Callable[[], None], concerns: Callable[[str], bool]) -> None:
         self._handler = _Handler(wake, concerns)
         self._observer = Observer(timeout=_TIMEOUT)
-        self._held: dict[str, tuple[Any, tuple[int, int]]] = {}
+        self._held: dict[str, tuple[ObservedWatch, tuple[int, int]]] = {}
         self.refused = 0
         self._observer.start()
 
@@ -60,7 +63,7 @@ class Notices:
             else:
                 self._held[folder] = (watch, place)
 
-    def _drop(self, watch: Any) -> None:
+    def _drop(self, watch: ObservedWatch) -> None:
         try:
             self._observer.unschedule(watch)
         except (KeyError, OSError):  # watchdog let go of it by itself, as its folder is gone

@@ -125,30 +125,30 @@ def _of_numpy(name: str, array: Any, *, fixed: bool = False) -> ArrayView:
     return ArrayView(dtype.name, array.shape, Buffer(flat, fixed))
 
 
-def _of_torch(name: str, tensor: Any, torch: Any) -> ArrayView:
+def _of_torch(name: str, array: Any, torch: Any) -> ArrayView:
     """numpy has none of torch's bf16 and fp8, so the bytes are taken, and the type by its name."""
-    if tensor.device.type != "cpu":
-        raise _elsewhere(name, str(tensor.device), "tensor.cpu()")
-    if tensor.layout is not torch.strided:
-        raise UsageError(f"weight {name!r}: expected a dense tensor, found {tensor.layout}; use tensor.to_dense()")
-    dtype = str(tensor.dtype).removeprefix("torch.")
+    if array.device.type != "cpu":
+        raise _elsewhere(name, str(array.device), "tensor.cpu()")
+    if array.layout is not torch.strided:
+        raise UsageError(f"weight {name!r}: expected a dense tensor, found {array.layout}; use tensor.to_dense()")
+    dtype = str(array.dtype).removeprefix("torch.")
     if dtype not in SIZES:
         raise _no_weight(name, f"torch.{dtype}")
-    if tensor.is_conj() or tensor.is_neg():
+    if array.is_conj() or array.is_neg():
         raise UsageError(
             f"weight {name!r}: expected the values in memory, found a view that changes them when they are read; "
             "use tensor.resolve_conj().resolve_neg()"
         )
-    if not tensor.is_contiguous():
-        strides = tuple(step * SIZES[dtype] for step in tensor.stride())
-        raise _no_rows(name, tuple(tensor.shape), strides, "tensor.contiguous()")
-    shape = tuple(tensor.shape)
-    if tensor.numel() == 0:
+    if not array.is_contiguous():
+        strides = tuple(step * SIZES[dtype] for step in array.stride())
+        raise _no_rows(name, tuple(array.shape), strides, "tensor.contiguous()")
+    shape = tuple(array.shape)
+    if array.numel() == 0:
         return ArrayView(dtype, shape, Buffer(memoryview(b""), fixed=False))
     try:
-        flat = tensor.detach().reshape(-1).view(torch.uint8).numpy()
+        flat = array.detach().reshape(-1).view(torch.uint8).numpy()
     except _REFUSALS as error:  # subclasses without memory of their own: fake, distributed, functional tensors
-        raise UsageError(f"weight {name!r}: {type(tensor).__name__} does not hand out its memory: {error}") from error
+        raise UsageError(f"weight {name!r}: {type(array).__name__} does not hand out its memory: {error}") from error
     return ArrayView(dtype, shape, Buffer(flat.data.toreadonly(), fixed=False))
 
 

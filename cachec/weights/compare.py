@@ -20,31 +20,32 @@ _CHUNK = 1 << 20
 
 
 class ChangedWeight(NamedTuple):
-    """A weight that both have. fields: what differs of its spec; empty where only the content does."""
+    """A weight that both have."""
 
     name: str
+    #: What differs of its spec; empty where only the content does.
     fields: tuple[tuple[str, object, object], ...]
 
 
 class Comparison(NamedTuple):
-    """What changes from one set to another. unknown: weights of equal spec of which no digest tells more."""
+    """What changes from one set to another."""
 
     added: tuple[str, ...]
     removed: tuple[str, ...]
     changed: tuple[ChangedWeight, ...]
     same: tuple[str, ...]
+    #: Weights of equal spec of which no digest tells more.
     unknown: tuple[str, ...]
 
 
 class ValueDifference(NamedTuple):
-    """By how much the values of two weights of one spec differ.
+    """By how much the values of two weights of one spec differ."""
 
-    number: elements that differ (bytes, for blocks of quantised values). largest: the greatest absolute difference;
-    None for blocks. unordered: pairs of which just one is not a number.
-    """
-
+    #: Elements that differ (bytes, for blocks of quantised values).
     number: int
+    #: The greatest absolute difference; None for blocks.
     largest: float | None
+    #: Pairs of which just one is not a number.
     unordered: int
 
 

@@ -8,8 +8,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from cachec.base.bounded_dict import BoundedDict
+from cachec.base.display_text import is_text, nearest
 from cachec.base.hashing import Hasher
-from cachec.base.texts import is_text, nearest
 from cachec.errors import UnknownWeight, UsageError, WeightError
 from cachec.model import WeightSpec
 from cachec.weights.manifest import Manifest, renaming_hint
@@ -85,7 +85,7 @@ class Layout:
     def spec_digest(self) -> str:
         """64 hexadecimal characters over every field of every spec; no place, no order of a file."""
         hasher = Hasher("weight-specs")
-        hasher.part("specs", self.manifest.encoded())
+        hasher.part("specs", self.manifest.encode())
         return hasher.digest()
 
     @cached_property
@@ -109,7 +109,7 @@ class Layout:
         hint = f"; did you mean {near!r}?" if near else ""
         return UnknownWeight(f"no weight {name!r} among {len(self.tensors)}{hint}")
 
-    def tied(self, groups: Iterable[Iterable[str]]) -> Layout:
+    def with_ties(self, groups: Iterable[Iterable[str]]) -> Layout:
         """The same with these groups of names stated as tied.
 
         Raises UnknownWeight, UsageError for a group of one or a name in two groups, WeightError where shape or dtype
@@ -118,16 +118,16 @@ class Layout:
         ties = tuple(tuple(group) for group in groups)
         if not ties:
             return self
-        seen: set[str] = set()
+        tied_names: set[str] = set()
         for group in ties:
             if len(group) < 2:
                 raise UsageError(f"tied={group!r}: a group of tied weights has at least two names")
             for name in group:
                 if name not in self.tensors:
                     raise self.unknown(name)
-                if name in seen:
+                if name in tied_names:
                     raise UsageError(f"tied=: {name!r} occurs twice; put all names of one weight into one group")
-                seen.add(name)
+                tied_names.add(name)
                 first, other = self.tensors[group[0]], self.tensors[name]
                 same = (first.dtype, first.shape, first.shard) == (other.dtype, other.shape, other.shard)
                 if not same or first.layout != other.layout:
@@ -137,12 +137,12 @@ class Layout:
                     )
         return Layout(self.tensors, ties, self.nesting)
 
-    def nested(self, nesting: Nesting) -> Layout:
+    def with_nesting(self, nesting: Nesting) -> Layout:
         """The weights that hang in a tree of these, which must be here."""
         layout = self._select(tuple(nesting.names), None)
         return Layout(layout.tensors, layout.ties, nesting)
 
-    def selected(self, include: Patterns, exclude: Patterns) -> Layout:
+    def select(self, include: Patterns, exclude: Patterns) -> Layout:
         """The part whose names match ``include`` (all, if None) and not ``exclude``: names or fnmatch globs.
 
         Raises UnknownWeight for an exact name that is not here, and for a glob of ``include`` that matches nothing.
@@ -150,7 +150,7 @@ class Layout:
         wanted = (_patterns(include), _patterns(exclude))
         return self._remember(("select", *wanted), lambda: (self._select(*wanted), None))[0]
 
-    def renamed(self, rename: Mapping[str, str] | Callable[[str], str]) -> tuple[Layout, Mapping[str, str]]:
+    def rename(self, rename: Mapping[str, str] | Callable[[str], str]) -> tuple[Layout, Mapping[str, str]]:
         """The same under other names, and the old name of each new one.
 
         rename: old name -> new name (others stay), or a function. Raises UnknownWeight for a mapping's name that is
@@ -186,7 +186,7 @@ class Layout:
         for name in old:
             if name not in self.tensors:
                 raise self.unknown(name)
-        return Layout({new: self.tensors[name] for new, name in back.items()}).tied(ties), back
+        return Layout({new: self.tensors[name] for new, name in back.items()}).with_ties(ties), back
 
     def _overlay(self, over: Layout, replace: bool) -> Layout:
         changed = [name for name in over.tensors if name in self.tensors]
@@ -198,8 +198,8 @@ class Layout:
                     f"{new.dtype} {list(new.shape)}{_shard_label(new)}; pass replace=True where that is meant"
                 )
         groups = {frozenset(group) for group in over.ties}
-        kept = [group for group in self.ties if frozenset(group) not in groups]
-        for group in kept:
+        selected_names = [group for group in self.ties if frozenset(group) not in groups]
+        for group in selected_names:
             touched = [name for name in group if name in over.tensors]
             if touched:
                 raise WeightError(
@@ -207,7 +207,7 @@ class Layout:
                     "them and state tied=[...], or select the others away first"
                 )
         nesting = self.nesting if over.tensors.keys() <= self.tensors.keys() else None  # else some would hang nowhere
-        return Layout(self.tensors | over.tensors, (*kept, *over.ties), nesting)
+        return Layout(self.tensors | over.tensors, (*selected_names, *over.ties), nesting)
 
     def _remember(
         self, request: object, derive: Callable[[], tuple[Layout, Mapping[str, str] | None]]
@@ -221,8 +221,8 @@ class Layout:
     def _select(self, include: tuple[str, ...] | None, exclude: tuple[str, ...] | None) -> Layout:
         names = list(self.tensors)
         if include is not None:
-            kept = self._matching(include, must_match=True)
-            names = [name for name in names if name in kept]
+            selected_names = self._matching(include, must_match=True)
+            names = [name for name in names if name in selected_names]
         if exclude is not None:
             dropped = self._matching(exclude, must_match=False)
             names = [name for name in names if name not in dropped]
@@ -267,7 +267,7 @@ class Layout:
                 raise UsageError(f"rename: {back[new]!r} and {old!r} would both be named {new!r}")
             back[new] = old
         ties = tuple(tuple(names[name] for name in group) for group in self.ties)
-        nesting = None if self.nesting is None else self.nesting.renamed(names)
+        nesting = None if self.nesting is None else self.nesting.rename(names)
         return Layout({new: self.tensors[old] for new, old in back.items()}, ties, nesting), back
 
 

@@ -85,29 +85,29 @@ class Manifest:
         encoded = msgspec.json.encode([_plain(specs[name]) for name in sorted(specs)])
         return cls(digest_bytes(encoded), lambda: encoded)
 
-    def called(self, callers: Mapping[str, str]) -> Manifest:
+    def with_callers(self, callers: Mapping[str, str]) -> Manifest:
         """The same manifest with these names of the caller's; those of other weights are passed over."""
-        return Manifest(self.digest, self.encoded, callers, self.folded)
+        return Manifest(self.digest, self.encode, callers, self.folded)
 
     def folding(self, folded: Folded) -> Manifest:
         """The same manifest of an artifact that these weights are in, too."""
-        return Manifest(self.digest, self.encoded, self.callers, merge_ties(self.folded, folded))
+        return Manifest(self.digest, self.encode, self.callers, merge_ties(self.folded, folded))
 
     def bare(self) -> Manifest:
         """The same manifest with nothing that is in no key."""
-        return Manifest(self.digest, self.encoded)
+        return Manifest(self.digest, self.encode)
 
-    def returned(self, callers: Mapping[str, str], folded: Folded) -> Manifest:
+    def for_caller(self, callers: Mapping[str, str], folded: Folded) -> Manifest:
         """The same manifest of a stage's result, as the caller gets it.
 
         callers: what the call says of the names of its arguments, which explains those that the result says of its own.
         folded: the weights of the call that are in the result.
         """
         own = {name: callers.get(there, there) for name, there in self.callers.items()}
-        kept = [{callers.get(name, name): digests} for name, digests in self.folded.items()]
-        return Manifest(self.digest, self.encoded, own or callers, merge_ties(*kept, folded))
+        renamed_folds = [{callers.get(name, name): digests} for name, digests in self.folded.items()]
+        return Manifest(self.digest, self.encode, own or callers, merge_ties(*renamed_folds, folded))
 
-    def encoded(self) -> bytes:
+    def encode(self) -> bytes:
         """The stored form."""
         if self._encoded is None:
             self._encoded = self._load()
@@ -118,7 +118,7 @@ class Manifest:
         """The specs by name. Raises LinkError where the stored form is malformed."""
         if self._weights is None:
             words = f"manifest {self.digest[:12]} is malformed"
-            specs = from_json(self.encoded(), list[WeightSpec], LinkError, words)
+            specs = from_json(self.encode(), list[WeightSpec], LinkError, words)
             self._weights = {spec.name: spec for spec in specs}
         return self._weights
 
@@ -142,18 +142,18 @@ class Manifest:
 
     def without(self, name: str) -> Manifest:
         """The manifest of the other weights. Ties hold among these alone, as in a set without that weight."""
-        left = {other: spec for other, spec in self.weights.items() if other != name}
+        remaining = {other: spec for other, spec in self.weights.items() if other != name}
         tied: dict[str, list[str]] = {}
-        for other, spec in sorted(left.items()):
+        for other, spec in sorted(remaining.items()):
             if spec.alias is not None:
                 tied.setdefault(spec.alias, []).append(other)
         for names in tied.values():
             alias = names[0] if len(names) > 1 else None
-            left |= {other: msgspec.structs.replace(left[other], alias=alias) for other in names}
+            remaining |= {other: msgspec.structs.replace(remaining[other], alias=alias) for other in names}
         callers = {other: there for other, there in self.callers.items() if other != name}
-        return Manifest.of(left).called(callers).folding(self.folded)
+        return Manifest.of(remaining).with_callers(callers).folding(self.folded)
 
-    def merged(self, other: Manifest) -> Manifest:
+    def merge(self, other: Manifest) -> Manifest:
         """Both together. Raises LinkError where they disagree on a name, or on what the caller calls it."""
         if other.digest == self.digest and other.callers == self.callers:
             return self.folding(other.folded)
@@ -167,7 +167,9 @@ class Manifest:
                     f"{other.callers.get(name, name)!r}; give only one of them symbols='alpha'"
                 )
         return (
-            Manifest.of(both).called({**self.callers, **other.callers}).folding(merge_ties(self.folded, other.folded))
+            Manifest.of(both)
+            .with_callers({**self.callers, **other.callers})
+            .folding(merge_ties(self.folded, other.folded))
         )
 
     def __eq__(self, other: object) -> bool:

@@ -79,10 +79,12 @@ def overlay(base: Handles, over: Handles, *, replace: bool = False) -> tuple[Lay
 
 
 class ComputedWeight(NamedTuple):
-    """A weight that is computed. dtype: a name as in WeightSpec. make: the WeightSet it is derived from -> an array."""
+    """A weight that is computed."""
 
+    #: A name as in WeightSpec.
     dtype: str
     shape: tuple[int, ...]
+    #: The WeightSet it is derived from -> an array.
     make: Callable[[Any], Any]
 
 
@@ -113,7 +115,7 @@ class MadeSource(MadeOfWeights):
             )
         return buffers[name].view[tensor.offset : tensor.offset + tensor.nbytes]
 
-    def unguarded(self, weight: Weight, there: str, callers: Callers) -> Weight:
+    def unguard(self, weight: Weight, there: str, callers: Callers) -> Weight:
         """Made now, into a file without a name: its function may use handles that close with the stage."""
         import tempfile  # slow to import, and only needed where a result is not stored
 
@@ -123,8 +125,8 @@ class MadeSource(MadeOfWeights):
             file.write(data)
             file.flush()
             view = fsio.map_read(file.fileno(), 0, tensor.nbytes)
-        kept = Layout({there: Tensor(tensor.dtype, tensor.shape, tensor.nbytes, 0, 0, tensor.shard, tensor.layout)})
-        return Weight(there, kept, MemorySource({there: Buffer(view, fixed=True)}), there)
+        single = Layout({there: Tensor(tensor.dtype, tensor.shape, tensor.nbytes, 0, 0, tensor.shard, tensor.layout)})
+        return Weight(there, single, MemorySource({there: Buffer(view, fixed=True)}), there)
 
     def arguments(self) -> tuple[str, ...]:
         return self._base.source.arguments()
@@ -146,7 +148,7 @@ def derive(
     """``base`` with computed weights; see ``WeightSet.derive``."""
     stated = {checked_name(name, "derive"): _computed_weight(base, name, value) for name, value in made.items()}
     tensors = {name: _tensor_of(base, name, value) for name, value in stated.items()}
-    over = Handles(Layout(tensors).tied(tied), MadeSource(base, stated), rank=base.worker)
+    over = Handles(Layout(tensors).with_ties(tied), MadeSource(base, stated), rank=base.worker)
     # Releasing the result releases the base, which is what it is made of, in either way.
     return overlay(base, over, replace=True)
 
@@ -195,6 +197,8 @@ def pad_rank(weights: Handles, patterns: AxisPatterns, rank: int) -> tuple[Layou
         tensors[name] = parts[name].tensor((*whole.shape[:axis], rank, *whole.shape[axis + 1 :]), whole.shard)
     if not parts:
         return None
-    found_layout = Layout(tensors, layout.ties, layout.nesting).tied(layout.ties)  # again: tied weights have to agree
+    found_layout = Layout(tensors, layout.ties, layout.nesting).with_ties(
+        layout.ties
+    )  # again: tied weights have to agree
     over = Handles(Layout({name: tensors[name] for name in parts}), SliceSource(parts), rank=weights.worker)
     return found_layout, OverlaySource(weights, over, found_layout)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from typing import Any, NamedTuple, TypeVar
 
-from cachec.base.texts import nearest
+from cachec.base.display_text import nearest
 from cachec.errors import UnknownWeight, UsageError, WeightError
 from cachec.model import WeightSpec
 
@@ -29,14 +29,13 @@ _MAX_DEPTH = 100
 
 
 class Container(NamedTuple):
-    """A container of another library, taken apart.
+    """A container of another library, taken apart."""
 
-    children: each by what leads to it in a path, as ``['name']``, ``[0]`` or ``.name``. held: what it is beside them
-    (class, static fields); counts in keys, by value. make: the container again, from other children in this order.
-    """
-
+    #: Each by what leads to it in a path, as ``['name']``, ``[0]`` or ``.name``.
     children: tuple[tuple[str, Any], ...]
+    #: What it is beside them (class, static fields); counts in keys, by value.
     held: Any
+    #: The container again, from other children in this order.
     make: Callable[[Sequence[Any]], Any]
 
 
@@ -55,11 +54,11 @@ class Nesting:
 
     def build(self, leaf: Callable[[str], Any]) -> Any:
         """The tree, made anew, with ``leaf(name)`` for each weight."""
-        return _map_leaves(self._top, lambda held: leaf(held.name))
+        return _map_leaves(self._top, lambda node: leaf(node.name))
 
-    def renamed(self, names: Mapping[str, str]) -> Nesting:
+    def rename(self, names: Mapping[str, str]) -> Nesting:
         """The same with other names for the weights."""
-        return Nesting(_map_leaves(self._top, lambda held: _Leaf(names[held.name]), template=True))
+        return Nesting(_map_leaves(self._top, lambda node: _Leaf(names[node.name]), template=True))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -128,18 +127,18 @@ def _sort_keys(value: dict[Any, Any], path: str) -> list[Any]:
 
 def _mapping(value: Any, path: str) -> Container | None:
     """Mappings of Python's library that JAX has for nodes, as it has them: whether it is imported changes nothing."""
-    held: Any
+    node: Any
     make: Callable[[Iterable[tuple[Any, Any]]], Any]
     if type(value) is OrderedDict:
         keys, make = tuple(value), OrderedDict
-        held = (OrderedDict, keys)
+        node = (OrderedDict, keys)
     elif type(value) is defaultdict:
         keys, make = tuple(_sort_keys(value, path)), partial(defaultdict, value.default_factory)
-        held = (defaultdict, (value.default_factory, keys))
+        node = (defaultdict, (value.default_factory, keys))
     else:
         return None
     children = tuple((f"[{key!r}]", value[key]) for key in keys)
-    return Container(children, held, lambda items: make(zip(keys, items, strict=True)))
+    return Container(children, node, lambda items: make(zip(keys, items, strict=True)))
 
 
 def _is_named_tuple(value: Any) -> bool:
@@ -154,44 +153,46 @@ def _container(value: Any) -> Container | None:
 def _container_hooks() -> tuple[Callable[[Any], Container | None], ...]:
     """Looked for once a process."""
     from cachec.base.distributions import Distributions
-    from cachec.base.entry_points import imported
+    from cachec.base.entry_points import load_object
 
     offered = Distributions().plugin_entry_points(GROUP)
-    return tuple(imported(f"the containers {name!r}", offered[name], "container", object) for name in sorted(offered))
+    return tuple(
+        load_object(f"the containers {name!r}", offered[name], "container", object) for name in sorted(offered)
+    )
 
 
-def _map_leaves(held: Any, leaf: Callable[[_Leaf], Any], *, template: bool = False) -> Any:
+def _map_leaves(node: Any, leaf: Callable[[_Leaf], Any], *, template: bool = False) -> Any:
     """template: leave the containers of other libraries taken apart."""
-    if held is None:
+    if node is None:
         return None
-    if isinstance(held, _Leaf):
-        return leaf(held)
-    if type(held) is dict:
-        return {key: _map_leaves(item, leaf, template=template) for key, item in held.items()}
-    if isinstance(held, Container):
-        children = [(key, _map_leaves(child, leaf, template=template)) for key, child in held.children]
-        return held._replace(children=tuple(children)) if template else held.make([child for _, child in children])
-    items = [_map_leaves(item, leaf, template=template) for item in held]
-    return type(held)._make(items) if _is_named_tuple(held) else type(held)(items)
+    if isinstance(node, _Leaf):
+        return leaf(node)
+    if type(node) is dict:
+        return {key: _map_leaves(item, leaf, template=template) for key, item in node.items()}
+    if isinstance(node, Container):
+        children = [(key, _map_leaves(child, leaf, template=template)) for key, child in node.children]
+        return node._replace(children=tuple(children)) if template else node.make([child for _, child in children])
+    items = [_map_leaves(item, leaf, template=template) for item in node]
+    return type(node)._make(items) if _is_named_tuple(node) else type(node)(items)
 
 
-def _form(held: Any) -> Any:
-    if isinstance(held, _Leaf):
-        return held.name
-    if type(held) is dict:
-        return {key: _form(item) for key, item in held.items()}
-    if isinstance(held, Container):
-        return (held.held, tuple((key, _form(child)) for key, child in held.children))
-    if held is None:
+def _form(node: Any) -> Any:
+    if isinstance(node, _Leaf):
+        return node.name
+    if type(node) is dict:
+        return {key: _form(item) for key, item in node.items()}
+    if isinstance(node, Container):
+        return (node.held, tuple((key, _form(child)) for key, child in node.children))
+    if node is None:
         return None
-    items = [_form(item) for item in held]
-    return type(held)._make(items) if _is_named_tuple(held) else type(held)(items)
+    items = [_form(item) for item in node]
+    return type(node)._make(items) if _is_named_tuple(node) else type(node)(items)
 
 
-def _is_plain(held: Any) -> bool:
-    if held is None or isinstance(held, _Leaf):
+def _is_plain(node: Any) -> bool:
+    if node is None or isinstance(node, _Leaf):
         return True
-    return type(held) in {dict, list, tuple} and all(map(_is_plain, held.values() if type(held) is dict else held))
+    return type(node) in {dict, list, tuple} and all(map(_is_plain, node.values() if type(node) is dict else node))
 
 
 def named_like(
@@ -209,7 +210,7 @@ def named_like(
                 f"weight {spec.name!r} for {path}: expected {wanted[1]} {list(wanted[0])}, "
                 f"found {spec.dtype} {list(spec.shape)}"
             )
-    return nesting.renamed(spelt)
+    return nesting.rename(spelt)
 
 
 def _choose_names(

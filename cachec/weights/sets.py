@@ -45,7 +45,7 @@ class WeightSet(Handles):
         from cachec.weights.arrays import buffers_of
 
         tensors, buffers = buffers_of(arrays)
-        return WeightSet(Layout(tensors).tied(tied), MemorySource(buffers))
+        return WeightSet(Layout(tensors).with_ties(tied), MemorySource(buffers))
 
     @staticmethod
     def from_tree(tree: Any, *, tied: Iterable[Iterable[str]] = ()) -> WeightSet:
@@ -67,7 +67,7 @@ class WeightSet(Handles):
         elsewhere = {name for group in stated for name in group}
         shared = (names for names in places.values() if len(names) > 1 and elsewhere.isdisjoint(names))
         flat = WeightSet.from_arrays(leaves, tied=(*stated, *shared))
-        return WeightSet(flat.layout.nested(nesting), flat.source)
+        return WeightSet(flat.layout.with_nesting(nesting), flat.source)
 
     @staticmethod
     def from_weights(
@@ -79,7 +79,7 @@ class WeightSet(Handles):
             checked_name(name, "from_weights")
             if not isinstance(weight, Weight):
                 raise UsageError(f"from_weights: {name!r} expected a Weight, found {type(weight).__name__}")
-        layout = Layout({name: weight.tensor for name, weight in handles.items()}).tied(tied)
+        layout = Layout({name: weight.tensor for name, weight in handles.items()}).with_ties(tied)
         return WeightSet(layout, ComposedSource(handles), rank=rank)
 
     @staticmethod
@@ -105,14 +105,14 @@ class WeightSet(Handles):
 
         Raises UnknownWeight for a name that is not here, or a glob of ``include`` that matches none.
         """
-        return self._derive(self._layout.selected(include, exclude), self._old)
+        return self._derive(self._layout.select(include, exclude), self._old)
 
     def rename(self, rename: Mapping[str, str] | Callable[[str], str]) -> WeightSet:
         """The same weights under other names: a mapping old -> new (others stay), or a function of the name.
 
         Raises UnknownWeight for a name that is not here, UsageError where two weights would get one name.
         """
-        layout, old = self._layout.renamed(rename)
+        layout, old = self._layout.rename(rename)
         return self if layout is self._layout else self._derive(layout, (old, *self._old))
 
     def part(
@@ -141,7 +141,7 @@ class WeightSet(Handles):
         """
         from cachec.weights.pytree import named_like
 
-        layout = self._layout.nested(named_like(like, self._layout.specs, names))
+        layout = self._layout.with_nesting(named_like(like, self._layout.specs, names))
         return WeightSet(layout, self._source, rank=self._worker, old=self._old, guarded=self._guarded)
 
     def unflatten(self, leaf: Callable[[Weight], Any] = Weight.read) -> Any:
@@ -261,7 +261,7 @@ class WeightSet(Handles):
 
     # --- inside a stage
 
-    def guarded(self, where: str, recorder: Recorder, digests: FileDigests, *, per_rank: bool = False) -> WeightSet:
+    def guard(self, where: str, recorder: Recorder, digests: FileDigests, *, per_rank: bool = False) -> WeightSet:
         """What a stage is given for its argument at path ``where``: every exposure of bytes is recorded first.
 
         per_rank: whether the rank is in the stage's key, so that it may be seen.
@@ -281,7 +281,7 @@ class WeightSet(Handles):
             raise UsageError("close_guard: this weight set was not made by guarded()")
         self._source.release()
 
-    def unguarded(self, callers: Mapping[str, WeightSet]) -> WeightSet:
+    def unguard(self, callers: Mapping[str, WeightSet]) -> WeightSet:
         """The same with each weight that came from an argument replaced by the caller's own, also within parts of it.
 
         callers: the callers' sets by argument path. Weights from elsewhere, and of other paths, stay as they are.
@@ -289,7 +289,7 @@ class WeightSet(Handles):
         handles: dict[str, Weight] = {}
         replaced = False
         for name, weight in self.items():
-            handles[name] = weight.unguarded(callers)
+            handles[name] = weight.unguard(callers)
             replaced = replaced or handles[name] is not weight
         if not replaced:
             return self

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from cachec.base import fsio
+from cachec.base.display_text import argument_hint
 from cachec.base.hashing import FileDigests, Hasher, digest_bytes
-from cachec.base.texts import argument_hint
 from cachec.errors import UnknownWeight, UsageError
 from cachec.weights.dtypes import SIZES
 from cachec.weights.formats import presharded
@@ -106,9 +106,9 @@ class SliceSource(ComposedSource):
             hasher.part(name, repr(tuple(self._parts[name].spans)).encode())
         return hasher.digest().encode()
 
-    def unguarded(self, weight: Weight, there: str, callers: Callers) -> Weight:
+    def unguard(self, weight: Weight, there: str, callers: Callers) -> Weight:
         part = self._parts[there]
-        whole = part.weight.unguarded(callers)
+        whole = part.weight.unguard(callers)
         if whole is part.weight:
             return weight
         moved = part._replace(weight=whole)
@@ -205,7 +205,7 @@ def shard(
         spans = slice_spans(whole.shape, SIZES[whole.dtype], axis, begin, there, length)
         parts[name] = Slice(weights[name], spans, spans.number * spans.step)
         tensors[name] = parts[name].tensor(shape, (axis, world_size))
-    sharded = Layout(tensors, layout.ties, layout.nesting).tied(
+    sharded = Layout(tensors, layout.ties, layout.nesting).with_ties(
         layout.ties
     )  # again: the parts of tied weights have to agree
     made = SliceSource(parts)

@@ -36,36 +36,34 @@ _MANY = 128
 _BLOCK = 1 << 18
 
 
-class Place(msgspec.Struct, frozen=True):
-    """Where the bytes of a weight lie, for a runtime that maps files by itself. offset, nbytes: in bytes."""
+class TensorPlace(msgspec.Struct, frozen=True):
+    """Where the bytes of a weight lie, for a runtime that maps files by itself."""
 
     path: Path
+    #: With ``nbytes``: in bytes.
     offset: int
     nbytes: int
 
 
 class Extent(msgspec.Struct, frozen=True):
-    """The bytes of a weight as a range of an open file, for what copies them by descriptor.
+    """The bytes of a weight as a range of an open file, for what copies them by descriptor."""
 
-    fd: open as long as the extent is kept. check: raises WeightsChanged unless the file is still what was opened; to be
-    called after the bytes were taken. digest: what the bytes are known to have, or empty.
-    """
-
+    #: Open as long as the extent is kept.
     fd: int
     offset: int
     nbytes: int
     file: OpenedFile
+    #: Raises WeightsChanged unless the file is still what was opened; to be called after the bytes were taken.
     check: Callable[[], None]
+    #: What the bytes are known to have, or empty.
     digest: str = ""
 
 
 class Ranges(msgspec.Struct, frozen=True):
-    """Bytes that are put together range by range, where ``view`` would need memory for all of them.
-
-    read: fills its second argument with the bytes from its first on; raises WeightsChanged, EOFError.
-    """
+    """Bytes that are put together range by range, where ``view`` would need memory for all of them."""
 
     nbytes: int
+    #: Fills its second argument with the bytes from its first on; raises WeightsChanged, EOFError.
     read: Callable[[int, memoryview], None]
 
     def digest(self) -> str:
@@ -80,19 +78,17 @@ class Ranges(msgspec.Struct, frozen=True):
 
 
 class Ways(msgspec.Struct, frozen=True):
-    """The ways to the bytes of one weight, for one look: whoever takes one has told ``Source.expose`` before.
+    """The ways to the bytes of one weight, for one look: whoever takes one has told ``Source.expose`` before."""
 
-    view: the bytes, read-only, aligned to the item size; the view stays valid however the source ends. copies: whether
-    it reads them into new memory, which a stream would rather reuse. extent: the bytes as a range of an open file, or
-    None where ``view`` is the only way to them. ranges: the bytes range by range, where ``view`` would put all of them
-    together in memory; else None. own: writable bytes of which nobody else sees what is written, where that costs less
-    than a copy of the view.
-    """
-
+    #: The bytes, read-only, aligned to the item size; the view stays valid however the source ends.
     view: Callable[[], memoryview]
+    #: Whether it reads them into new memory, which a stream would rather reuse.
     copies: bool = False
+    #: The bytes as a range of an open file, or None where ``view`` is the only way to them.
     extent: Callable[[], Extent | None] = lambda: None
+    #: The bytes range by range, where ``view`` would put all of them together in memory; else None.
     ranges: Callable[[], Ranges | None] = lambda: None
+    #: Writable bytes of which nobody else sees what is written, where that costs less than a copy of the view.
     own: Callable[[], memoryview] | None = None
 
     def private(self) -> memoryview:
@@ -161,19 +157,17 @@ class Source:
 
 
 class OpenedFile(msgspec.Struct, frozen=True, gc=False):
-    """A file as it was when its header was read.
-
-    header_nbytes, header_digest: of its first bytes (both empty for a file without a header); checked again when bound.
-    artifact: an immutable file of the store, whose times a publication may refresh; its inode and size must stay.
-    checksum: what the checkpoint states of all its bytes, as ``sha1:<hex>`` or ``md5:<hex>``; ``crc32:members`` where
-    it is a zip archive that states them of its members; of an object of the store ``blake3:<hex>``; else empty.
-    """
+    """A file as it was when its header was read."""
 
     path: str
     identity: fsio.Identity
+    #: With ``header_digest``: of its first bytes (both empty for a file without a header); checked again when bound.
     header_nbytes: int
     header_digest: str
+    #: An immutable file of the store, whose times a publication may refresh; its inode and size must stay.
     artifact: bool = False
+    #: What the checkpoint states of all its bytes, as ``sha1:<hex>`` or ``md5:<hex>``; ``crc32:members`` where it is a
+    #: zip archive that states them of its members; of an object of the store ``blake3:<hex>``; else empty.
     checksum: str = ""
 
     def same(self, identity: fsio.Identity) -> bool:
@@ -217,9 +211,9 @@ class _BoundFile:
 
     def map(self) -> memoryview:
         """All of the file, read-only."""
-        kept = self._map() if self._map is not None else None
-        if kept is not None:
-            return memoryview(kept)
+        mapping = self._map() if self._map is not None else None
+        if mapping is not None:
+            return memoryview(mapping)
         if self._among_many:
             return fsio.map_untracked(self.fd, 0, self.file.identity.size)
         with self.whole():
@@ -272,7 +266,7 @@ class FileSource(Source):
     def digest(self, name: str, tensor: Tensor, digests: FileDigests | None) -> str:
         bound = self._bind(name, tensor)
         with bound.whole():
-            digest = self._stated(tensor) or (digests or FileDigests()).of_extent(
+            digest = self._stated_digest(tensor) or (digests or FileDigests()).of_extent(
                 bound.fd, tensor.offset, tensor.nbytes
             )
         bound.check()  # bytes that changed while they were hashed are not the weight that was opened
@@ -313,7 +307,7 @@ class FileSource(Source):
 
     def _extent(self, name: str, tensor: Tensor) -> Extent:
         bound = self._bind(name, tensor)
-        return Extent(bound.fd, tensor.offset, tensor.nbytes, bound.file, bound.check, self._stated(tensor))
+        return Extent(bound.fd, tensor.offset, tensor.nbytes, bound.file, bound.check, self._stated_digest(tensor))
 
     def changed(self) -> str | None:
         for bound in list((self._bound or {}).values()):
@@ -350,7 +344,7 @@ class FileSource(Source):
                 bound.check()
             return bound
 
-    def _stated(self, tensor: Tensor) -> str:
+    def _stated_digest(self, tensor: Tensor) -> str:
         """The digest that is known without a look at the bytes, or empty."""
         return ""
 
@@ -367,9 +361,10 @@ def _is_aligned(tensor: Tensor) -> bool:
 
 
 class Buffer(msgspec.Struct, frozen=True):
-    """Bytes in memory, read-only. fixed: whether nobody can change them, so that a digest may be remembered."""
+    """Bytes in memory, read-only."""
 
     view: memoryview
+    #: Whether nobody can change them, so that a digest may be remembered.
     fixed: bool
 
 

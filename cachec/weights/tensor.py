@@ -12,18 +12,17 @@ from cachec.weights.dtypes import BLOCKS, size_of
 
 
 class Tensor(msgspec.Struct, frozen=True, gc=False):
-    """One tensor of a checkpoint: its type and where its bytes are.
-
-    file: the number of its file within the opened source; below 0 for bytes that no file holds (see
-    ``formats/base.py``). offset: from the start of that file, in bytes. layout: as in ``WeightSpec``.
-    """
+    """One tensor of a checkpoint: its type and where its bytes are."""
 
     dtype: str
     shape: tuple[int, ...]
     nbytes: int
+    #: From the start of that file, in bytes.
     offset: int
+    #: The number of its file within the opened source; below 0 for bytes that no file holds (see ``formats/base.py``).
     file: int = 0
     shard: tuple[int, int] | None = None
+    #: As in ``WeightSpec``.
     layout: str = ROW_MAJOR
 
 

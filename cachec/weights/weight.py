@@ -11,7 +11,7 @@ from cachec.errors import UsageError
 from cachec.model import WeightSpec
 from cachec.weights.layout import Layout
 from cachec.weights.manifest import content_of
-from cachec.weights.sources import Extent, Origin, Place, Source, Ways
+from cachec.weights.sources import Extent, Origin, Source, TensorPlace, Ways
 from cachec.weights.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Weight:
 
     def raw(self) -> memoryview:
         """The bytes, row-major and little-endian, read-only; numpy is not imported. Raises as ``read`` does."""
-        return self.exposed().view()
+        return self.expose().view()
 
     def read(self) -> np.ndarray[Any, np.dtype[Any]]:
         """A read-only array over the bytes in place (bf16 and fp8 by ml_dtypes); it outlives the set.
@@ -80,26 +80,26 @@ class Weight:
 
     def private(self) -> np.ndarray[Any, np.dtype[Any]]:
         """A writable array of private copy-on-write pages: writing to it changes no file and no other array."""
-        return _array(self.exposed().private(), self.tensor)
+        return _array(self.expose().private(), self.tensor)
 
-    def place(self) -> Place | None:
+    def place(self) -> TensorPlace | None:
         """Path, offset and size of the bytes in their file, for a runtime that maps it by itself; None for memory.
 
         Counts as a read of all of the weight. Where ``offset`` is not aligned as the runtime needs, use ``raw``. None
         inside a stage too: its key holds what the bytes are, and never where they lie.
         """
         extent = self.extent()
-        return None if extent is None else Place(Path(extent.file.path), extent.offset, extent.nbytes)
+        return None if extent is None else TensorPlace(Path(extent.file.path), extent.offset, extent.nbytes)
 
     def extent(self) -> Extent | None:
         """The bytes as a range of an open file; None where there is only ``raw``, as inside a stage.
 
         Counts as a read of all of them.
         """
-        ways = self.exposed()
+        ways = self.expose()
         return ways.extent() if self._source.tells_place(self._there) else None
 
-    def exposed(self) -> Ways:
+    def expose(self) -> Ways:
         """The ways to the bytes, for one look; counts as a read of all of them. Raises as ``read`` does."""
         self._source.expose(self._there, self.tensor, None)
         return self.ways()
@@ -116,7 +116,7 @@ class Weight:
         dtype = getattr(torch, tensor.dtype, None)
         if dtype is None:
             raise UsageError(f"weight {self.name!r}: this torch has no dtype {tensor.dtype}")
-        data = self.exposed().private()
+        data = self.expose().private()
         if tensor.nbytes == 0:
             return torch.empty(tensor.shape, dtype=dtype)
         return torch.frombuffer(data, dtype=dtype).reshape(tensor.shape)
@@ -164,7 +164,7 @@ class Weight:
         """Which caller's weight this is, for one that a stage was given: argument path and name there."""
         return self._source.origin(self._there)
 
-    def unguarded(self, callers: Callers) -> Weight:
+    def unguard(self, callers: Callers) -> Weight:
         """The same after the stage that it comes from has returned: the caller's own, where it is one of those.
 
         callers: the weight sets that the stage was given, by argument path.
@@ -172,7 +172,7 @@ class Weight:
         origin = self.origin()
         if origin is None:
             source = self._source
-            return source.unguarded(self, self._there, callers) if isinstance(source, MadeOfWeights) else self
+            return source.unguard(self, self._there, callers) if isinstance(source, MadeOfWeights) else self
         caller = callers.get(origin[0])
         return self if caller is None else caller[origin[1]]
 
@@ -192,7 +192,7 @@ Callers = Mapping[str, Mapping[str, Weight]]
 class MadeOfWeights(Source):
     """Base of the sources whose bytes come from other weights, which may be those that a stage was given."""
 
-    def unguarded(self, weight: Weight, there: str, callers: Callers) -> Weight:
+    def unguard(self, weight: Weight, there: str, callers: Callers) -> Weight:
         """``weight``, which is ``there`` in here, as it is to be used after the stage that made it has returned.
 
         callers: the weight sets that the stage was given, by argument path, unguarded.

@@ -107,9 +107,9 @@ class ComposedSource(RelayedSource, MadeOfWeights):
     def within(self, name: str) -> tuple[Source, str]:
         return self.weights[name].within()
 
-    def unguarded(self, weight: Weight, there: str, callers: Callers) -> Weight:
+    def unguard(self, weight: Weight, there: str, callers: Callers) -> Weight:
         inner = self.weights[there]
-        outer = inner.unguarded(callers)
+        outer = inner.unguard(callers)
         return weight if outer is inner else outer
 
     def arguments(self) -> tuple[str, ...]:

@@ -16,10 +16,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from cachec.base import fsio
-from cachec.base.installed import InstalledFolders
-from cachec.base.waiting import Waiter
-from cachec.commands.process import Ended as EndedProcess
-from cachec.commands.traced import Traced, untraced
+from cachec.base.installed_folders import InstalledFolders
+from cachec.base.wait_strategy import Waiter
+from cachec.commands.process import ProcessResult as EndedProcess
+from cachec.commands.traced_run import TracedRun, untraced_accesses
 from cachec.store.locks import forking_to_exec
 from cachec.tracing.codec import DamagedRecord, decode
 from cachec.worker.memory import resident
@@ -49,7 +49,7 @@ class RunResult(NamedTuple):
 
     done: Done | None
     failed: str
-    traced: Traced
+    traced: TracedRun
     tail: str
 
 
@@ -312,13 +312,13 @@ class _Worker:
             if not look:
                 raise TimedOut
 
-    def _traced(self, returncode: int) -> Traced:
+    def _traced(self, returncode: int) -> TracedRun:
         ended = EndedProcess(returncode, b"", b"", None)
         data = fsio.pread_exact(self.report, 0, os.fstat(self.report).st_size)
         try:
-            return Traced(ended, decode(data), self._began)
+            return TracedRun(ended, decode(data), self._began)
         except DamagedRecord as error:
-            return Traced(ended, untraced(ended, f"the supervisor failed: {error}"), self._began)
+            return TracedRun(ended, untraced_accesses(ended, f"the supervisor failed: {error}"), self._began)
 
 
 def _relay(source: int, tail: list[str]) -> None:

@@ -15,9 +15,9 @@ from contextvars import ContextVar, copy_context
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
 
+from cachec.base.display_text import module_of
 from cachec.base.instances import class_attribute
-from cachec.base.texts import module_of
-from cachec.base.unsent import Unsent
+from cachec.base.unsendable import Unsendable
 from cachec.key.forms import OF_TEXT, Forms
 
 
@@ -30,7 +30,13 @@ _STATEFUL = frozenset(
     {"builtins.generator", "builtins.coroutine", "builtins.async_generator", "sqlite3.Connection"}
 ) | {
     *("_io._IOBase", "_socket.socket", "subprocess.Popen", "mmap.mmap", "sqlite3.Cursor", "queue.Queue"),
-    *("_queue.SimpleQueue", "itertools.count", "itertools.cycle", "itertools.chain", "cachec.base.unsent.Unsent"),
+    *(
+        "_queue.SimpleQueue",
+        "itertools.count",
+        "itertools.cycle",
+        "itertools.chain",
+        "cachec.base.unsendable.Unsendable",
+    ),
 }
 
 
@@ -66,7 +72,7 @@ class LocalValues(NamedTuple):
 def to_send(value: Any, forms: Forms) -> Any:
     """Return what stands for a global's value on its way. Raises UnsendableError."""
     kind = type(value)
-    if issubclass(kind, Unsent):
+    if issubclass(kind, Unsendable):
         raise UnsendableError("this process was not sent it")
     if isinstance(value, type | FunctionType) and _found(value.__module__, value.__qualname__) is value:
         is_own = forms.is_own_module(value.__module__)

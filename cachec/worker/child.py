@@ -20,10 +20,10 @@ import msgspec
 
 from cachec.base.distributions import Distributions
 from cachec.base.hashing import FileDigests
-from cachec.base.installed import InstalledFolders
+from cachec.base.installed_folders import InstalledFolders
 from cachec.base.paths import is_below
-from cachec.base.unsent import UnsentError, stand_in
-from cachec.base.untraced import unseen
+from cachec.base.tracer_hiding import unseen
+from cachec.base.unsendable import ForbiddenUseError, stand_in
 from cachec.codecs.encoder import encode
 from cachec.errors import Uncacheable, UnstorableResult
 from cachec.key import ambient, libraries, memos, process_state, state
@@ -386,7 +386,7 @@ class _Input(io.TextIOBase):
     def read(self, size: int | None = -1) -> str:
         words = "it reads standard input, which can't be given to a worker"
         self._used.append(words)
-        raise UnsentError(words)
+        raise ForbiddenUseError(words)
 
     def readline(self, size: int = -1) -> str:  # type: ignore[override]
         return self.read(size)
@@ -417,7 +417,7 @@ def _silent() -> Iterator[None]:
 
 def _guarded(value: Any, path: str, recorder: Recorder, digests: FileDigests, call: Call) -> Any:
     def guard(weights: WeightSet, where: str) -> WeightSet:
-        return weights.guarded(where, recorder, digests, per_rank=call.per_rank)
+        return weights.guard(where, recorder, digests, per_rank=call.per_rank)
 
     return bare(replace_weights(value, path, guard))
 

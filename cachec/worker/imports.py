@@ -19,7 +19,7 @@ from importlib.machinery import FileFinder, ModuleSpec, SourceFileLoader
 from types import CodeType, ModuleType
 from typing import Any, NamedTuple
 
-from cachec.base.hashing import Memory, digest_bytes
+from cachec.base.hashing import DigestMemory, digest_bytes
 from cachec.key import sources
 from cachec.model import Read
 from cachec.worker.started import Started, watch
@@ -53,13 +53,13 @@ class Used(NamedTuple):
     names: frozenset[str] | None
     replayed: int | None = None
 
-    def read(self, memory: Memory | None = None, named: str | None = None) -> Read:
+    def read(self, memory: DigestMemory | None = None, named: str | None = None) -> Read:
         """The read of what was used. memory: where tables of units are remembered between processes. named: the marks
         of the names that code read (``sources.marks``), None where it may have read any."""
         units = self._units(memory)
         return sources.read_of(self.path, self.text, units, memory, replayed=self.replayed, named=named)
 
-    def _units(self, memory: Memory | None) -> set[str] | None:
+    def _units(self, memory: DigestMemory | None) -> set[str] | None:
         if self.names is None:
             return None
         try:
@@ -164,7 +164,7 @@ class Imports:
 
     # --- what was recorded
 
-    def reads(self, memory: Memory | None = None) -> list[Read]:
+    def reads(self, memory: DigestMemory | None = None) -> list[Read]:
         """The reads of kind ``modules`` and ``source``. Of a file that had two texts there are two.
 
         memory: where the units of texts are remembered: for runs to come, and to say later what changed.
@@ -240,7 +240,7 @@ class Imports:
             and not any(code.co_name in CODE_SENDERS or not _TRACES.isdisjoint(code.co_names) for code in self._codes())
         )
 
-    def _marks(self, memory: Memory | None) -> str | None:
+    def _marks(self, memory: DigestMemory | None) -> str | None:
         """The marks of the names that code of the project has read since ``install``.
 
         Libraries generate code that finds names (of no file: dataclasses, pytrees), and names all that it means. What

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any
 
-from cachec.base.untraced import is_unseen
+from cachec.base.tracer_hiding import is_unseen
 from cachec.key.dependencies import PRESENT
 from cachec.key.process_state import digest
 from cachec.key.tools.environment import OBEYED_NAME, variable_digest

@@ -24,10 +24,10 @@ from types import FunctionType
 from typing import Any, NamedTuple
 
 from cachec.base.hashing import FileDigests, digest_bytes
-from cachec.base.installed import InstalledFolders
+from cachec.base.installed_folders import InstalledFolders
 from cachec.base.instances import class_attribute
-from cachec.base.unsent import Unsent
-from cachec.base.untraced import unseen
+from cachec.base.tracer_hiding import unseen
+from cachec.base.unsendable import Unsendable
 from cachec.key.forms import Forms
 from cachec.key.generators import shared
 from cachec.key.sharing import memory_of
@@ -99,7 +99,7 @@ class Values(Sending):
         self.custom: list[Custom] = []
 
     def refer(self, value: Any) -> Any:
-        if issubclass(type(value), Unsent):
+        if issubclass(type(value), Unsendable):
             raise CannotSend("this process was not sent it")
         if not isinstance(value, WeightSet):
             return None
@@ -136,7 +136,7 @@ class Values(Sending):
         if kind is Program:
             return _program, (value.ir, value.format, value.manifest, value.canonical)
         if kind is Manifest:
-            return _manifest, (value.encoded(), dict(value.callers), dict(value.folded))
+            return _manifest, (value.encode(), dict(value.callers), dict(value.folded))
         if isinstance(value, io.IOBase):
             raise CannotSend(f"an open file ({kind.__name__})")  # cloudpickle would send its content
         if kind is Carried:  # which come after the arguments

@@ -20,7 +20,7 @@ import numpy as np
 from jax._src import debugging
 from jax._src.lib.mlir import ir
 
-from cachec.errors import ProcessBoundProgram, shown
+from cachec.errors import ProcessBoundProgram, clip
 
 #: Targets of custom calls that name such an object: by JAX's ``callback.py``, ``buffer_callback.py``,
 #: ``custom_partitioning.py``, ``debugging.py`` and ``jax2tf/call_tf.py``.
@@ -113,7 +113,7 @@ def _name(held: Any) -> str:
         seen.add(id(value))
         inside = list(_inside(value))
         if isinstance(value, partial) and value.func is debugging._format_print_callback:
-            return f"jax.debug.print({shown(value.args[0], _MOST_CHARACTERS)!r})"
+            return f"jax.debug.print({clip(value.args[0], _MOST_CHARACTERS)!r})"
         if not inside and callable(value):
             return _qualified(value)
         waiting += inside

@@ -18,7 +18,7 @@ from jax.experimental.layout import Layout
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from cachec.base.hashing import Hasher
-from cachec.errors import PluginError, UnstorableValue, UnusableHere, shown
+from cachec.errors import PluginError, UnstorableValue, UnusableHere, clip
 from cachec.programs.plugin import Fingerprint
 from cachec_jax.forms import AvalForm, AxisForm, LayoutForm, ShardingForm
 
@@ -147,8 +147,8 @@ def fingerprint(value: Any) -> Fingerprint:
     try:
         hasher.part(type(value).__name__, msgspec.json.encode(described))
     except TypeError as error:  # an axis of a PartitionSpec that is no text
-        raise UnstorableValue(f"{shown(str(value), _MOST_CHARACTERS)} has no stable form: {error}") from error
-    return Fingerprint(hasher.digest(), shown(str(value), _MOST_CHARACTERS))
+        raise UnstorableValue(f"{clip(str(value), _MOST_CHARACTERS)} has no stable form: {error}") from error
+    return Fingerprint(hasher.digest(), clip(str(value), _MOST_CHARACTERS))
 
 
 def _device_form(device: Any) -> tuple[int, str, str, int]:

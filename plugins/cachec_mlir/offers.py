@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from cachec.base.texts import argument_hint, nearest
+from cachec.base.display_text import argument_hint, nearest
 from cachec.errors import LinkError, UsageError
 from cachec.model import WeightSpec
 from cachec.weights import Weight
@@ -195,7 +195,7 @@ def _stated(manifest: Manifest, name: str, spec: WeightSpec | None, nbytes: int,
 def _bound(given: Weight | Resource, alignment: int | None, kinds: Collection[str]) -> Bound:
     if isinstance(given, Resource):
         return Bound(alignment or given.alignment, given.blob, None)
-    ways = given.exposed()
+    ways = given.expose()
     place = ways.extent()  # also in a stage: only the bytes get out
     return Bound(
         alignment or natural_alignment(given.spec, kinds), Blob(ways.view() if place is None else place), given.spec

@@ -189,7 +189,7 @@ def _placed(weight: Weight, needs: Needs, private: dict[OpenedFile, memoryview])
     private: the files that are mapped so far, in pages that take memory only where the code writes. One map a file:
     Python's maps hold a descriptor each before 3.13, and there may be thousands of weights.
     """
-    ways, nbytes = weight.exposed(), weight.nbytes
+    ways, nbytes = weight.expose(), weight.nbytes
     if needs.constant:
         view = ways.view()
         if view.nbytes and _address(view) % needs.alignment == 0:

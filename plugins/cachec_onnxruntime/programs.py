@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from cachec.base.texts import nearest
+from cachec.base.display_text import nearest
 from cachec.errors import PluginError, UnknownWeight
 from cachec.model import WeightSpec
 from cachec.programs.program import Program

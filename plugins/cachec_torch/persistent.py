@@ -148,7 +148,7 @@ class _StoredCompiles:
                 name = NAMES["RemoteFxGraphCache" if config is None else "RemoteAOTAutogradCache"]
                 is_first = str(error) not in self._refused
                 self._refused.add(str(error))
-                self._foreign[name].bypass(error.reason, str(error), told=is_first)
+                self._foreign[name].bypass(error.reason, str(error), is_reported=is_first)
                 details.cachec_operations = f"{os.urandom(16).hex()}{_UNSTORABLE}"
 
         return initialise

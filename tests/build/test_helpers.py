@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cachec.events import read_log
-from cachec.launcher import helpers
+from cachec.launcher import build_tools
 from cachec.model import Reason
 
 from .conftest import Build
@@ -34,14 +34,14 @@ def test_a_helper_passes_through_with_its_own_outcome(build: Build, fake: Path) 
     build.run("cachec", "exec", "--", "cmake", "fail", cwd=fake, code=3)
     log = read_log(fake / "store")
     records = [(each.reason, each.stage, each.detail) for each in log]
-    assert records == [(Reason.BUILD_HELPER, "exec:cmake", helpers.DETAIL)] * 4
+    assert records == [(Reason.BUILD_HELPER, "exec:cmake", build_tools.DETAIL)] * 4
     assert not log.damaged
 
 
 @pytest.mark.parametrize("name", ["cmake", "cmake3", "ctest", "cpack", "ccmake", "/usr/bin/cmake"])
 def test_the_commands_of_build_systems(name: str) -> None:
-    assert helpers.is_helper(name)
-    assert not helpers.is_helper(f"{name}x")
+    assert build_tools.is_helper(name)
+    assert not build_tools.is_helper(f"{name}x")
 
 
 def test_what_is_described_is_no_helper(build: Build, fake: Path) -> None:
@@ -107,7 +107,7 @@ def test_a_launcher_before_a_launcher(build: Build, fake: Path) -> None:
 )
 def test_what_is_no_launcher_before_a_launcher(args: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CACHEC_MODE", raising=False)
-    assert helpers.unwrapped(args, "/own") == args
+    assert build_tools.unwrap_launchers(args, "/own") == args
     assert "CACHEC_MODE" not in os.environ
 
 

@@ -311,7 +311,7 @@ def many(tmp_path: Path) -> Path:
     refs = [store.objects.add_bytes(os.urandom(1_000 * number + 7)) for number in range(80)]
     refs.append(store.objects.add_bytes(os.urandom(5 << 20)))
     parts = store.objects.add_bytes(b"[]")
-    trace = Trace(reads=(), value=Leaf("bytes", (refs[0],)), seconds=1.0, created=1.0, kept=tuple(refs[1:]))
+    trace = Trace(reads=(), value=Leaf("bytes", (refs[0],)), seconds=1.0, created=1.0, explanations=tuple(refs[1:]))
     store.publish("ab" * 32, "s", (), parts, trace)
     path = tmp_path / "many.cachec"
     assert bundle.create(store, ["ab" * 32], path).objects == len(refs) + 1

@@ -315,19 +315,16 @@ def test_why_without_another(shell: Shell) -> None:
     assert shell.run("why", "aaaaaa", "bbbbbb").exit_code == 1
 
 
-def test_diff(shell: Shell) -> None:
+def test_why_of_another_stage(shell: Shell) -> None:
     shell.publish("aaaaaa", BASE, stage="other")
     shell.publish("cccccc", [*BASE[:2], part("arg/target", "'cuda'"), part("arg/more", "1")])
-    found = shell.json("diff", "aaaaaa", "cccccc")
-    assert (found["old"]["stage"], found["new"]["stage"]) == ("other", "pkg.build")
+    found = shell.json("why", "cccccc", "aaaaaa")
+    assert (found["stage"], found["other"]["stage"]) == ("pkg.build", "other")
     words = {each["part"]: each["words"] for each in found["differences"]}
     assert words == {"arg/target": "target: 'llvm-cpu' -> 'cuda'", "arg/more": "more added: 1"}
-    assert found["same"] == len(BASE) - 1
-    output = shell.run("diff", "cccccc", "aaaaaa").output.splitlines()
-    assert output[:2] == ["- cccccc000000 pkg.build", "+ aaaaaa000000 other"]
+    output = shell.run("why", "aaaaaa", "cccccc").output.splitlines()
+    assert output[0] == "aaaaaa000000 (other) against cccccc000000 (pkg.build):"
     assert "  option-changed: target: 'cuda' -> 'llvm-cpu'" in output
-    assert shell.run("diff", "cccccc", "cccccc").output.endswith("  no part differs\n")
-    assert shell.run("diff", "cccccc", "dddddd").exit_code == 1
 
 
 def _built(log: EventLog, since: float) -> None:

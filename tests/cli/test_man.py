@@ -13,7 +13,7 @@ import pytest
 
 from cachec.cli import main
 from cachec.cli.cmd_man import pages
-from cachec.cli.completing import LINE_OPTIONS
+from cachec.cli.completion import LINE_OPTIONS
 
 from .conftest import Shell
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cachec.base.texts import is_url, naming_options, number_of, to_type
+from cachec.base.display_text import is_url, naming_options, number_of, to_type
 from cachec.errors import CachecError, LinkError, UsageError
 from cachec.store.store import Store
 from cachec.weights import WeightSet, open_weights

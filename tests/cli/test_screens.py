@@ -23,7 +23,7 @@ import cachec
 import cachec.doctor.case  # binds time.time as it is imported, which must not be while that is patched
 import cachec.key.tools.followed  # the same
 from cachec.cli import main
-from cachec.cli.helping import WIDEST
+from cachec.cli.help_layout import WIDEST
 from cachec.cli.screen import cell_width, cut, print_table, wrap_text
 from cachec.events import EventLog
 from cachec.maintain.maintainer import Maintainer
@@ -46,7 +46,6 @@ LINES = (
     "show aaaaaa --full",
     "show cccccc",
     "why bbbbbb aaaaaa",
-    "diff aaaaaa bbbbbb",
     "why --all",
     "stats",
     "invalidate --stage lower --dry-run",

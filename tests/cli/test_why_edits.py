@@ -258,7 +258,7 @@ def fill(cache: cachec.Cache, key: str, count: int) -> None:
             said = [other(part, number) for part in parts]
             described = store.objects.add_bytes(msgspec.json.encode(said))
             name = digest_bytes(f"{key} {number}".encode())
-            store.publish(name, entry.stage, (), described, trace, said=said)
+            store.publish(name, entry.stage, (), described, trace, search_parts=said)
 
     store.index.atomically(publish)
 

@@ -52,7 +52,7 @@ def test_a_file_inherits_the_manifest_of_the_stage_unless_it_has_one(bench: Any,
     other = Manifest.of({"x": WeightSpec(name="x", dtype="int8", shape=(), nbytes=1)})
     own, bare = bench.encode(File(made, manifest=MANIFEST)), bench.encode(File(made))
     assert bench.decode(bare).manifest is None
-    bench.manifest = bench.store.add_bytes(other.encoded())
+    bench.manifest = bench.store.add_bytes(other.encode())
     assert bench.decode(bare).manifest.weights == other.weights
     assert bench.decode(own).manifest.weights == MANIFEST.weights
 
@@ -62,7 +62,7 @@ def test_the_manifest_of_a_file_is_read_when_looked_at(
 ) -> None:
     made = tmp_path / "f"
     made.write_bytes(b"x")
-    bench.manifest = bench.store.add_bytes(MANIFEST.encoded())
+    bench.manifest = bench.store.add_bytes(MANIFEST.encode())
     node = bench.encode([File(made), File(made)])
     opened = watch_opens(monkeypatch)
     one, other = bench.decode(node)

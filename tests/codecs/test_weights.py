@@ -30,7 +30,7 @@ def given(bench: Any) -> WeightSet:
     recorder = Recorder("stage")
     caller = WeightSet.from_arrays(arrays(), tied=[("b", "t")])
     bench.callers["weights"] = caller
-    guarded: WeightSet = caller.guarded("weights", recorder, FileDigests())
+    guarded: WeightSet = caller.guard("weights", recorder, FileDigests())
     bench.recorder = recorder
     return guarded
 

@@ -822,12 +822,12 @@ EFFECTS = {
 def test_a_side_effect_keeps_the_result_out(
     recorder: Recorder, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from cachec.commands import recorded
+    from cachec.commands import stage_command
 
     script, words = EFFECTS[name]
     (tmp_path / "there").write_bytes(b"1")
     (tmp_path / "temporary").mkdir()
-    monkeypatch.setattr(recorded, "_TEMPORARY", ())  # the folder of the test is below /tmp
+    monkeypatch.setattr(stage_command, "_TEMPORARY", ())  # the folder of the test is below /tmp
     monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
     time.sleep(0.05)
     sh(f"echo > {tmp_path}/out; echo > $TMPDIR/x", outputs=[tmp_path / "out"])

@@ -18,7 +18,7 @@ import cachec
 from cachec import errors
 from cachec.bundle import format
 from cachec.cli import main
-from cachec.cli.completing import LINE_OPTIONS
+from cachec.cli.completion import LINE_OPTIONS
 from cachec.config import DEPTH, KEY, KEYS, SECRET, TOKEN
 from cachec.key.tools import variables
 from cachec.launcher import adapters

@@ -18,14 +18,14 @@ import pytest
 
 from cachec import config
 from cachec.base.mounts import Mounts
-from cachec.commands.traced import BARE
+from cachec.commands.traced_run import BARE
 from cachec.doctor import examine, machine
 from cachec.doctor.case import Case
 from cachec.doctor.examination import repair
 from cachec.model import RECORD_VERSION
 from cachec.store.row_codec import pack
 from cachec.store.usage import ROW, TAG, Usage
-from cachec.tracing.accesses import Problem, Reason
+from cachec.tracing.accesses import TraceProblem, TraceProblemKind
 
 from .conftest import HOURS, KEY, Patient, key_of
 
@@ -176,8 +176,8 @@ def _inotify(patient: Patient) -> None:
     patient.patch.setattr(machine, "Inotify", refused)
 
 
-def _untraced(patient: Patient, reason: Reason) -> None:
-    ran = SimpleNamespace(problems=(Problem(reason, "refused"),))
+def _untraced(patient: Patient, reason: TraceProblemKind) -> None:
+    ran = SimpleNamespace(problems=(TraceProblem(reason, "refused"),))
     patient.patch.setattr(machine, "run_traced_apart", lambda *_, **__: SimpleNamespace(accesses=ran))
 
 
@@ -290,7 +290,7 @@ def test_what_running_processes_hold_is_healthy(patient: Patient) -> None:
     lock = store.lock(key_of(4))
     assert lock.try_acquire()
     store.objects.path(patient.yard.publish(key_of(5)))  # leased
-    with store.objects.staged():
+    with store.objects.new_staging():
         assert not patient.found()
     lock.release()
 

@@ -20,7 +20,7 @@ import cachec
 from cachec.base.hashing import digest_bytes
 from cachec.cli import main as command_line
 from cachec.errors import CachecError
-from cachec.launcher import direct, full
+from cachec.launcher import direct, execute
 from cachec.model import Entry
 from cachec.store.store import Store, references
 from cachec.weights.library.stored_weights import WeightStore
@@ -100,7 +100,7 @@ def _is_put(n: int) -> Callable[[Scene], bool]:
 
 def _execute(*, directly: bool) -> Callable[[Scene], int]:
     def run(_scene: Scene) -> int:
-        return RIGHT if directly and direct.answer(_LINE) else _status(full.main(_LINE))
+        return RIGHT if directly and direct.answer(_LINE) else _status(execute.main(_LINE))
 
     return run
 
@@ -213,7 +213,7 @@ def call(scene: Scene) -> int:
     cache.close()
     for line in (_LINE, [*OPTIONS, "--", *COMMAND[:1], *COMMAND[2:]]):
         (scene.work / "out.txt").unlink(missing_ok=True)
-        right = right and (direct.answer(line) or full.main(line) == 0) and _is_copied(scene)
+        right = right and (direct.answer(line) or execute.main(line) == 0) and _is_copied(scene)
     return RIGHT if right else WRONG
 
 

@@ -27,7 +27,7 @@ from cachec import bundle, config, report, warm
 from cachec.base import distributions, elf
 from cachec.base.hashing import FileDigests, digest_bytes
 from cachec.bundle.format import TABLE, BundledRecord, BundleTable
-from cachec.cli.selecting import keys_from
+from cachec.cli.selectors import keys_from
 from cachec.codecs import decode
 from cachec.errors import CachecError
 from cachec.events import read_outcomes
@@ -620,7 +620,7 @@ def _records(folder: Path) -> tuple[list[Seed], Read]:
             for look in (lambda: weights.open("base"), lambda: weights.verify("base")):
                 with suppress(CachecError):
                     look()
-            weights.needed(lambda _: None)
+            weights.list_needed(lambda _: None)
         finally:
             path.unlink()
 
@@ -644,7 +644,7 @@ def _leases(folder: Path) -> tuple[list[Seed], Read]:
         (scene.store / "leases" / f"{pid}-0000000000000001").write_bytes(found)
         with collecting(scene.store / "leases") as held:
             held.drop_dead(remove=False)
-            held.look()
+            held.refresh()
             assert "0" * 64 not in held or b"\0" * 32 in found
 
     return plain(data), read

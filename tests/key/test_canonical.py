@@ -26,7 +26,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachec.base.cached_properties import meeting
+from cachec.base.cached_properties import collect_encountered
 from cachec.errors import UnkeyableArgument
 from cachec.key.canonical import MAX_DEPTH, describe, encode, plain
 
@@ -315,10 +315,10 @@ def test_what_a_cached_property_holds_counts() -> None:
     used = Options(1)
     assert used.derived == 2
     assert enc(used) != enc(Options(1))
-    with meeting() as met:
+    with collect_encountered() as met:
         assert enc(Options(1)) != enc(used)
     assert [each.names for each in met.unfilled] == [{"derived"}]
-    with meeting({id(used): frozenset({"derived"})}):
+    with collect_encountered({id(used): frozenset({"derived"})}):
         assert enc(used) == enc(Options(1))
 
 

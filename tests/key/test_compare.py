@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from cachec.base.display_text import MAX_SHOWN
 from cachec.base.hashing import digest_bytes
-from cachec.base.texts import MAX_SHOWN
 from cachec.errors import StoreFault
 from cachec.key.compare import KeyDifference, differences, first_difference, spec_difference
 from cachec.model import Fault, Part, Reason, WeightSpec

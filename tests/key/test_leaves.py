@@ -154,7 +154,7 @@ def test_a_stage_keeps_the_texts_of_its_code(tmp_path: Path) -> None:
     entry = cache.store.lookup(outcome.key)
     assert entry is not None
     [digest] = {ref for part in cache.store.parts(entry) if part.kind is PartKind.CODE for ref in part.refs}
-    assert digest in {ref.digest for ref in entry.traces[0].kept}  # or gc would take it
+    assert digest in {ref.digest for ref in entry.traces[0].explanations}  # or gc would take it
     texts = msgspec.json.decode(cache.store.content(digest) or b"", type=CodeTexts)
     helper = next(text for name, text in texts.items() if name.endswith("._helper"))
     lines = Path(__file__).read_text().splitlines()

@@ -13,7 +13,7 @@ from cachec.key.arguments import Annotation, Payload
 from cachec.key.inventory import Inventory
 from cachec.key.request import _SHORT, Request, _Parts
 from cachec.key.words import MAX_VALUE, spelled
-from cachec.launcher.request import CommandRequest
+from cachec.launcher.command_key import CommandKey
 from cachec.model import Part, PartKind, part_label
 from tests.parts import part
 
@@ -22,7 +22,7 @@ PART = part("arg/batch", "3", value="3")
 
 def keys(*parts: Part) -> tuple[str, bytes]:
     """What these parts make of the key of a command, and of a stage."""
-    return CommandRequest(parts, {}, has_base=False).digest, _Parts.of(parts).prefix
+    return CommandKey(parts, {}, has_base=False).digest, _Parts.of(parts).prefix
 
 
 def test_a_label_says_kind_and_name_and_no_two_share_one() -> None:

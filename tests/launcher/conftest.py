@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from cachec.base import fsio
-from cachec.commands import traced
+from cachec.commands import traced_run
 from cachec.events import read_log
 from cachec.key.tools.environment import LOCALE
-from cachec.launcher import client, direct, ending, full
+from cachec.launcher import client, direct, execute, result
 from cachec.model import Outcome
 
 #: A compiler: `fakecc IN -o OUT [-DX] ...` writes IN and its flags to OUT, and talks on both streams.
@@ -83,7 +83,7 @@ class Launcher:
         """The whole road. What was written before is older, by the clock of the kernel."""
         wait_for_clock()
         self._capfd.readouterr()
-        code = full.main([*options, "--", *map(str, line)])
+        code = execute.main([*options, "--", *map(str, line)])
         out, err = self._capfd.readouterr()
         return Ran(code, out, err)
 
@@ -133,10 +133,10 @@ def launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capt
     monkeypatch.setenv("RUNS", str(tmp_path / ".cache" / "runs"))
 
     def refuse(program: str, argv: Sequence[str], stdin: int | None) -> int:
-        ending.say(f"error: {' '.join(argv)}")  # the command is passed through: what would be executed
+        result.say(f"error: {' '.join(argv)}")  # the command is passed through: what would be executed
         return 2
 
-    monkeypatch.setattr(ending, "pass_through", refuse)
+    monkeypatch.setattr(result, "pass_through", refuse)
     return Launcher(folder, capfd)
 
 
@@ -225,7 +225,7 @@ def need(*tools: str) -> pytest.MarkDecorator:
 
 def wait_for_clock() -> None:
     """Let what was written be older than what is run next: an input newer than that counts as changed."""
-    time.sleep(1.5 * traced._CLOCK_SECONDS)
+    time.sleep(1.5 * traced_run._CLOCK_SECONDS)
 
 
 def write(path: str, text: str | bytes) -> Path:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import pytest
 
-from cachec.launcher import ending
+from cachec.launcher import result
 from tests.effort import WHOLE
 from tests.launcher.conftest import Launcher, wait_for_clock
 
@@ -161,7 +161,7 @@ def _in_folder(script: str) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_what_a_command_gives_after_an_edit(launcher: Launcher, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setattr(ending, "pass_through", lambda program, argv, _: subprocess.call([program, *argv[1:]]))
+    monkeypatch.setattr(result, "pass_through", lambda program, argv, _: subprocess.call([program, *argv[1:]]))
     case = CASES[name]
     if "chown" in case.edit and os.geteuid():
         pytest.skip("only root can give files away")

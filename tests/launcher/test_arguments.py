@@ -10,7 +10,7 @@ import pytest
 from cachec.errors import UsageError
 from cachec.launcher import adapters
 from cachec.launcher.arguments import describe
-from cachec.launcher.command import Command, Options
+from cachec.launcher.command import CommandSpec, Options
 from cachec.launcher.options import parse
 from tests.launcher.conftest import write
 
@@ -24,14 +24,16 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (tmp_path / name).mkdir()
 
 
-def _described(tool: str, *args: str, options: Options | None = None, environ: dict[str, str] | None = None) -> Command:
+def _described(
+    tool: str, *args: str, options: Options | None = None, environ: dict[str, str] | None = None
+) -> CommandSpec:
     program = os.path.abspath(write(f"tools/{tool}", "no script"))
     return describe(
         [tool, *args], program, os.getcwd(), adapters.find(program, tool), options or Options(), environ or {}
     )
 
 
-def _paths(command: Command) -> tuple[list[str], list[str]]:
+def _paths(command: CommandSpec) -> tuple[list[str], list[str]]:
     """Inputs that no flag names, and outputs."""
     return (
         [os.path.relpath(each) for each in command.models.values()],

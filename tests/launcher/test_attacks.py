@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from cachec.base import fsio
-from cachec.launcher import running
+from cachec.launcher import traced_command
 from tests.launcher.conftest import Launcher, need, write
 
 CLANG = next((name for name in ("clang-19", "clang") if shutil.which(name)), "clang-19")
@@ -352,16 +352,16 @@ def test_an_output_that_another_program_writes_to_before_it_is_stored(
     launcher: Launcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write("in", "one")
-    run = running.run_command
+    run = traced_command.run_command
 
     def disturbed(*args: object) -> object:
         value = run(*args)  # type: ignore[arg-type]
         write("out", "something else")
         return value
 
-    monkeypatch.setattr(running, "run_command", disturbed)
+    monkeypatch.setattr(traced_command, "run_command", disturbed)
     launcher.run("cp", "in", "out", options=["--input=in", "--output=out"])
-    monkeypatch.setattr(running, "run_command", run)
+    monkeypatch.setattr(traced_command, "run_command", run)
     assert not launcher.last().stored
     launcher.run("cp", "in", "out", options=["--input=in", "--output=out"])
     assert Path("out").read_text() == "one"
@@ -463,10 +463,10 @@ def test_hits_and_a_changing_source(launcher: Launcher) -> None:
         for _ in range(4):
             names = [f"out{number}" for number in range(3)]
             line = [sys.executable, "-m", "cachec", "exec", "--", "fakecc", "a.txt", "-o"]
-            running = [
+            traced_command = [
                 subprocess.Popen([*line, name], env=environ, stdout=subprocess.DEVNULL, stderr=-3) for name in names
             ]
-            assert [each.wait(60) for each in running] == [0, 0, 0]
+            assert [each.wait(60) for each in traced_command] == [0, 0, 0]
             assert {Path(name).read_text().splitlines()[0] for name in names} <= {"0", "1", "2"}
     finally:
         stop.set()

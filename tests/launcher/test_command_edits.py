@@ -122,7 +122,9 @@ def beside(store: Store, key: str, count: int) -> None:
         for number in range(count):
             said = [other(part, number) for part in parts]
             described = store.objects.add_bytes(msgspec.json.encode(said))
-            store.publish(digest_bytes(f"other {number}".encode()), entry.stage, (), described, trace, said=said)
+            store.publish(
+                digest_bytes(f"other {number}".encode()), entry.stage, (), described, trace, search_parts=said
+            )
 
     store.index.atomically(publish)
 

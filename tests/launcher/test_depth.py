@@ -91,7 +91,7 @@ def test_launchers_within_launchers(launcher: Launcher, tmp_path: Path) -> None:
 )
 def test_what_is_no_depth_is_none(text: str, found: int) -> None:
     assert depth.depth({depth.VARIABLE: text}) == found
-    assert depth.deepened({depth.VARIABLE: text}) == {depth.VARIABLE: str(found + 1)}
+    assert depth.increase_depth({depth.VARIABLE: text}) == {depth.VARIABLE: str(found + 1)}
 
 
 def test_the_depth_is_no_setting_and_in_no_key(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from cachec import config
 from cachec.base import fsio
-from cachec.launcher import direct, full
+from cachec.launcher import direct, execute
 from cachec.store.store import Store
 from tests.launcher.conftest import Launcher, Ran, need, write
 
@@ -102,7 +102,7 @@ def test_a_setting_that_is_wrong_is_told_once_the_variable_before_it_is_gone(
 
 def test_an_answer_from_another_store_leaves_no_memo_for_this_one(launcher: Launcher, tmp_path: Path) -> None:
     write("a.txt", "source\n")
-    assert full.main(["--", *_LINE], {"dir": str(tmp_path / "other")}) == 0
+    assert execute.main(["--", *_LINE], {"dir": str(tmp_path / "other")}) == 0
     assert launcher.direct(*_LINE) is None
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from cachec.key.tools.executables import which
-from cachec.launcher import arguments, request
+from cachec.launcher import arguments, command_key
 from cachec.launcher.options import parse
-from cachec.launcher.places import Places
-from cachec.launcher.stage import Opened
+from cachec.launcher.path_map import PathMap
+from cachec.launcher.stage import CommandContext
 from tests.launcher.conftest import Launcher, need, write
 
 _LINE = ("fakecc", "a.txt", "-o", "a.out", "-O2")
@@ -22,7 +22,7 @@ _LINE = ("fakecc", "a.txt", "-o", "a.out", "-O2")
 
 def _parts(*line: str) -> dict[str, str]:
     options, argv = parse(line if "--" in line else ["--", *line])
-    opened = Opened({}, dict(os.environ))
+    opened = CommandContext({}, dict(os.environ))
     program = which(argv[0], opened.variables)
     assert program is not None
     command = arguments.describe_here(opened, options, argv, program)
@@ -43,7 +43,7 @@ def before(launcher: Launcher) -> dict[str, str]:
 
 def test_the_parts(before: dict[str, str]) -> None:
     others = {f"env/{name}" for name in os.environ if name not in {"FAKE_EXIT", "FAKE_OPT"}}
-    of_the_loader = {f"env/{name}" for name in request._ALWAYS if not name.endswith("*")}
+    of_the_loader = {f"env/{name}" for name in command_key._ALWAYS if not name.endswith("*")}
     assert set(before) - others - of_the_loader == {
         "stage/exec:fakecc",
         "arg/program",
@@ -226,14 +226,14 @@ def test_two_checkouts_share_keys(launcher: Launcher, monkeypatch: pytest.Monkey
     ],
 )
 def test_what_stands_for_the_base_folder(text: str, keyed: str) -> None:
-    assert Places("/base", "/base/build").keyed(text) == keyed
+    assert PathMap("/base", "/base/build").remove_base(text) == keyed
 
 
 def test_kept_paths_come_back() -> None:
-    one, other = Places("/one", "/one/b"), Places("/two", "/two/b")
-    assert other.present(one.kept("/one/x/../y")) == "/two/x/../y"
-    assert other.present(one.kept("/onely/y")) == "/onely/y"
-    assert other.filled(one.template(b"at /one/x: /onely '/one'")) == b"at /two/x: /onely '/two'"
+    one, other = PathMap("/one", "/one/b"), PathMap("/two", "/two/b")
+    assert other.to_absolute(one.to_anchored("/one/x/../y")) == "/two/x/../y"
+    assert other.to_absolute(one.to_anchored("/onely/y")) == "/onely/y"
+    assert other.fill_base(one.template(b"at /one/x: /onely '/one'")) == b"at /two/x: /onely '/two'"
     assert one.template(b"\0/one/x") == b"\0/one/x"
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cachec.launcher import running
+from cachec.launcher import traced_command
 from tests.launcher.conftest import Launcher, write
 
 #: `incc OUT FOLDER...`: the first `h.h`, what that names, and whether there is an `asked.h`.
@@ -38,7 +38,7 @@ def includes(launcher: Launcher, tmp_path: Path) -> Launcher:
 
 def _run(launcher: Launcher, folders: str, meanwhile: str) -> None:
     """Run the command; ``meanwhile`` is done by another once it has read all, and before its files are digested."""
-    run_traced = running.run_traced
+    run_traced = traced_command.run_traced
 
     def disturbed(*args: Any, **more: Any) -> Any:
         run = run_traced(*args, **more)
@@ -46,7 +46,7 @@ def _run(launcher: Launcher, folders: str, meanwhile: str) -> None:
         return run
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(running, "run_traced", disturbed)
+        patch.setattr(traced_command, "run_traced", disturbed)
         assert launcher.run("incc", "out", *folders.split()).code == 0
 
 

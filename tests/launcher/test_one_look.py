@@ -11,8 +11,8 @@ import pytest
 
 from cachec.key.tools.executables import Finder
 from cachec.launcher import memo
+from cachec.launcher.command_key import CommandKeyBuilder
 from cachec.launcher.explain import explain
-from cachec.launcher.request import CommandRequests
 from cachec.model import Reason
 from cachec.stage.look import Looker
 from cachec.store.index import DiskcacheIndex
@@ -27,7 +27,7 @@ def calls(monkeypatch: pytest.MonkeyPatch, launcher: Launcher) -> list[str]:
     """The names of what is called, in order."""
     found: list[str] = []
     for owner, name in (
-        (CommandRequests, "request"),
+        (CommandKeyBuilder, "request"),
         (Looker, "decode"),
         (Looker, "explain"),
         (Leases, "take"),
@@ -105,14 +105,14 @@ def test_what_can_have_no_memo_is_known_before_the_key_is_made(
         drafts.append(begin(*args))
         return drafts[-1]
 
-    request = CommandRequests.request
+    request = CommandKeyBuilder.request
 
     def requested(*args: Any, **kwargs: Any) -> Any:
         assert drafts == [None]
         return request(*args, **kwargs)
 
     monkeypatch.setattr(memo, "begin", begun)
-    monkeypatch.setattr(CommandRequests, "request", requested)
+    monkeypatch.setattr(CommandKeyBuilder, "request", requested)
     monkeypatch.setenv("CACHEC_LOG", "all")
     launcher.run(*_LINE)
     assert launcher.last().stored
@@ -128,14 +128,14 @@ def test_a_memo_is_not_written_where_what_its_key_rests_on_changed_meanwhile(
     for path in (launcher.store / "direct").rglob("*"):
         if path.is_file():
             path.unlink()
-    request = CommandRequests.request
+    request = CommandKeyBuilder.request
 
     def requested(*args: Any, **kwargs: Any) -> Any:
         found = request(*args, **kwargs)
         Path(changed).write_text(Path(changed).read_text() + "\n")  # right after the key is made
         return found
 
-    monkeypatch.setattr(CommandRequests, "request", requested)
+    monkeypatch.setattr(CommandKeyBuilder, "request", requested)
     launcher.run(*_LINE)
     assert launcher.direct(*_LINE) is None
 

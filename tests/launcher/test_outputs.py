@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cachec.launcher import ending
+from cachec.launcher import result
 from tests.launcher.conftest import Launcher, wait_for_clock, write
 from tests.needs import need
 
@@ -57,7 +57,7 @@ def test_clang_leaves_the_same_files_with_and_without_a_cache(
         del stdin
         return subprocess.run([program, *argv[1:]], check=False, capture_output=True).returncode
 
-    monkeypatch.setattr(ending, "pass_through", run)
+    monkeypatch.setattr(result, "pass_through", run)
     command = ["clang-19", *line.split()]
     _emptied()
     assert subprocess.run(command, check=False, capture_output=True).returncode == 0
@@ -260,7 +260,7 @@ def test_a_compiler_leaves_old_outputs_the_same_with_and_without_a_cache(
         del stdin
         return subprocess.run([program, *argv[1:]], check=False, capture_output=True).returncode
 
-    monkeypatch.setattr(ending, "pass_through", run)
+    monkeypatch.setattr(result, "pass_through", run)
     write("a.c", "int f(void) { return 1; }\n")
     write("a.ll", "define i32 @f() {\n  ret i32 1\n}\n")
     write("e.mlir", "module {}\n")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cachec.cli.completing import LINE_OPTIONS
+from cachec.cli.completion import LINE_OPTIONS
 from cachec.errors import ConfigError, UsageError
 from cachec.launcher import options
 from cachec.launcher.command import Options

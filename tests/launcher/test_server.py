@@ -24,7 +24,7 @@ import pytest
 from cachec.base import fsio
 from cachec.events import read_log
 from cachec.launcher import client
-from cachec.launcher.ending import Ending, pack, unpack
+from cachec.launcher.result import CommandResult, pack, unpack
 from cachec.store.store import Store
 from tests.launcher.conftest import Launcher, Servers, need, write
 
@@ -100,7 +100,7 @@ def _said(path: Path) -> str:
 
 def test_one_that_nobody_asks_ends(launcher: Launcher, servers: Servers, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "said")
-    more = "server.IDLE_SECONDS = 0; server.LOOK_SECONDS = 0.01"
+    more = "server.IDLE_SECONDS = 0; server.CHECK_SECONDS = 0.01"
     servers.say(_SAYS_WHEN_IT_ENDS.format(path=os.fspath(tmp_path / "said")) + more)
     write("a.txt", "x")
     assert servers.call(*_LINE).returncode == 0
@@ -109,7 +109,7 @@ def test_one_that_nobody_asks_ends(launcher: Launcher, servers: Servers, tmp_pat
 
 
 def test_one_whose_socket_is_gone_ends(launcher: Launcher, servers: Servers) -> None:
-    servers.say("from cachec.launcher import server; server.LOOK_SECONDS = 0.01")
+    servers.say("from cachec.launcher import server; server.CHECK_SECONDS = 0.01")
     write("a.txt", "x")
     servers.call(*_LINE)
     pid = servers.ready()
@@ -425,7 +425,7 @@ def _ends_untold(connection: socket.socket, child: int) -> None:
 
 def _tells_half(connection: socket.socket, child: int) -> None:
     _begins(connection, child)
-    connection.sendall(Ending(0, b"half\n").packed()[:-3])
+    connection.sendall(CommandResult(0, b"half\n").encode()[:-3])
 
 
 def _tells_nonsense(connection: socket.socket, child: int) -> None:
@@ -611,11 +611,11 @@ def test_what_a_process_has_from_its_parent_chooses_the_server(monkeypatch: pyte
 
 
 def test_endings_and_messages_that_are_cut() -> None:
-    whole = Ending(-9, b"out", b"err", ("/bin/sh", ["sh", os.fsdecode(b"\xff")])).packed()
+    whole = CommandResult(-9, b"out", b"err", ("/bin/sh", ["sh", os.fsdecode(b"\xff")])).encode()
     length = int.from_bytes(whole[:8], "little")
     assert length == len(whole) - 8
-    read = Ending.unpacked(whole[8:])
-    assert Ending.unpacked(Ending(None, become=("/bin/sh", ["sh"])).packed()[8:]).status is None
+    read = CommandResult.decode(whole[8:])
+    assert CommandResult.decode(CommandResult(None, become=("/bin/sh", ["sh"])).encode()[8:]).status is None
     assert (read.status, read.stdout, read.stderr, read.become) == (
         -9, b"out", b"err", ("/bin/sh", ["sh", os.fsdecode(b"\xff")]),
     )  # fmt: skip

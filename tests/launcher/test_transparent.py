@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cachec.launcher import full, memo, running
+from cachec.launcher import execute, memo, traced_command
 from tests.launcher.conftest import Launcher, write
 
 _ODD = os.fsdecode(b"\xff")
@@ -72,11 +72,11 @@ def test_a_command_line_that_is_not_utf8(launcher: Launcher, line: tuple[str, ..
 @pytest.mark.parametrize(
     ("module", "name"),
     [
-        (full, "describe_here"),
-        (full, "outputs_held"),
-        (running, "unstorable"),
-        (running, "_result"),
-        (running, "searched"),
+        (execute, "describe_here"),
+        (execute, "lock_outputs"),
+        (traced_command, "unstorable"),
+        (traced_command, "_result"),
+        (traced_command, "find_variable_reads"),
         (memo.Draft, "write"),
     ],
 )
@@ -91,7 +91,7 @@ def test_a_mistake_of_ours(launcher: Launcher, monkeypatch: pytest.MonkeyPatch, 
         ran.append(argv[-1])
         return 3
 
-    monkeypatch.setattr("cachec.launcher.ending.pass_through", become)
+    monkeypatch.setattr("cachec.launcher.result.pass_through", become)
     monkeypatch.setattr(module, name, fail)
     said = launcher.run("sh", "-c", "echo x >> o; echo done")
     if ran:

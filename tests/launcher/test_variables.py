@@ -13,7 +13,7 @@ import pytest
 
 from cachec.key.tools import variables
 from cachec.key.tools.environment import LOCALE
-from cachec.launcher import adapters, request
+from cachec.launcher import adapters, command_key
 from cachec.launcher.explain import explain
 from tests.launcher.conftest import Launcher, wait_for_clock, write
 from tests.needs import need
@@ -101,7 +101,7 @@ def test_each_variable_that_a_compiler_asks_for_is_in_its_adapter(
     environment = adapter.environment
     assert environment.complete
     known = (*environment.keyed, *environment.passed, *environment.plain)
-    known = (*known, *request._ALWAYS, *LOCALE)
+    known = (*known, *command_key._ALWAYS, *LOCALE)
     asked = set(log.read_text().split())
     assert asked
     assert {name for name in asked if not variables.matches(name, known)} <= {"bar"}  # LLVM asks for that, for nothing

@@ -499,7 +499,7 @@ def test_an_artifact_that_is_handed_out_while_it_is_removed_is_missing_or_stays(
     user = Yard(yard.folder)
     with collecting(yard.folder / "leases") as held:
         held.drop_dead()
-        assert [digest for digest, _ in yard.store.objects.remove_unheld([ref.digest], held)] == [ref.digest]
+        assert [digest for digest, _ in yard.store.objects.remove_unleased([ref.digest], held)] == [ref.digest]
     with pytest.raises(cachec.errors.StoreFault, match="artifact-missing"):  # type: ignore[attr-defined]
         user.store.objects.path(ref)
     assert digest_bytes(KEYS[0].encode() * 64) == ref.digest

@@ -29,7 +29,7 @@ def held_in(folder: Path) -> set[str]:
     """What living processes hold, looked at anew."""
     with collecting(folder) as held:
         held.drop_dead()
-        held.look()
+        held.refresh()
         return {digest.hex() for digest in held.digests}
 
 
@@ -64,7 +64,7 @@ def test_one_that_is_given_up_between_its_name_and_its_content(tmp_path: Path, m
 
     with collecting(tmp_path / "leases") as held:
         monkeypatch.setattr(fsio, "names_in", then_gone)
-        held.look()
+        held.refresh()
     assert {digest.hex() for digest in held.digests} == {B}
 
 
@@ -162,7 +162,7 @@ def test_while_gc_is_at_work_nothing_that_was_leased_is_forgotten(tmp_path: Path
     with collecting(folder) as held:
         held.drop_dead()
         assert in_child(child) == 0
-        held.look()
+        held.refresh()
         assert A in held
         assert B not in held
     assert held_in(folder) == set()
@@ -172,9 +172,9 @@ def test_a_lease_is_read_on_from_where_it_was_read_before(tmp_path: Path) -> Non
     leases = Leases(tmp_path / "leases")
     with collecting(tmp_path / "leases") as held:
         leases.take((A,))
-        held.look()
+        held.refresh()
         leases.take((B,))
-        held.look()
+        held.refresh()
         assert held.digests == {bytes.fromhex(A), bytes.fromhex(B)}
 
 
@@ -251,7 +251,7 @@ def test_garbage_in_the_folder_of_leases_holds_nothing(tmp_path: Path) -> None:
     (folder / "1-0123456789abcdef").write_bytes(b"short")
     (folder / "1-x").write_bytes(bytes(32))  # no name of a lease: somebody else's
     held = LeasedArtifacts(folder)
-    held.look()
+    held.refresh()
     assert held.digests == set()
     assert held.drop_dead() == 1
     assert [path.name for path in folder.iterdir()] == ["1-x"]

@@ -20,7 +20,7 @@ import cachec_jax
 from cachec.errors import CachecError, UnsupportedVersion
 from cachec.events import read_log
 from cachec.model import Reason, artifacts
-from cachec.testing.foreign import ForeignConformance
+from cachec.testing.blob_caches import ForeignConformance
 from cachec_jax.persistent import NAME, jax_cache
 from tests.plugins.jax_installed import FOLDER, SIDE_CACHES, entries, kept_as_it_was, reasons
 

@@ -20,7 +20,7 @@ import cachec
 import cachec_torch
 from cachec.errors import UnsupportedVersion
 from cachec.model import Reason
-from cachec.testing.foreign import ForeignConformance
+from cachec.testing.blob_caches import ForeignConformance
 from cachec_torch.persistent import NAMES, _backend, _foreign
 
 ROOT = Path(__file__).parents[2]

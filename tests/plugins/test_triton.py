@@ -20,7 +20,7 @@ import cachec
 import cachec_triton
 from cachec.errors import UnsupportedVersion
 from cachec.model import Reason
-from cachec.testing.foreign import ForeignConformance
+from cachec.testing.blob_caches import ForeignConformance
 from tests import pages
 from tests.needs import Later
 

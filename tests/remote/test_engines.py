@@ -90,7 +90,7 @@ class TestBazel(Served):
 def test_a_row_of_bazel_is_an_action_result() -> None:
     # Made with protoc of build/bazel/remote/execution/v2: output_files {path digest {hash size_bytes}}, stdout_raw.
     blob = blob_of(b"abc")
-    message = action.packed(b"row", (blob,))
+    message = action.encode_result(b"row", (blob,))
     inner = b"\x0a\x40" + blob.sha256.encode() + b"\x10\x03"
     assert message == b"\x12\x88\x01\x0a\x40" + blob.digest.encode() + b"\x12\x44" + inner + b"\x2a\x03row"
     assert action.decode_row(message) == b"row"

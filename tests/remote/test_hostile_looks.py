@@ -44,7 +44,7 @@ def test_a_look_at_a_trap_is_a_miss(machine: Make, tmp_path: Path, place: str) -
     # Each kind costs two caches: `make test` has each kind at one of the places.
     kinds = sorted(READ_KINDS)
     for kind in kinds if WHOLE else kinds[PLACES.index(place) :: len(PLACES)]:
-        node = TrieNode(version=VERSION, name=name, look=((kind, trap, "model:build"),))
+        node = TrieNode(version=VERSION, name=name, requested_reads=((kind, trap, "model:build"),))
         row.write_bytes(encode_node(node, Trust(None, {}, is_written=True)))
         assert machine(f"{url}?mode=read").call()[1].reason is Reason.FIRST_RUN, kind
 

@@ -11,7 +11,7 @@ from time import monotonic
 
 import pytest
 
-from cachec.remote.engines.base import Blob, RemoteEngine
+from cachec.remote.engines.base import RemoteBlob, RemoteEngine
 from cachec.remote.engines.folder import SharedFolder
 from tests.remote.conftest import Machine
 from tests.remote.redis_server import running_redis
@@ -118,5 +118,5 @@ def test_a_blob_that_ends_early_is_not_kept(tmp_path: Path) -> None:
     (tmp_path / "remote").mkdir()
     engine: RemoteEngine = SharedFolder(str(tmp_path / "remote"))
     with pytest.raises(FileNotFoundError):
-        engine.put_blob(Blob("ab" * 32, 3, ""), str(tmp_path / "none.txt"), monotonic() + 60)
+        engine.put_blob(RemoteBlob("ab" * 32, 3, ""), str(tmp_path / "none.txt"), monotonic() + 60)
     assert not any(path.is_file() for path in (tmp_path / "remote").rglob("*"))

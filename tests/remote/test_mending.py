@@ -14,7 +14,7 @@ from cachec import Reason
 from cachec.cli import main
 from cachec.errors import StoreFault
 from cachec.model import Fault
-from cachec.remote.engines.base import Blob
+from cachec.remote.engines.base import RemoteBlob
 from cachec.remote.engines.http import HttpServer
 from cachec.remote.urls import parse
 from cachec.store.store import Store
@@ -78,7 +78,7 @@ def test_a_remote_behind_a_damaged_one_mends_it(machine: Make, tmp_path: Path) -
 def test_a_blob_that_was_cut_is_none() -> None:
     with serving() as site:
         served = HttpServer(parse(site.url, "default", {}))
-        blob = Blob("ab" * 32, 10, "cd" * 32)
+        blob = RemoteBlob("ab" * 32, 10, "cd" * 32)
         site.files[f"/team/b/ab/{blob.digest}"] = b"0123456789"
         assert served.has_blob(blob, time.monotonic() + 60)
         site.files[f"/team/b/ab/{blob.digest}"] = b"01234"

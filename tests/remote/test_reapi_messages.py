@@ -15,7 +15,7 @@ from cachec.errors import StoreFault
 from cachec.model import Fault
 from cachec.remote.engines import action, protobuf, reapi_messages
 from cachec.remote.engines.action import Sum
-from cachec.remote.engines.base import Blob
+from cachec.remote.engines.base import RemoteBlob
 from tests.effort import rounds
 from tests.remote.reapi_protocol import kind
 
@@ -47,7 +47,7 @@ def test_requests_are_those_of_the_package(
         reapi_messages.asked_result(instance, one): kind("GetActionResultRequest")(
             instance_name=text, action_digest=digest(one), inline_stdout=True
         ),
-        reapi_messages.updated_result(instance, one, action.packed(data, ())): kind("UpdateActionResultRequest")(
+        reapi_messages.updated_result(instance, one, action.encode_result(data, ())): kind("UpdateActionResultRequest")(
             instance_name=text, action_digest=digest(one), action_result=kind("ActionResult")(stdout_raw=data)
         ),
         reapi_messages.asked_missing(instance, one): kind("FindMissingBlobsRequest")(
@@ -149,14 +149,14 @@ def test_garbage_is_a_fault_or_nothing(data: bytes) -> None:
 @TRIED
 @given(st.data())
 def test_what_was_changed_on_the_way_is_a_fault_or_another_message(data: st.DataObject) -> None:
-    blobs = [Blob(digest_bytes(b"x"), 3, Sum.of(b"x").sha256)]
+    blobs = [RemoteBlob(digest_bytes(b"x"), 3, Sum.of(b"x").sha256)]
     whole = bytearray(
         data.draw(
             st.sampled_from(
                 [
-                    action.packed(b"row", blobs),
-                    protobuf.message(2, Sum.of(b"x").packed) * 2,
-                    protobuf.message(1, protobuf.message(1, Sum.of(b"x").packed) + protobuf.message(2, b"\x08\x05")),
+                    action.encode_result(b"row", blobs),
+                    protobuf.message(2, Sum.of(b"x").encoded) * 2,
+                    protobuf.message(1, protobuf.message(1, Sum.of(b"x").encoded) + protobuf.message(2, b"\x08\x05")),
                 ]
             )
         )
@@ -188,7 +188,8 @@ def test_what_is_no_message_is_refused(data: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "one", [b"", b"\x0a\x03abc\x10\x01", Sum("A" * 64, 1).packed, Sum.of(b"x").packed + b"\x10" + b"\xff" * 9 + b"\x01"]
+    "one",
+    [b"", b"\x0a\x03abc\x10\x01", Sum("A" * 64, 1).encoded, Sum.of(b"x").encoded + b"\x10" + b"\xff" * 9 + b"\x01"],
 )
 def test_what_is_no_sum_is_refused(one: bytes) -> None:
     with pytest.raises(StoreFault):

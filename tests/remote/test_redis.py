@@ -19,7 +19,7 @@ from redis.exceptions import OutOfMemoryError
 from cachec.base.hashing import digest_bytes
 from cachec.errors import ConfigError, StoreFault
 from cachec.model import Fault
-from cachec.remote.engines.base import MAX_ROW, Blob, RemoteEngine
+from cachec.remote.engines.base import MAX_ROW, RemoteBlob, RemoteEngine
 from cachec.remote.engines.redis import MAX_BLOB, PIECE
 from cachec.testing.remotes import RemoteEngineConformance, blob_of
 from tests.remote.certificates import certificate
@@ -32,7 +32,7 @@ def soon() -> float:
     return monotonic() + 60.0
 
 
-def stored(engine: RemoteEngine, folder: Path, data: bytes) -> Blob:
+def stored(engine: RemoteEngine, folder: Path, data: bytes) -> RemoteBlob:
     (folder / "content").write_bytes(data)
     engine.put_blob(blob_of(data), os.fspath(folder / "content"), soon())
     return blob_of(data)
@@ -182,7 +182,7 @@ def test_what_would_push_out_all_others_is_not_sent(tmp_path: Path, monkeypatch:
     with running_redis(tmp_path) as unbounded:
         (tmp_path / "large").touch()
         os.truncate(tmp_path / "large", MAX_BLOB + 1)
-        blob = Blob(digest_bytes(b"large"), MAX_BLOB + 1, "")
+        blob = RemoteBlob(digest_bytes(b"large"), MAX_BLOB + 1, "")
         call = lambda: engine(unbounded.url).put_blob(blob, os.fspath(tmp_path / "large"), soon())  # noqa: E731
         assert fault_of(call) is Fault.REMOTE_SKIPPED
         with unbounded.client() as client:
@@ -341,7 +341,7 @@ def test_importing_the_client_is_no_waiting_for_the_remote(server: Redis, tmp_pa
         "f(1)\n"
         "assert 'redis.connection' in sys.modules\n"
         "remotes = cache._opened.remotes\n"
-        "print(dict(cache.events.faults), remotes.all[0].breaker._lost()[0])\n"
+        "print(dict(cache.events.faults), remotes.all[0].breaker._seconds_lost()[0])\n"
     )
     environ = {**os.environ, "CACHEC_REMOTE": f"{server.url}?timeout=600&mode=read"}
     line = [sys.executable, "-c", code, os.fspath(tmp_path / "store")]

@@ -330,7 +330,7 @@ def test_a_remote_that_refuses_what_is_sent_gets_it_later(machine: Make, site: S
     assert one.faults == ["remote-full", "remote-off", "remote-refused", "remote-unreachable"]
     assert one.push() == [], "it is left alone"
     site.answer = lambda _method, _path: None
-    one.remotes.all[0].breaker.answered(0.0)
+    one.remotes.all[0].breaker.record_answer(0.0)
     assert [sent.put is not None for sent in one.push()] == [True]
     assert one.push() == []
 

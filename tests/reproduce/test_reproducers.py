@@ -57,7 +57,7 @@ def test_what_is_in_it(project: Project, program: cachec.Program) -> None:
     found = members(bug)
     assert sorted(found) == ["README.md", "manifests/0.json", "recipe.json", "reproducer.json", "work/in.mlir"]
     assert found["work/in.mlir"] == program.ir
-    assert found["manifests/0.json"] == program.manifest.encoded()
+    assert found["manifests/0.json"] == program.manifest.encode()
     about = msgspec.json.decode(found["reproducer.json"], type=About)
     names = {part.label for part in about.parts}
     assert {"env/PROJECT_FLAG", "platform", "arg/flag", "program/program"} <= names
@@ -162,7 +162,7 @@ def test_an_input_of_the_project_is_kept_and_a_large_one_asked_for(
     assert b"hello" in members(bug).values()
     assert project.json("run", str(bug))["same"]
 
-    monkeypatch.setattr("cachec.commands.witness.KEPT_FILE", 3)
+    monkeypatch.setattr("cachec.commands.reproducer_files.MAX_FILE_BYTES", 3)
     monkeypatch.setattr("cachec.reproduce.arguments.MAX_KEPT", 3)
     monkeypatch.setattr("cachec.key.contents.MAX_KEPT", 3)
     source.write_text("other")

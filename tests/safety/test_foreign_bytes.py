@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cachec.errors import CachecError, CheckpointError, UnknownWeight, shown
+from cachec.errors import CachecError, CheckpointError, UnknownWeight, clip
 from cachec.weights import open_weights
 from tests.effort import rounds
 
@@ -136,8 +136,8 @@ def test_every_message_is_printable_and_bounded() -> None:
         assert str(kind("a\x1b[31m\r\x9b\u202eb\nc")) == "a\\x1b[31m\\r\\x9b\\u202eb\nc"
         assert len(str(kind("x" * 100_000))) < 8100
         assert str(kind("é ok")) == "é ok"
-    assert shown("a\nb\x1b") == "a\\nb\\x1b"
-    assert len(shown("x" * 1000)) == 160
+    assert clip("a\nb\x1b") == "a\\nb\\x1b"
+    assert len(clip("x" * 1000)) == 160
 
 
 def test_nobody_is_told_to_load_a_checkpoint_without_protection(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from cachec import config
 from cachec.base import call_hooks, fsio, xdg
 from cachec.cli import main
 from cachec.errors import CacheMissError, ConfigError, NoStoreFolder
-from cachec.launcher import client, direct, full, starting
+from cachec.launcher import client, direct, execute, server_start
 from cachec.model import Mode, Reason
 
 #: A user number without an account.
@@ -113,7 +113,7 @@ def test_a_store_of_a_project_needs_no_home(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr("cachec.base.fsio.Staging", _Spy(made))
     args = ["--input=in", "--output=out", "--", "/bin/cp", "in", "out"]
     for _ in range(2):
-        assert full.main(args) == 0
+        assert execute.main(args) == 0
     assert {path.name for path in tmp_path.iterdir()} == {"cachec.toml", "in", "out", "store"}
     assert made
     assert all(os.path.isabs(path) for path in made), made
@@ -130,7 +130,7 @@ def test_a_command_in_mode_require_ends_without_a_store(tmp_path: Path, monkeypa
     described = ["--input=in", "--output=out", "--", "/bin/cp", "in", "out"]
     for mode in ("on", "verify", "read-only", "refresh", "require"):
         monkeypatch.setenv("CACHEC_MODE", mode)
-        ending = full.conclude(described, {})
+        ending = execute.conclude(described, {})
         assert ending is not None
         assert (ending.status, ending.become is None) == ((2, True) if mode == "require" else (None, False))
 
@@ -154,13 +154,13 @@ def test_no_server_is_started_for_a_store_that_is_refused(tmp_path: Path, monkey
         place.mkdir()
         place.chmod(mode)
         folder = place / "store" / f"server-{os.geteuid()}"
-        held, _ = starting.hold(str(folder), "name")
+        held, _ = server_start.hold(str(folder), "name")
         assert (held < 0) == is_refused
         assert (place / "store").exists() != is_refused
         if held >= 0:
             os.close(held)
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        held, is_there = starting.hold(str(folder), "name")
+        held, is_there = server_start.hold(str(folder), "name")
         assert (held < 0, is_there) == (is_refused, False)
         if held >= 0:
             os.close(held)
@@ -211,7 +211,7 @@ import cachec, cachec.cli
 from click.testing import CliRunner
 found = {}
 for name in cachec.cli._COMMANDS:
-    words = {"why": ["abcdef"], "show": ["abcdef"], "diff": ["abcdef", "abcde0"], "weights": ["ls"], "pin": ["abcdef"],
+    words = {"why": ["abcdef"], "show": ["abcdef"], "weights": ["ls"], "pin": ["abcdef"],
              "bundle": ["create", "b"], "check": ["--", "cat", "in"],
              "repro": ["abcdef"], "invalidate": ["abcdef"]}.get(name, [])
     if name not in {"exec", "man", "completion", "init"}:

@@ -140,7 +140,7 @@ def test_a_stdout_that_takes_nothing(run: Run, place: Path) -> None:
 def test_a_descriptor_that_can_not_be_closed(tmp_path: Path) -> None:
     """Python prints what a ``__del__`` raises, with a traceback."""
     code = (
-        "import os, sys, numpy, cachec\nfrom cachec.base.appending import Appender\n"
+        "import os, sys, numpy, cachec\nfrom cachec.base.append_file import Appender\n"
         "weights = cachec.WeightSet.from_arrays({'a': numpy.ones(3)})\nweights.save(sys.argv[1])\n"
         "held = [Appender(sys.argv[2]), cachec.open_weights(sys.argv[1])]\nheld[1]['a'].read()\n"
         "os.closerange(3, 256)\n"

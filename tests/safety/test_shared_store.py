@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from cachec.base import file_ownership, fsio
-from cachec.base.appending import Appender
+from cachec.base.append_file import Appender
 from cachec.config import load
 from cachec.doctor.case import Case
 from cachec.doctor.rights import rights

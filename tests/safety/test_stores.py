@@ -16,7 +16,7 @@ import cachec
 from cachec.base.hashing import digest_bytes
 from cachec.errors import ConfigError, StoreFault, WeightError
 from cachec.events import EventLog, read_log
-from cachec.launcher import full
+from cachec.launcher import execute
 from cachec.maintain.maintainer import Maintainer
 from cachec.maintain.sweep import Sweep
 from cachec.model import Outcome, Reason
@@ -121,7 +121,7 @@ def test_nothing_is_written_through_a_link_one_below(tmp_path: Path, monkeypatch
     Path("in").write_bytes(b"input")
     for _ in range(3):  # the memo is written by a hit, at the latest
         Path("out").unlink(missing_ok=True)
-        assert full.main(["--input=in", "--output=out", "--", "/bin/cp", "in", "out"]) == 0
+        assert execute.main(["--input=in", "--output=out", "--", "/bin/cp", "in", "out"]) == 0
         assert Path("out").read_bytes() == b"input"
     assert {each.reason for each in read_log(store.folder)} == {Reason.STORE_UNAVAILABLE}  # by its locks
     with pytest.raises(StoreFault):

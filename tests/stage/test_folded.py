@@ -228,10 +228,10 @@ def test_two_programs_that_saw_different_bytes_fit_no_weight(cache, stages):
 def test_merged_manifests_that_disagree():
     base = model(1).manifest
     one, five = base.folding({"scale": ("1" * 64,)}), base.folding({"scale": ("5" * 64,), "w": ("0" * 64,)})
-    assert one.merged(five).folded == {"scale": (), "w": ("0" * 64,)}
-    assert one.merged(one).folded == one.folded
-    assert one.merged(five) == base  # in no digest
-    assert five.without("scale").folded == five.called({"a": "b"}).folded == five.folded
+    assert one.merge(five).folded == {"scale": (), "w": ("0" * 64,)}
+    assert one.merge(one).folded == one.folded
+    assert one.merge(five) == base  # in no digest
+    assert five.without("scale").folded == five.with_callers({"a": "b"}).folded == five.folded
     assert alpha_manifest(five, {"alpha.0": "w"}).folded == five.folded
 
 
@@ -284,7 +284,7 @@ def test_folded_weights_of_renamed_programs(cache):
         program = without_scale(weights.rename({name: name.split(".")[-1] for name in weights}), 2.0)
         assert weights[next(name for name in weights if name.endswith("scale"))].read() == 2
         callers = {name.split(".")[-1]: name for name in weights}
-        return program.linked_as(program.manifest.called(callers))
+        return program.linked_as(program.manifest.with_callers(callers))
 
     def named(scale: float) -> WeightSet:
         return model(scale).rename(lambda name: f"layer.{name}")

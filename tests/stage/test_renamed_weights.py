@@ -18,7 +18,7 @@ from cachec.testing.fakes import FORMAT
 def renamed(first: str, second: str) -> Program:
     """A program of two weights that the caller calls otherwise."""
     weights = WeightSet.from_arrays({f"alpha.{n}": np.ones(2, "f4") for n in range(2)})
-    manifest = weights.manifest.called({"alpha.0": first, "alpha.1": second})
+    manifest = weights.manifest.with_callers({"alpha.0": first, "alpha.1": second})
     ir = json.dumps({"names": sorted(weights), "scale": 1.0})
     return Program(ir, format=FORMAT, manifest=manifest)
 
@@ -74,7 +74,7 @@ def test_a_stage_that_renames_again_speaks_of_the_same_weights(cache):
     @cache.stage
     def part(program: Program) -> Program:
         specs = {"beta.0": cachec.WeightSpec(name="beta.0", dtype="float32", shape=(2,), nbytes=8)}
-        return Program("{}", format=FORMAT, manifest=Manifest.of(specs).called({"beta.0": "alpha.1"}))
+        return Program("{}", format=FORMAT, manifest=Manifest.of(specs).with_callers({"beta.0": "alpha.1"}))
 
     assert part(renamed("a.x", "a.y")).manifest.callers == {"beta.0": "a.y"}
     again = part(renamed("b.x", "b.y"))

@@ -28,7 +28,7 @@ def test_what_was_made_for_it_goes_and_is_not_counted(tmp_path: Path) -> None:
     refs = [objects.add_bytes(b"a"), objects.add_pieces([memoryview(b"b")]), objects.add_file(tmp_path / "file")]
     objects.discard([*refs, ArtifactRef("0" * 64, 1)])
     assert _names(tmp_path) == set()
-    assert objects.written() == 0
+    assert objects.take_written_bytes() == 0
     assert [objects.has(ref) for ref in refs] == [False] * 3
     assert objects.read(objects.add_bytes(b"a")) == b"a"
 

@@ -640,7 +640,7 @@ def test_damage_that_is_said_once_is_not_believed(tmp_path: Path, monkeypatch: p
 def test_no_page_of_the_database_is_mapped_and_none_evicted(tmp_path: Path) -> None:
     index = DiskcacheIndex(tmp_path / "index")
     index.write("a", b"x", "s")
-    index._table.reset("size_limit", 1)
+    index._diskcache.reset("size_limit", 1)
     index = DiskcacheIndex(tmp_path / "index")
     names = {f"b{number}" for number in range(30)}
     for name in names:
@@ -672,8 +672,8 @@ def test_what_is_as_we_leave_it_is_opened_by_one_connection_and_as_diskcache_wou
     after = DiskcacheIndex(index.folder)
     after.write("a", b"2", "s")
     assert len(opened) == 1
-    assert _opened_as(after._table) == _opened_as(index._table)
-    assert (after.read("a"), len(after._table)) == (b"2", 1)
+    assert _opened_as(after._diskcache) == _opened_as(index._diskcache)
+    assert (after.read("a"), len(after._diskcache)) == (b"2", 1)
 
 
 def test_the_connection_that_writes_stays_until_it_fails_or_the_file_is_another(
@@ -719,13 +719,13 @@ def test_a_child_of_a_fork_that_is_told_to_nobody_opens_its_own(
 ) -> None:
     index.write("a", b"1", "s")
     assert index.read("a") == b"1"
-    inherited, pid = index._table._con, os.getpid()
+    inherited, pid = index._diskcache._con, os.getpid()
     with monkeypatch.context() as patch:
         patch.setattr(os, "getpid", lambda: pid + 1)
         if closes:
             index.close()
         index.write("a", b"2", "s")
-        assert index._table._con is not inherited
+        assert index._diskcache._con is not inherited
         assert index.read("a") == b"2"
     assert inherited.execute("SELECT COUNT(*) FROM Cache").fetchone() == (1,)  # never closed
 

@@ -66,9 +66,9 @@ ADD: list[Callable[[Objects, Path], ArtifactRef]] = [
 def test_every_way_in_gives_the_same_object(
     tmp_path: Path, objects: Objects, source: Path, add: Callable[[Objects, Path], ArtifactRef]
 ) -> None:
-    assert objects.written() == 0
+    assert objects.take_written_bytes() == 0
     ref = add(objects, source)
-    assert (objects.written() > 0, objects.written()) == (True, 0)
+    assert (objects.take_written_bytes() > 0, objects.take_written_bytes()) == (True, 0)
     assert ref == ArtifactRef(digest_bytes(CONTENT), len(CONTENT))
     path = objects.path(ref)
     assert path == tmp_path / "objects" / ref.digest[:2] / ref.digest
@@ -333,7 +333,7 @@ def test_an_object_is_never_lost_between_a_reuse_and_a_removal(objects: Objects,
             while not stop.is_set():
                 with collecting(tmp_path / "leases") as held:
                     held.drop_dead()
-                    removed.extend(digest for digest, _ in collector.remove_unheld([ref.digest], held))
+                    removed.extend(digest for digest, _ in collector.remove_unleased([ref.digest], held))
         except BaseException as error:
             errors.append(error)
 

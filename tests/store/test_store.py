@@ -65,13 +65,13 @@ def test_what_is_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, publis
     publisher.publish(store, K)
     assert any(path.startswith(str(tmp_path / "objects")) for path in flushed) == fsync
     assert isinstance(store.index, DiskcacheIndex)
-    assert store.index._table is not None
-    assert store.index._table.sqlite_synchronous == (2 if fsync else 1)  # FULL, NORMAL
+    assert store.index._diskcache is not None
+    assert store.index._diskcache.sqlite_synchronous == (2 if fsync else 1)  # FULL, NORMAL
     levels, real = [], DiskcacheIndex._set
 
     def written(self: DiskcacheIndex, *args: Any) -> None:
-        assert self._table is not None
-        levels.append(int(self._table._sql("PRAGMA synchronous").fetchone()[0]))
+        assert self._diskcache is not None
+        levels.append(int(self._diskcache._sql("PRAGMA synchronous").fetchone()[0]))
         real(self, *args)
 
     publisher.publish(Store(tmp_path, fsync=False), "c" * 64)  # its settings are those of new connections

@@ -60,7 +60,7 @@ def test_every_tree_that_is_handed_out_is_leased(objects: Objects, tree: Callabl
     assert [objects.leases.holds(path.name) for path in paths] == [False, False, True]
     assert tree() == paths[0]
     with collecting(tmp_path / "leases") as held:
-        held.look()
+        held.refresh()
         assert {bytes.fromhex(path.name) in held.digests for path in (paths[0], paths[2])} == {True}
 
 

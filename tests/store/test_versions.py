@@ -31,7 +31,7 @@ import json, sys
 import cachec.model
 cachec.model.RECORD_VERSION = int(sys.argv[1])
 import cachec
-from cachec.launcher import full
+from cachec.launcher import execute
 cache = cachec.Cache(log="off")
 said = []
 for number in range(8):
@@ -40,7 +40,7 @@ for number in range(8):
 foreign = cache.foreign("f")
 said.append("hit" if foreign.get("key") else "miss")
 foreign.put("key", b"data" * 1000)
-assert full.main(["--input=in", "--output=out", "--", "/bin/cp", "in", "out"]) == 0
+assert execute.main(["--input=in", "--output=out", "--", "/bin/cp", "in", "out"]) == 0
 said += [reason.value for reason, count in cache.events.counts.items() if reason.kind in {"bypass", "error"}]
 said += sorted(fault.value for fault in cache.events.faults)
 if len(sys.argv) > 2:
@@ -303,11 +303,11 @@ def test_a_memo_of_a_command_notes_a_use(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("CACHEC_DIR", str(tmp_path / "store"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "in").write_text("input\n")
-    from cachec.launcher import full
+    from cachec.launcher import execute
 
     args = ["--input=in", "--output=out", "--", "/bin/cp", "in", "out"]
     for _ in range(2):
-        assert full.main(args) == 0
+        assert execute.main(args) == 0
     memo = Path(direct.memo_path(args, os.environ, os.getcwd())).read_bytes()
     assert b"\0%d:entry:" % RECORD_VERSION in memo
     marker = Path(used_file(str(tmp_path / "store"), RECORD_VERSION))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cachec.tracing import supervisor
-from cachec.tracing.accesses import Accesses, Reason
+from cachec.tracing.accesses import Accesses, TraceProblemKind
 from cachec.tracing.supervisor import trace
 from tests.needs import need
 
@@ -83,5 +83,5 @@ def kinds(accesses: Accesses, path: object) -> int:
     return found
 
 
-def reasons(accesses: Accesses) -> set[Reason]:
+def reasons(accesses: Accesses) -> set[TraceProblemKind]:
     return {problem.reason for problem in accesses.problems}

@@ -10,14 +10,14 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from cachec.tracing.accesses import Accesses, Input, Kind
+from cachec.tracing.accesses import Accesses, Kind, TracedInput
 from tests.tracing.conftest import output
 
 
 class Entry(NamedTuple):
     """reads: each input, and what is there by what counts of it."""
 
-    reads: list[tuple[Input, object]]
+    reads: list[tuple[TracedInput, object]]
     files: dict[str, bytes]
     text: str
 
@@ -57,7 +57,7 @@ class MiniCache:
         return False, text
 
 
-def is_unchanged(each: Input) -> bool:
+def is_unchanged(each: TracedInput) -> bool:
     """Whether the end of the run finds what its beginning did."""
     status = _status(each)
     if status is None or each.state is None:
@@ -67,7 +67,7 @@ def is_unchanged(each: Input) -> bool:
     return (status.st_dev, status.st_ino, status.st_mtime_ns) == (*each.state[:2], each.state.mtime_ns)
 
 
-def look(each: Input) -> object:
+def look(each: TracedInput) -> object:
     """What counts of an input, as it is now."""
     status = _status(each)
     if each.effect:
@@ -97,11 +97,11 @@ def digest(path: str, _ino: int, _size: int, _mtime: int) -> bytes:
     return hashlib.blake2b(Path(path).read_bytes()).digest()
 
 
-def _attributes(path: str, each: Input) -> Sequence[str]:
+def _attributes(path: str, each: TracedInput) -> Sequence[str]:
     return sorted(os.listxattr(path, follow_symlinks=each.follow))
 
 
-def _status(each: Input) -> os.stat_result | None:
+def _status(each: TracedInput) -> os.stat_result | None:
     try:
         return os.stat(os.path.join(each.folder, each.path), follow_symlinks=each.follow)
     except OSError:

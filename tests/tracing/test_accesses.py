@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cachec.tracing.accesses import Accesses, Effect, Input, Kind, Reason
+from cachec.tracing.accesses import Accesses, Effect, Kind, TracedInput, TraceProblemKind
 from cachec.tracing.supervisor import trace
 from tests.needs import need
 from tests.tracing.conftest import kinds, output, reasons, run
@@ -34,7 +34,7 @@ def changes(accesses: Accesses, work: Path) -> dict[str, int]:
     return {change.path.removeprefix(f"{work}/"): change.effect for change in accesses.changes}
 
 
-def find(accesses: Accesses, path: str, *, follow: bool = True) -> Input:
+def find(accesses: Accesses, path: str, *, follow: bool = True) -> TracedInput:
     (found,) = [each for each in accesses.inputs if each.path == path and each.follow is follow]
     return found
 
@@ -160,7 +160,7 @@ def test_what_is_replaced_by_the_run_says_so(work: Path) -> None:
 
 def test_a_folder_that_the_run_did_not_make_is_not_moved(work: Path) -> None:
     (work / "sub").mkdir()
-    assert reasons(run("mv", "sub", "other")) == {Reason.MOVED_FOLDER}
+    assert reasons(run("mv", "sub", "other")) == {TraceProblemKind.MOVED_FOLDER}
 
 
 def test_links_of_proc_count_as_what_they_lead_to(work: Path) -> None:

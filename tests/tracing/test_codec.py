@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cachec.tracing.accesses import Accesses, Change, Effect, Input, Kind, Problem, Reason, State
+from cachec.tracing.accesses import Accesses, Change, Effect, Kind, State, TracedInput, TraceProblem, TraceProblemKind
 from cachec.tracing.codec import DamagedRecord, decode, encode
 from tests.effort import WHOLE
 from tests.tracing.conftest import run
@@ -17,12 +17,12 @@ _STATE = State(1, 2, 3, 4, 5, 6, 2**63, 8, 9)
 FULL = Accesses(
     returncode=-9,
     inputs=(
-        Input("in", "/w", True, Kind.CONTENT | Kind.STATUS, _STATE, 0, None, None, 0),
-        Input("/d", "", False, Kind.LISTING, None, 2, "/real", ("a", "b"), Effect.CREATED | Effect.REMOVED),
-        Input("", "", False, 31, None, 2, "", (), 15),
+        TracedInput("in", "/w", True, Kind.CONTENT | Kind.STATUS, _STATE, 0, None, None, 0),
+        TracedInput("/d", "", False, Kind.LISTING, None, 2, "/real", ("a", "b"), Effect.CREATED | Effect.REMOVED),
+        TracedInput("", "", False, 31, None, 2, "", (), 15),
     ),
     changes=(Change("/w/out", Effect.CREATED, None, _STATE, 0o644),),
-    problems=(Problem(Reason.NETWORK, "127.0.0.1 port 1"),),
+    problems=(TraceProblem(TraceProblemKind.NETWORK, "127.0.0.1 port 1"),),
     may_be_interrupted=True,
     notifications=12,
     uses_stdin=True,
@@ -40,7 +40,7 @@ def anything(random_: random.Random, like: Any) -> Any:
         return tuple(anything(random_, random_.choice(like)) for _ in range(random_.randrange(4))) if like else ()
     if isinstance(like, str) and type(like) is str:
         return os.fsdecode(bytes(random_.randrange(1, 256) for _ in range(random_.randrange(12))))
-    if isinstance(like, bool) or like is None or isinstance(like, Reason):
+    if isinstance(like, bool) or like is None or isinstance(like, TraceProblemKind):
         return like
     return random_.choice((random_.randrange(256), -random_.randrange(256), random_.getrandbits(64)))
 

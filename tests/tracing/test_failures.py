@@ -17,12 +17,12 @@ from pathlib import Path
 
 import pytest
 
-from cachec.tracing import codec, paths, supervisor
-from cachec.tracing.accesses import Kind, Reason
-from cachec.tracing.calls import Calls
-from cachec.tracing.paths import Memory, Unreadable
+from cachec.tracing import codec, process_paths, supervisor
+from cachec.tracing.accesses import Kind, TraceProblemKind
 from cachec.tracing.process import Child, children
+from cachec.tracing.process_paths import ProcessMemory, Unreadable
 from cachec.tracing.supervisor import trace
+from cachec.tracing.syscall_decoder import SyscallDecoder
 from cachec.tracing.syscalls import architecture
 from tests.needs import need
 from tests.tracing.conftest import kinds, output, reasons, run
@@ -165,14 +165,14 @@ def test_the_keeper_answers_the_call_that_the_supervisor_had_received(
     work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (work / "in").write_text("")
-    handle = Calls.handle
+    handle = SyscallDecoder.handle
 
-    def die(self: Calls, number: int, pid: int, arguments: tuple[int, ...]) -> object:
+    def die(self: SyscallDecoder, number: int, pid: int, arguments: tuple[int, ...]) -> object:
         if (work / "ready").exists():
             os.kill(os.getpid(), signal.SIGKILL)
         return handle(self, number, pid, arguments)
 
-    monkeypatch.setattr(Calls, "handle", die)
+    monkeypatch.setattr(SyscallDecoder, "handle", die)
     pid = os.fork()
     if pid == 0:
         run(PYTHON, "-I", "-S", "-c", LOOP)
@@ -185,7 +185,7 @@ def test_an_exception_in_the_supervisor_ends_the_command(work: Path, monkeypatch
     def fail(*_: object) -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(Calls, "handle", fail)
+    monkeypatch.setattr(SyscallDecoder, "handle", fail)
     with pytest.raises(RuntimeError, match="a bug"):
         run("sleep", "100")
 
@@ -241,7 +241,7 @@ def test_a_process_that_is_left_behind_goes_on_and_is_named(work: Path, monkeypa
     before = children()
     daemon = "until [ -e returned ]; do sleep .01; done; cat in && touch done"
     accesses = run("sh", "-c", f"setsid sh -c '{daemon}' & exit 4")
-    assert (accesses.returncode, reasons(accesses)) == (4, {Reason.LEFT_BEHIND})
+    assert (accesses.returncode, reasons(accesses)) == (4, {TraceProblemKind.LEFT_BEHIND})
     assert children() - before
     (work / "returned").write_text("")
     wait_for((work / "done").exists)
@@ -321,15 +321,15 @@ def test_a_process_that_a_nested_run_leaves_behind(work: Path, monkeypatch: pyte
     _, text = output(sys.executable, "-B", "-c", NESTED, "sh", "-c", f"setsid sh -c '{daemon}' & exit 0")
     (work / "done").write_text("")
     wait_for((work / "ended").exists)
-    assert f"Reason.LEFT_BEHIND: '{Reason.LEFT_BEHIND}'" in text
+    assert f"TraceProblemKind.LEFT_BEHIND: '{TraceProblemKind.LEFT_BEHIND}'" in text
 
 
 def test_an_outer_tracer_of_another_kind(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It does not know what nested runs ask for: the command runs once, untraced."""
-    monkeypatch.setattr(paths, "_REQUESTS", b"/proc/other")
+    monkeypatch.setattr(process_paths, "_REQUESTS", b"/proc/other")
     (work / "of-outer").write_text("")
     accesses, text = output(sys.executable, "-B", "-c", NESTED, "sh", "-c", "echo x >> out")
-    assert text.startswith(f"0 [] [] Problem(reason=<Reason.NESTED: '{Reason.NESTED}'>")
+    assert text.startswith(f"0 [] [] TraceProblem(reason=<TraceProblemKind.NESTED: '{TraceProblemKind.NESTED}'>")
     assert (work / "out").read_text() == "x\n"
     assert {change.path for change in accesses.changes} == {str(work / "out")}
 
@@ -346,7 +346,7 @@ def test_a_damaged_record_of_a_nested_run(work: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(codec, "encode", lambda accesses: damages[damage](encode(accesses)))
     (work / "of-outer").write_text("")
     accesses, text = output(sys.executable, "-B", "-c", NESTED, "sh", "-c", "echo x >> out; exit 3")
-    assert text.startswith(f"3 [] [] Problem(reason=<Reason.NESTED: '{Reason.NESTED}'>")
+    assert text.startswith(f"3 [] [] TraceProblem(reason=<TraceProblemKind.NESTED: '{TraceProblemKind.NESTED}'>")
     assert (work / "out").read_text() == "x\n"
     assert not accesses.problems
 
@@ -354,16 +354,16 @@ def test_a_damaged_record_of_a_nested_run(work: Path, monkeypatch: pytest.Monkey
 def test_an_unknown_machine(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor, "architecture", lambda: None)
     accesses, text = output("sh", "-c", "echo x")
-    assert (text, reasons(accesses)) == ("x\n", {Reason.UNSUPPORTED_MACHINE})
+    assert (text, reasons(accesses)) == ("x\n", {TraceProblemKind.UNSUPPORTED_MACHINE})
 
 
 def test_no_access_to_the_memory_of_a_child(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> bytes:
         raise Unreadable("process 1: not permitted")
 
-    monkeypatch.setattr(Memory, "read", refuse)
+    monkeypatch.setattr(ProcessMemory, "read", refuse)
     accesses, text = output("sh", "-c", "echo x")
-    assert (text, reasons(accesses)) == ("x\n", {Reason.NO_ACCESS})
+    assert (text, reasons(accesses)) == ("x\n", {TraceProblemKind.NO_ACCESS})
 
 
 def deny(*numbers: int, value: int = 1) -> None:
@@ -476,7 +476,7 @@ def test_a_set_uid_program_of_an_ordinary_user(open_work: Path) -> None:
     program = open_work / "program"
     program.write_bytes(Path("/bin/true").read_bytes())
     program.chmod(0o4755)
-    assert as_nobody(lambda: sorted(reasons(run("./program")))) == "[<Reason.PRIVILEGE: 'privilege'>]"
+    assert as_nobody(lambda: sorted(reasons(run("./program")))) == "[<TraceProblemKind.PRIVILEGE: 'privilege'>]"
 
 
 def test_a_program_that_others_may_not_read(open_work: Path) -> None:
@@ -486,7 +486,7 @@ def test_a_program_that_others_may_not_read(open_work: Path) -> None:
     program.write_bytes(Path("/bin/true").read_bytes())
     program.chmod(0o711)
     assert as_nobody(lambda: [run("./program").returncode, *reasons(run("./program"))]) == (
-        "[0, <Reason.UNREADABLE: 'unreadable-process'>]"
+        "[0, <TraceProblemKind.UNREADABLE: 'unreadable-process'>]"
     )
 
 
@@ -507,14 +507,14 @@ def test_namespaces(work: Path, command: list[str]) -> None:
         pytest.skip(f"{command[0]} does not work here: {bare.stderr}")
     accesses, text = output(*command)
     assert (text, accesses.returncode) == ("text", 0)
-    assert reasons(accesses) == {Reason.NAMESPACE}
+    assert reasons(accesses) == {TraceProblemKind.NAMESPACE}
 
 
 def test_another_root(work: Path) -> None:
     if subprocess.run(["chroot", "/", "true"], capture_output=True, check=False).returncode:
         pytest.skip("needs the right to change the root")
     accesses = run("chroot", "/", "true")
-    assert (accesses.returncode, reasons(accesses)) == (0, {Reason.NAMESPACE})
+    assert (accesses.returncode, reasons(accesses)) == (0, {TraceProblemKind.NAMESPACE})
 
 
 # --- calls that are not seen, or that fail
@@ -593,7 +593,7 @@ def test_foreign_calls(
     bare = subprocess.run([program], check=False).returncode
     accesses = run(program)
     assert accesses.returncode == bare == code
-    assert reasons(accesses) == {Reason.FOREIGN_CALLS}
+    assert reasons(accesses) == {TraceProblemKind.FOREIGN_CALLS}
 
 
 def test_io_uring_does_not_exist(work: Path) -> None:
@@ -607,7 +607,7 @@ def test_open_below_another_root(work: Path) -> None:
         "import ctypes, os, struct; d = os.open('.', os.O_PATH); h = struct.pack('QQQ', 0, 0, 0x10);"
         "ctypes.CDLL(None).syscall(437, d, b'/in', h, 24)"
     )
-    assert reasons(run(PYTHON, "-I", "-c", text)) == {Reason.UNSUPPORTED_CALL}
+    assert reasons(run(PYTHON, "-I", "-c", text)) == {TraceProblemKind.UNSUPPORTED_CALL}
 
 
 # --- processes, in numbers
@@ -731,15 +731,21 @@ def test_many_processes(work: Path) -> None:
 
 
 SOCKETS = {
-    "a connection": ("s = socket.socket(); s.settimeout(.1); s.connect_ex(('127.0.0.1', 9))", {Reason.NETWORK}),
-    "a datagram": ("socket.socket(type=socket.SOCK_DGRAM).sendto(b'x', ('127.0.0.1', 9))", {Reason.NETWORK}),
-    "a message": ("socket.socket(type=socket.SOCK_DGRAM).sendmsg([b'x'], [], 0, ('127.0.0.1', 9))", {Reason.NETWORK}),
-    "IPv6": ("s = socket.socket(socket.AF_INET6); s.connect_ex(('::1', 9))", {Reason.NETWORK}),
-    "a server": ("socket.socket().bind(('127.0.0.1', 0))", {Reason.NETWORK}),
+    "a connection": (
+        "s = socket.socket(); s.settimeout(.1); s.connect_ex(('127.0.0.1', 9))",
+        {TraceProblemKind.NETWORK},
+    ),
+    "a datagram": ("socket.socket(type=socket.SOCK_DGRAM).sendto(b'x', ('127.0.0.1', 9))", {TraceProblemKind.NETWORK}),
+    "a message": (
+        "socket.socket(type=socket.SOCK_DGRAM).sendmsg([b'x'], [], 0, ('127.0.0.1', 9))",
+        {TraceProblemKind.NETWORK},
+    ),
+    "IPv6": ("s = socket.socket(socket.AF_INET6); s.connect_ex(('::1', 9))", {TraceProblemKind.NETWORK}),
+    "a server": ("socket.socket().bind(('127.0.0.1', 0))", {TraceProblemKind.NETWORK}),
     "a pair": ("a, b = socket.socketpair(); a.send(b'x'); a.sendmsg([b'x']); b.recv(2)", set()),
     "an absent daemon": ("socket.socket(socket.AF_UNIX).connect_ex('none')", set()),
-    "an abstract daemon": ("socket.socket(socket.AF_UNIX).connect_ex('\\0none')", {Reason.DAEMON}),
-    "a daemon": ("socket.socket(socket.AF_UNIX).connect('daemon')", {Reason.DAEMON}),
+    "an abstract daemon": ("socket.socket(socket.AF_UNIX).connect_ex('\\0none')", {TraceProblemKind.DAEMON}),
+    "a daemon": ("socket.socket(socket.AF_UNIX).connect('daemon')", {TraceProblemKind.DAEMON}),
     "its own server": (
         "s = socket.socket(socket.AF_UNIX); s.bind('own'); s.listen(); socket.socket(socket.AF_UNIX).connect('own')",
         set(),
@@ -767,7 +773,7 @@ def test_named_pipes(work: Path) -> None:
     accesses = run("sh", "-c", "mkfifo own; echo x > own & cat own; wait; [ -p outside ]")
     assert (accesses.returncode, accesses.problems) == (0, ())
     accesses = run("sh", "-c", "echo x > outside & cat outside; wait")
-    assert reasons(accesses) == {Reason.PIPE}
+    assert reasons(accesses) == {TraceProblemKind.PIPE}
 
 
 def test_devices(work: Path) -> None:
@@ -776,14 +782,16 @@ def test_devices(work: Path) -> None:
     assert not any(each.path.startswith("/dev/") for each in accesses.inputs)
     assert run("bash", "--norc", "-c", "true").problems == ()
     if Path("/dev/kmsg").exists() and os.getuid() == 0:
-        assert reasons(run("sh", "-c", ": < /dev/kmsg")) == {Reason.DEVICE}
+        assert reasons(run("sh", "-c", ": < /dev/kmsg")) == {TraceProblemKind.DEVICE}
 
 
 def test_a_folder_that_was_removed(work: Path) -> None:
     (work / "in").write_text("")
     accesses = run("sh", "-c", "mkdir gone; cd gone; rmdir ../gone; cat x; true")
     assert not accesses.problems
-    assert reasons(run("sh", "-c", "mkdir gone; cd gone; rmdir ../gone; cat ../in; true")) == {Reason.UNRESOLVED}
+    assert reasons(run("sh", "-c", "mkdir gone; cd gone; rmdir ../gone; cat ../in; true")) == {
+        TraceProblemKind.UNRESOLVED
+    }
 
 
 def test_a_signal_before_the_command_starts(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -796,5 +804,5 @@ def test_a_signal_before_the_command_starts(work: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(Child, "go_traced", killed)
     accesses = run("touch", "out")
-    assert (accesses.returncode, reasons(accesses)) == (-9, {Reason.NO_LISTENER})
+    assert (accesses.returncode, reasons(accesses)) == (-9, {TraceProblemKind.NO_LISTENER})
     assert not (work / "out").exists()

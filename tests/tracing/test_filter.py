@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from cachec.tracing.calls import Calls
 from cachec.tracing.filter import PR_SET_SECCOMP, SET_MODE_FILTER, assemble
-from cachec.tracing.paths import Memory
-from cachec.tracing.recorder import Recorder
+from cachec.tracing.process_paths import ProcessMemory
+from cachec.tracing.recorder import AccessRecorder
+from cachec.tracing.syscall_decoder import SyscallDecoder
 from cachec.tracing.syscalls import READS_DESCRIPTOR, WRITES_DESCRIPTOR, Architecture, architecture
 
 ALLOW, NOTIFY, ENOSYS = 0x7FFF0000, 0x7FC00000, 0x00050000 + 38
@@ -127,7 +127,7 @@ def test_arguments(machine: Architecture, name: str, arguments: tuple[int, ...],
 
 
 def test_each_call_has_a_handler(machine: Architecture) -> None:
-    calls = Calls(Recorder(), Memory(), machine.numbers, 1, {})
+    calls = SyscallDecoder(AccessRecorder(), ProcessMemory(), machine.numbers, 1, {})
     for name in machine.numbers.keys() - {"io_uring_setup"}:
         calls.handle(machine.numbers[name], 2**22 + 1, (0,) * 6)  # of a process that is not there: nothing is recorded
 

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from cachec.cli import main
-from cachec.launcher import full
+from cachec.launcher import execute
 from cachec.store.store import Store
 from tests.launcher.conftest import wait_for_clock
 from tests.needs import need
@@ -43,7 +43,7 @@ class Lines:
         """Run it, which is a miss; the key of its entry."""
         wait_for_clock()
         before = self.keys()
-        assert full.conclude(args, {}) is not None
+        assert execute.conclude(args, {}) is not None
         (key,) = self.keys() - before
         return key
 

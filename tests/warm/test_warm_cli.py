@@ -10,7 +10,7 @@ import subprocess
 import pytest
 from rich.console import Console
 
-from cachec.cli.warm_progress import Lines, Table, progress
+from cachec.cli.warm_progress import Lines, ProgressTable, progress
 from cachec.model import Outcome, Reason
 from cachec.warm import Result, Row, Status, Summary
 
@@ -126,13 +126,13 @@ def test_markdown_shows_failures_first_and_no_markup_of_others() -> None:
 def test_the_table_shows_what_runs_and_how_far_it_is() -> None:
     now = [0.0]
     out = io.StringIO()
-    table = Table(io.StringIO(), clock=lambda: now[0])
+    table = ProgressTable(io.StringIO(), clock=lambda: now[0])
     running = Row(id="r[n=2]", target="r", axes={})
-    table.planned([running], 2, 60.0)
-    table.started(running)
+    table.on_plan([running], 2, 60.0)
+    table.on_start(running)
     for result in results():
-        table.finished(running, result)
-    table.started(running)
+        table.on_finish(running, result)
+    table.on_start(running)
     now[0] = 12.0
     Console(file=out, width=100).print(table.picture())
     text = out.getvalue()
@@ -146,10 +146,10 @@ def test_the_table_shows_what_runs_and_how_far_it_is() -> None:
 def test_a_narrow_table_cuts_the_reason_and_not_the_name(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
     out = io.StringIO()
-    table = Table(io.StringIO())
+    table = ProgressTable(io.StringIO())
     name = "minilm[batch=8,target=llvm-cpu]"
     failed = Result(id=name, status=Status.FAILED, error="word " * 50, seconds=90.0)
-    table.finished(Row(id=name, target="minilm", axes={}), failed)
+    table.on_finish(Row(id=name, target="minilm", axes={}), failed)
     Console(file=out, width=columns).print(table.picture())
     header, row, *below = out.getvalue().splitlines()
     assert row.startswith(f"{name}  failed  1.5 min  word")
@@ -162,6 +162,6 @@ def test_a_terminal_gets_the_table_and_a_log_gets_lines() -> None:
     leader, follower = os.openpty()
     with os.fdopen(leader, "rb"), os.fdopen(follower, "w") as terminal:
         shown = progress(terminal)
-        assert isinstance(shown, Table)
+        assert isinstance(shown, ProgressTable)
         with shown:
-            shown.planned([], 0, None)
+            shown.on_plan([], 0, None)

@@ -144,7 +144,7 @@ def test_ties_follow_names_that_are_exchanged(make: Any) -> None:
 def test_a_manifest_of_a_part_fits_the_set_of_that_part(make: Any) -> None:
     """A plugin that folds one of two tied weights leaves the other, which is tied to nothing any more."""
     weights = from_arrays({name: make.ramp(2) for name in "abcd"}, tied=[("c", "a", "b")])
-    manifest = weights.manifest.called({"b": "theirs", "d": "other"})
+    manifest = weights.manifest.with_callers({"b": "theirs", "d": "other"})
     for folded in ("d", "a", "c", "b"):
         manifest = manifest.without(folded)
         weights = weights.select(exclude=folded)

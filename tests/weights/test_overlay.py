@@ -149,14 +149,14 @@ def test_opening_and_overlaying_makes_no_handle_for_the_base(
 def test_in_a_stage_each_weight_counts_by_itself(model: Path, adapter: Path) -> None:
     base = open_weights(model)
     recorder = Recorder("fold")
-    guarded = base.guarded("base", recorder, FileDigests())
-    over = open_weights(adapter).guarded("adapter", recorder, FileDigests())
+    guarded = base.guard("base", recorder, FileDigests())
+    over = open_weights(adapter).guard("adapter", recorder, FileDigests())
     both = guarded.overlay(over)
     assert both.whole_origin() is None
     assert [both.origin(name) for name in ("b", "w")] == [("base", "b"), ("adapter", "w")]
     both["w"].read()
     assert [(read.where, read.name) for read in recorder.reads()] == [("adapter", "w")]
-    given = base.overlay(open_weights(adapter)).guarded("weights", recorder, FileDigests())
+    given = base.overlay(open_weights(adapter)).guard("weights", recorder, FileDigests())
     assert given.whole_origin() == "weights"
     given["b"].read()
     assert ("weights", "b", base["b"].digest()) in [(read.where, read.name, read.digest) for read in recorder.reads()]

@@ -197,7 +197,7 @@ def test_in_a_stage_a_slice_reads_the_weight_that_it_is_of(whole: Path, arrays: 
     weights = open_weights(whole)
     for name in ("l0.row", "l0.col"):
         recorder = Recorder("fold")
-        own = weights.guarded("weights", recorder, FileDigests()).shard(AXES, 1, 2)
+        own = weights.guard("weights", recorder, FileDigests()).shard(AXES, 1, 2)
         assert recorder.reads() == ()
         digest = own[name].digest()
         assert digest == digest_bytes(expected(arrays, 1, 2)[name].tobytes())
@@ -212,7 +212,7 @@ def test_in_a_stage_a_slice_reads_the_weight_that_it_is_of(whole: Path, arrays: 
 def test_a_guarded_slice_is_read_as_a_slice(whole: Path, arrays: dict[str, Any]) -> None:
     own = open_weights(whole).shard(AXES, 1, 2)
     recorder = Recorder("fold")
-    own.guarded("weights", recorder, FileDigests())["l0.col"].read()
+    own.guard("weights", recorder, FileDigests())["l0.col"].read()
     assert [read.digest for read in recorder.reads()] == [digest_bytes(expected(arrays, 1, 2)["l0.col"].tobytes())]
 
 

@@ -41,13 +41,13 @@ USES: dict[str, Any] = {
 def test_every_exposure_is_recorded(model: Path, make: Any, use: Any, memory: bool) -> None:
     weights = from_arrays({"w": make.ramp(4, 8), "b": make.ramp(8)}) if memory else open_weights(model)
     recorder = Recorder("fold")
-    use(weights.guarded("weights", recorder, FileDigests())["w"])
+    use(weights.guard("weights", recorder, FileDigests())["w"])
     assert _reads(recorder) == [("weights", "w", weights["w"].digest())]
 
 
 def test_what_exposes_no_byte_is_not_recorded(model: Path) -> None:
     recorder = Recorder("lower")
-    guarded = open_weights(model).guarded("weights", recorder, FileDigests())
+    guarded = open_weights(model).guard("weights", recorder, FileDigests())
     for name, weight in guarded.items():
         assert (weight.name, weight.spec.dtype, repr(weight)) == (name, "float32", repr(weight))
     _ = guarded.specs, guarded.spec_digest, guarded.manifest, guarded.nbytes, guarded.rank, repr(guarded), len(guarded)
@@ -59,7 +59,7 @@ def test_what_exposes_no_byte_is_not_recorded(model: Path) -> None:
 def test_names_are_those_of_the_guarded_set(model: Path) -> None:
     weights = open_weights(model).rename({"w": "layer.w"}).select("layer.*")
     recorder = Recorder("fold")
-    guarded = weights.guarded("options['a']", recorder, FileDigests())
+    guarded = weights.guard("options['a']", recorder, FileDigests())
     derived = guarded.rename({"layer.w": "x"}).rename(str.upper)
     assert derived["X"].read().sum() == 496
     assert _reads(recorder) == [("options['a']", "layer.w", open_weights(model)["w"].digest())]
@@ -68,7 +68,7 @@ def test_names_are_those_of_the_guarded_set(model: Path) -> None:
 
 def test_origins(model: Path) -> None:
     weights = open_weights(model)
-    guarded = weights.guarded("weights", Recorder("s"), FileDigests())
+    guarded = weights.guard("weights", Recorder("s"), FileDigests())
     assert guarded.whole_origin() == "weights"
     assert guarded.select("*").whole_origin() == "weights"
     assert guarded.select("w").whole_origin() is None
@@ -88,7 +88,7 @@ def test_origins(model: Path) -> None:
 def test_a_closed_guard(model: Path) -> None:
     weights = open_weights(model)
     recorder = Recorder("fold")
-    guarded = weights.guarded("weights", recorder, FileDigests())
+    guarded = weights.guard("weights", recorder, FileDigests())
     array, kept, part = guarded["w"].read(), guarded["b"], guarded.rename({"b": "c"})
     guarded.close_guard()
     for use in (kept.read, kept.digest, kept.raw, kept.private, kept.place, guarded["w"].read, part["c"].read):
@@ -104,7 +104,7 @@ def test_a_closed_guard(model: Path) -> None:
 
 def test_a_stage_can_release_only_its_own_handles(model: Path) -> None:
     weights = open_weights(model)
-    with weights.guarded("weights", Recorder("s"), FileDigests()) as guarded:
+    with weights.guard("weights", Recorder("s"), FileDigests()) as guarded:
         guarded["w"].read()
     with pytest.raises(HandleClosed):
         guarded["w"].read()
@@ -114,8 +114,8 @@ def test_a_stage_can_release_only_its_own_handles(model: Path) -> None:
 @pytest.mark.parametrize("use", [Weight.read, Weight.digest, Weight.private])
 def test_a_nested_stage_records_in_both(model: Path, use: Any) -> None:
     outer, inner = Recorder("outer"), Recorder("inner")
-    given = open_weights(model).guarded("w_outer", outer, FileDigests())
-    nested = given.select("w").rename({"w": "x"}).guarded("w_inner", inner, FileDigests())
+    given = open_weights(model).guard("w_outer", outer, FileDigests())
+    nested = given.select("w").rename({"w": "x"}).guard("w_inner", inner, FileDigests())
     use(nested["x"])
     digest = open_weights(model)["w"].digest()
     assert _reads(inner) == [("w_inner", "x", digest)]
@@ -124,7 +124,7 @@ def test_a_nested_stage_records_in_both(model: Path, use: Any) -> None:
     nested.close_guard()
     assert given["w"].read().sum() == 496
     given.close_guard()
-    again = given.guarded("later", Recorder("late"), FileDigests())
+    again = given.guard("later", Recorder("late"), FileDigests())
     with pytest.raises(HandleClosed, match="'outer'"):
         again["w"].read()
 
@@ -132,7 +132,7 @@ def test_a_nested_stage_records_in_both(model: Path, use: Any) -> None:
 def test_changing_memory_is_seen_as_a_contradiction() -> None:
     array = np.zeros(3)
     recorder = Recorder("s")
-    guarded = from_arrays({"a": array}).guarded("weights", recorder, FileDigests())
+    guarded = from_arrays({"a": array}).guard("weights", recorder, FileDigests())
     guarded["a"].read()
     guarded["a"].read()
     assert recorder.contradictions() == ()
@@ -144,7 +144,7 @@ def test_changing_memory_is_seen_as_a_contradiction() -> None:
 def test_a_changed_file_inside_a_stage(model: Path) -> None:
     recorder = Recorder("s")
     weights = open_weights(model)
-    guarded = weights.guarded("weights", recorder, FileDigests())
+    guarded = weights.guard("weights", recorder, FileDigests())
     guarded["b"].read()
     model.touch()
     with pytest.raises(WeightsChanged):
@@ -157,21 +157,21 @@ def test_placeholders_in_a_stage_name_it(model: Path) -> None:
     recorder = Recorder("lower")
     weights = open_weights(model)
     with pytest.raises(WeightReadError, match="stage 'lower'"):
-        weights.guarded("weights", recorder, FileDigests()).placeholders()["w"].read()
+        weights.guard("weights", recorder, FileDigests()).placeholders()["w"].read()
     with pytest.raises(WeightReadError):
-        weights.placeholders().guarded("weights", recorder, FileDigests())["w"].read()
+        weights.placeholders().guard("weights", recorder, FileDigests())["w"].read()
     assert recorder.reads() == ()
 
 
 def test_the_revision_is_no_business_of_a_stage(model: Path) -> None:
     with pytest.raises(WeightReadError, match="revision"):
-        _ = open_weights(model).guarded("weights", Recorder("s"), FileDigests()).revision
+        _ = open_weights(model).guard("weights", Recorder("s"), FileDigests()).revision
 
 
 def test_unguarded_gives_back_the_callers_weights(model: Path) -> None:
     weights = open_weights(model)
     recorder = Recorder("s")
-    guarded = weights.guarded("weights", recorder, FileDigests())
+    guarded = weights.guard("weights", recorder, FileDigests())
     made = from_arrays({"m": np.ones(2)})
     sets = {
         "part": guarded.select(["w", "b"]).rename({"w": "x"}),
@@ -179,12 +179,12 @@ def test_unguarded_gives_back_the_callers_weights(model: Path) -> None:
     }
     guarded.close_guard()
     for kept in sets.values():
-        back = kept.unguarded({"weights": weights})
+        back = kept.unguard({"weights": weights})
         assert back.spec_digest == kept.spec_digest
         assert back["x"].read().sum() == 496
         assert back.origin("x") is None
     assert recorder.reads() == ()
-    assert made.unguarded({"weights": weights}) is made
-    other = sets["part"].unguarded({"elsewhere": weights})
+    assert made.unguard({"weights": weights}) is made
+    other = sets["part"].unguard({"elsewhere": weights})
     with pytest.raises(HandleClosed):
         other["x"].read()

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from cachec.base.texts import module_of
+from cachec.base.display_text import module_of
 from cachec.key.code import classes
 from cachec.key.code.folded import UNTOLD, literal, same
 from cachec.key.code.modules import absolute

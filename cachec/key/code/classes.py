@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from types import BuiltinFunctionType, FunctionType, GetSetDescriptorType, MemberDescriptorType, ModuleType
 from typing import Any
 
-from cachec.base.texts import module_of
+from cachec.base.display_text import module_of
 from cachec.key.code.modules import is_cell
 from cachec.key.code.watch import Watch
 

@@ -12,10 +12,10 @@ from functools import partial
 from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
+from cachec.base.display_text import module_of
 from cachec.base.hashing import Hasher
 from cachec.base.instances import attribute, is_instance
 from cachec.base.lazy import later
-from cachec.base.texts import module_of
 from cachec.key.code import classes
 from cachec.key.code.executed import executed
 from cachec.key.code.graph import Graph

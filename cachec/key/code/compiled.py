@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from functools import cached_property
 from types import CodeType
 
-from cachec.base.hashing import Hasher, Memory
+from cachec.base.hashing import DigestMemory, Hasher
 from cachec.key.code.codeobjects import placed_digest
 
 _DIGEST_BYTES = 32
@@ -22,7 +22,7 @@ _DIGEST_BYTES = 32
 class Compiled:
     """What is kept of one file with this text, in a row of its own: a checksum with the text, and the digests."""
 
-    def __init__(self, path: str, text: bytes, memory: Memory) -> None:
+    def __init__(self, path: str, text: bytes, memory: DigestMemory) -> None:
         self._text = text
         self._memory = memory
         hasher = Hasher("compiled file")

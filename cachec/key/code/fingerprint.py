@@ -19,8 +19,8 @@ from typing import Any
 import msgspec
 
 from cachec.base.anchors import project_of
-from cachec.base.cached_properties import UnfilledProperties, excluded_properties, meeting
-from cachec.base.hashing import Hasher, Memory
+from cachec.base.cached_properties import UnfilledProperties, collect_encountered, excluded_properties
+from cachec.base.hashing import DigestMemory, Hasher
 from cachec.base.instances import attribute, function_of
 from cachec.errors import CachecError, CapturedWeights, UnkeyableArgument, UnresolvedCode
 from cachec.key.code.graph import Graph, module_name, text_alone
@@ -140,7 +140,7 @@ class CodeKeys:
         encode_value: Callable[[object, str], bytes],
         *,
         recorded: bool = False,
-        memory: Memory | None = None,
+        memory: DigestMemory | None = None,
     ) -> None:
         self._encode_value = encode_value
         self.recorded = recorded
@@ -191,7 +191,7 @@ class CodeKeys:
         return known.key
 
     def _compute(self, held: tuple[object, ...], *, has_version: bool, project: str) -> _KnownCode:
-        with meeting() as met:
+        with collect_encountered() as met:
             try:
                 graph = self._walked(held, has_version=has_version, project=project)
                 memos = tuple(self._memo(each) for each in graph.memos.values() if id(each) not in self._asking)
@@ -247,7 +247,7 @@ class CodeKeys:
     def of_value(self, value: object) -> tuple[CodeKey, Callable[[], bool]] | None:
         """The key of a value with the code in it, and whether it still holds; None where it has no stable form."""
         try:
-            with self._lock, meeting() as met:
+            with self._lock, collect_encountered() as met:
                 graph = self._walked((value, None), has_version=False)
             return _key(graph, (), met.unfilled), graph.watch.holds
         except (UnresolvedCode, UnkeyableArgument, CapturedWeights):

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
+from cachec.base.display_text import module_of
 from cachec.base.instances import attribute
-from cachec.base.texts import module_of
 from cachec.errors import UnkeyableArgument
 from cachec.key.code.modules import Locator
 

@@ -12,8 +12,8 @@ import types
 from collections.abc import Callable
 from types import FunctionType, ModuleType
 
+from cachec.base.display_text import module_of
 from cachec.base.hashing import Hasher, digest_bytes
-from cachec.base.texts import module_of
 from cachec.key.code import classes
 from cachec.key.code.codeobjects import code_digest, code_uses, code_words, nested
 from cachec.key.code.executed import executed

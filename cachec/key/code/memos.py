@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
+from cachec.base.display_text import module_of
 from cachec.base.instances import attribute
-from cachec.base.texts import module_of
 
 
 class Memo(msgspec.Struct, frozen=True):

@@ -14,10 +14,10 @@ from typing import Any
 import msgspec
 
 from cachec.base import file_ownership, fsio
+from cachec.base.display_text import module_of
 from cachec.base.distributions import OWN_FOLDER
 from cachec.base.fsio import Identity
-from cachec.base.hashing import Memory
-from cachec.base.texts import module_of
+from cachec.base.hashing import DigestMemory
 from cachec.key.code import scopes, syntax
 from cachec.key.code.codeobjects import nested, same_code
 from cachec.key.code.compiled import Compiled
@@ -341,7 +341,7 @@ def cell_names() -> bytes:
 class Sources:
     """Parsed source files, kept by path and identity."""
 
-    def __init__(self, memory: Memory | None = None) -> None:
+    def __init__(self, memory: DigestMemory | None = None) -> None:
         self._memory = memory
         self._known: dict[str, tuple[Identity | None, SourceText | None]] = {}
 

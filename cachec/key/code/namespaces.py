@@ -13,9 +13,9 @@ from importlib.machinery import PathFinder
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
+from cachec.base.display_text import module_of
 from cachec.base.hashing import Hasher, digest_bytes
 from cachec.base.instances import attribute
-from cachec.base.texts import module_of
 from cachec.key.code.graph import Graph, file_part, module_name, package_name
 from cachec.key.code.library import is_mock, is_plain, is_put
 from cachec.key.code.modules import Locator, is_cell

@@ -9,7 +9,7 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from types import CodeType, FunctionType
 from typing import Any
 
-from cachec.base.texts import module_of
+from cachec.base.display_text import module_of
 from cachec.key.code import classes
 from cachec.key.code.executed import executed
 from cachec.key.code.graph import Graph, module_name, package_name

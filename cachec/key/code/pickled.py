@@ -15,9 +15,9 @@ from typing import Any
 
 from blake3 import blake3
 
+from cachec.base.display_text import module_of
 from cachec.base.instances import attribute, class_attribute, present_fields
-from cachec.base.texts import module_of
-from cachec.errors import MAX_FOREIGN, CachecError, UnkeyableArgument, shown
+from cachec.errors import MAX_FOREIGN, CachecError, UnkeyableArgument, clip
 
 _PROTOCOL = 5
 _BY_REFERENCE = (FunctionType, BuiltinFunctionType, type, ModuleType)
@@ -38,7 +38,7 @@ def pickle_digest(value: object, name: str, follow: Callable[[object], str], ine
     except CachecError:
         raise
     except Exception as error:  # the project's own code runs here, and may raise anything
-        raise UnkeyableArgument(f"{name} can't be pickled ({shown(error, MAX_FOREIGN)})") from error
+        raise UnkeyableArgument(f"{name} can't be pickled ({clip(error, MAX_FOREIGN)})") from error
     return hasher.hexdigest()
 
 

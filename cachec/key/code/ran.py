@@ -371,7 +371,7 @@ def _check_unedited(paths: Iterable[str], observed: Observed) -> None:
     for path in paths:
         now = identity_if_there(path)
         seen = (observed.sources.get(path), observed.opened.get(path))  # who executes the text of a file opens it
-        if now is not None and now.changed >= observed.began and now not in seen:
+        if now is not None and now.changed_ns >= observed.began and now not in seen:
             raise Lost(Reason.INPUT_CHANGED, f"file {path} was written to while the stage ran, which imported it")
 
 

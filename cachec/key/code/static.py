@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from cachec.base.display_text import module_of
 from cachec.base.hashing import Hasher
-from cachec.base.texts import module_of
 from cachec.key.code import scopes
 from cachec.key.code.classes import is_open, made
 from cachec.key.code.executed import executed

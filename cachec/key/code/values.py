@@ -15,9 +15,9 @@ from pathlib import PurePath
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, Protocol
 
+from cachec.base.display_text import module_of
 from cachec.base.hashing import Hasher, digest_bytes
 from cachec.base.instances import attribute, function_of, has_class
-from cachec.base.texts import module_of
 from cachec.errors import CapturedWeights, UnkeyableArgument
 from cachec.key.canonical import DECIMAL
 from cachec.key.code.classes import HEAPTYPE, is_named_tuple

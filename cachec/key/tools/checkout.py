@@ -55,7 +55,7 @@ class Checkout:
     def _imported_before(self, states: dict[str, Identity]) -> list[tuple[str, int]]:
         """The modules that may run what their files said before, and which of their imports it was."""
         began = process_start()
-        changed = {path for path, state in states.items() if state.changed / 1e9 >= began - fsio.SETTLE_SECONDS}
+        changed = {path for path, state in states.items() if state.changed_ns / 1e9 >= began - fsio.SETTLE_SECONDS}
         found = []
         for name, module in sorted(sys.modules.items()) if changed else ():
             spec = getattr(module, "__spec__", None)

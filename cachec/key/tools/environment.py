@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
 
+from cachec.base.display_text import is_secret
 from cachec.base.hashing import EMPTY, Hasher
-from cachec.base.texts import is_secret
 from cachec.errors import UsageError
 from cachec.model import Part, PartKind
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 import msgspec
 
 from cachec.base.distributions import Distribution, parse_entry_points, parse_record
-from cachec.base.hashing import Hasher, Memory, digest_bytes
+from cachec.base.hashing import DigestMemory, Hasher, digest_bytes
 from cachec.model import MALFORMED_JSON
 
 #: Of fewer bytes a RECORD is read as quickly as what is kept of it.
@@ -51,7 +51,7 @@ class Listing(msgspec.Struct, frozen=True, array_like=True):
         yield from (one.path for one in self.others)
 
 
-def listing_of(distribution: Distribution, record: bytes, memory: Memory | None) -> Listing:
+def listing_of(distribution: Distribution, record: bytes, memory: DigestMemory | None) -> Listing:
     """What counts of a distribution. record: what its RECORD says now."""
     folder = os.path.basename(distribution.folder)
     points = distribution.read("entry_points.txt")

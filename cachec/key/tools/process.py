@@ -13,9 +13,9 @@ from contextlib import suppress
 from functools import cache, lru_cache
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 
+from cachec.base.display_text import module_of
 from cachec.base.hashing import Hasher
 from cachec.base.instances import attribute, is_instance
-from cachec.base.texts import module_of
 
 
 @cache

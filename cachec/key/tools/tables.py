@@ -8,9 +8,9 @@ from functools import cache, lru_cache
 from types import BuiltinFunctionType, FunctionType
 from typing import Any, NamedTuple
 
+from cachec.base.display_text import module_of
 from cachec.base.hashing import digest_bytes
 from cachec.base.instances import attribute, is_instance
-from cachec.base.texts import module_of
 
 #: Deeper than this, a value of a table counts by its type alone.
 _DEPTH = 6

@@ -131,7 +131,7 @@ class ToolKeys:
         installed. For ``*``, and where no RECORD lists its files, it is of name, version and entry points, without a
         RECORD of all metadata that ``importlib.metadata`` reads. It is of nothing where there is no such distribution.
         """
-        owners = self._distributions.installed()
+        owners = self._distributions.all_installed()
         if name != "*":
             try:
                 parts = [self.distribution(name), *self.required((name,))]

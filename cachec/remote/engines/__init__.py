@@ -17,10 +17,10 @@ def engine_of(address: Address) -> RemoteEngine:
 
     Raises ConfigError where its package is missing, PluginError where another package's can't be imported.
     """
-    from cachec.base.entry_points import imported
+    from cachec.base.entry_points import load_object
 
     scheme = scheme_named(address.scheme)
     assert scheme is not None, "an address is made of a known scheme"
-    make = imported(f"the remote {address.scheme}://", scheme.engine, "engine", Callable)  # type: ignore[arg-type]
+    make = load_object(f"the remote {address.scheme}://", scheme.engine, "engine", Callable)  # type: ignore[arg-type]
     engine: RemoteEngine = make(address)
     return engine

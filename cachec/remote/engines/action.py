@@ -17,7 +17,7 @@ from typing import NamedTuple
 from cachec.errors import StoreFault
 from cachec.model import Fault
 from cachec.remote.engines import protobuf
-from cachec.remote.engines.base import Blob
+from cachec.remote.engines.base import RemoteBlob
 
 _WHAT = "ActionResult"
 
@@ -42,16 +42,16 @@ class Sum(NamedTuple):
         return Sum(name.decode(), size)
 
     @property
-    def packed(self) -> bytes:
+    def encoded(self) -> bytes:
         """The message."""
         return protobuf.text(1, self.sha256.encode()) + protobuf.count(2, self.size)
 
 
-def packed(row: bytes, blobs: Sequence[Blob]) -> bytes:
+def encode_result(row: bytes, blobs: Sequence[RemoteBlob]) -> bytes:
     """The message."""
     files = b"".join(
         protobuf.message(
-            2, protobuf.text(1, blob.digest.encode()) + protobuf.message(2, Sum(blob.sha256, blob.size).packed)
+            2, protobuf.text(1, blob.digest.encode()) + protobuf.message(2, Sum(blob.sha256, blob.size).encoded)
         )
         for blob in blobs
     )

@@ -22,7 +22,7 @@ CHUNK = 1 << 18
 STALL_SECONDS = 5.0
 
 
-class Blob(NamedTuple):
+class RemoteBlob(NamedTuple):
     """Bytes by content: their BLAKE3-256 and, as Bazel's servers know no other, their SHA-256, in hexadecimal."""
 
     digest: Digest
@@ -44,7 +44,7 @@ class RemoteEngine(Protocol):
     def get_row(self, name: Digest, until: float) -> bytes | None:
         """The row of that name, of at most ``MAX_ROW`` bytes; None where there is none."""
 
-    def put_row(self, name: Digest, row: bytes, blobs: Sequence[Blob], until: float, *, replace: bool) -> bool:
+    def put_row(self, name: Digest, row: bytes, blobs: Sequence[RemoteBlob], until: float, *, replace: bool) -> bool:
         """Write a row that needs these blobs; False where there is one already, and it is not to be replaced.
 
         An engine that can't tell writes it anyway.
@@ -53,13 +53,13 @@ class RemoteEngine(Protocol):
     def delete_row(self, name: Digest, until: float) -> bool:
         """Remove the row; whether there was one, as far as that can be told."""
 
-    def has_blob(self, blob: Blob, until: float) -> bool:
+    def has_blob(self, blob: RemoteBlob, until: float) -> bool:
         """Whether the blob seems to be there."""
 
-    def get_blob(self, blob: Blob, until: float) -> Iterator[bytes] | None:
+    def get_blob(self, blob: RemoteBlob, until: float) -> Iterator[bytes] | None:
         """The bytes of the blob, as they come; None where it is not there."""
 
-    def put_blob(self, blob: Blob, path: str, until: float) -> None:
+    def put_blob(self, blob: RemoteBlob, path: str, until: float) -> None:
         """Store the content of a file as the blob. Raises OSError too, where that can't be read."""
 
     def close(self) -> None:
@@ -95,10 +95,10 @@ def run_with_deadline(call: Callable[[], T], until: float, what: str) -> T:
         except Exception as error:  # noqa: BLE001 - raised below, in the thread that waits
             errors.append(error)
 
-    if (left := until - monotonic()) > 0:
+    if (remaining := until - monotonic()) > 0:
         thread = threading.Thread(target=run, daemon=True)
         thread.start()
-        thread.join(left)
+        thread.join(remaining)
     if errors:
         raise errors[0]
     if not results:

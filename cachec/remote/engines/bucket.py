@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from cachec.errors import ConfigError, StoreFault
 from cachec.model import Digest, Fault
-from cachec.remote.engines.base import MAX_ROW, STALL_SECONDS, Blob, run_with_deadline
+from cachec.remote.engines.base import MAX_ROW, STALL_SECONDS, RemoteBlob, run_with_deadline
 
 if TYPE_CHECKING:
     from cachec.remote.engines.bucket_client import Client
@@ -49,7 +49,7 @@ class Bucket:
 
         return self._query(row, until)
 
-    def put_row(self, name: Digest, row: bytes, blobs: Sequence[Blob], until: float, *, replace: bool) -> bool:
+    def put_row(self, name: Digest, row: bytes, blobs: Sequence[RemoteBlob], until: float, *, replace: bool) -> bool:
         """See RemoteEngine."""
         del blobs
         return self._query(lambda client: client.put(_row(name), row, replace=replace), until)
@@ -58,11 +58,11 @@ class Bucket:
         """See RemoteEngine. S3 does not tell whether there was one."""
         return self._query(lambda client: client.delete(_row(name)), until)
 
-    def has_blob(self, blob: Blob, until: float) -> bool:
+    def has_blob(self, blob: RemoteBlob, until: float) -> bool:
         """See RemoteEngine."""
         return self._query(lambda client: client.size(_blob(blob)), until) == blob.size
 
-    def get_blob(self, blob: Blob, until: float) -> Iterator[bytes] | None:
+    def get_blob(self, blob: RemoteBlob, until: float) -> Iterator[bytes] | None:
         """See RemoteEngine."""
         found = self._query(lambda client: client.get(_blob(blob)), until)
         if found is None:
@@ -75,7 +75,7 @@ class Bucket:
         while (piece := self._run_bounded(lambda: next(pieces, None), until)) is not None:
             yield piece
 
-    def put_blob(self, blob: Blob, path: str, until: float) -> None:
+    def put_blob(self, blob: RemoteBlob, path: str, until: float) -> None:
         """See RemoteEngine."""
         with open(path, "rb") as file:
             self._query(lambda client: client.put(_blob(blob), file, replace=True), until, stalls=False)
@@ -113,5 +113,5 @@ def _row(name: Digest) -> str:
     return f"r/{name[:2]}/{name}"
 
 
-def _blob(blob: Blob) -> str:
+def _blob(blob: RemoteBlob) -> str:
     return f"b/{blob.digest[:2]}/{blob.digest}"

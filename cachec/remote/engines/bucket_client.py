@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import cache
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 import obstore
 from obstore import exceptions
@@ -19,6 +19,8 @@ from cachec.model import Fault
 from cachec.remote.engines.base import STALL_SECONDS
 
 if TYPE_CHECKING:
+    from obstore import GetResult
+
     from cachec.remote.urls import Address
 
 CONNECT_SECONDS = 1.0
@@ -53,7 +55,7 @@ def asked_by() -> int:
 class StoredObject:
     """An object that is there. size: in bytes, as the server says."""
 
-    def __init__(self, result: Any, shown: str) -> None:
+    def __init__(self, result: GetResult, shown: str) -> None:
         self._result = result
         self._shown = shown
         self.size: int = result.meta["size"]
@@ -89,9 +91,9 @@ class Client:
         for name in ("endpoint", "region"):
             if getattr(address, name):
                 options[name] = getattr(address, name)
-        kind: Any = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}[address.scheme]
+        store_class: Any = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}[address.scheme]
         with _faults(self._shown):
-            self._store = kind(address.host, **options)
+            self._store = store_class(address.host, **options)
 
     def get(self, path: str) -> StoredObject | None:
         """The object; None where there is none."""
@@ -127,7 +129,7 @@ class Client:
                 self._put(path, content, "overwrite")
             return True
 
-    def _put(self, path: str, content: bytes | IO[bytes], mode: Any) -> None:
+    def _put(self, path: str, content: bytes | IO[bytes], mode: Literal["create", "overwrite"]) -> None:
         obstore.put(self._store, path, content, mode=mode, chunk_size=_PART, max_concurrency=_TOGETHER)
 
     def delete(self, path: str) -> bool:

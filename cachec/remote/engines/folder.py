@@ -22,7 +22,7 @@ from urllib.parse import quote
 from cachec.base import file_ownership
 from cachec.errors import StoreFault
 from cachec.model import Digest, Fault
-from cachec.remote.engines.base import CHUNK, MAX_ROW, STALL_SECONDS, Blob, run_with_deadline
+from cachec.remote.engines.base import CHUNK, MAX_ROW, STALL_SECONDS, RemoteBlob, run_with_deadline
 
 if TYPE_CHECKING:
     from cachec.remote.urls import Address
@@ -49,21 +49,21 @@ class SharedFolder:
         """See RemoteEngine."""
         return self._find(lambda: file_ownership.read_regular(self._place("r", name), MAX_ROW), until)
 
-    def put_row(self, name: Digest, row: bytes, blobs: Sequence[Blob], until: float, *, replace: bool) -> bool:
+    def put_row(self, name: Digest, row: bytes, blobs: Sequence[RemoteBlob], until: float, *, replace: bool) -> bool:
         """See RemoteEngine."""
         del blobs
-        return self._written(self._place("r", name), iter((row,)), until, replace=replace)
+        return self._write_file(self._place("r", name), iter((row,)), until, replace=replace)
 
     def delete_row(self, name: Digest, until: float) -> bool:
         """See RemoteEngine."""
         return self._find(lambda: _remove(self._place("r", name)), until) is not None
 
-    def has_blob(self, blob: Blob, until: float) -> bool:
+    def has_blob(self, blob: RemoteBlob, until: float) -> bool:
         """See RemoteEngine."""
         status = self._find(lambda: os.stat(self._place("b", blob.digest)), until)
         return status is not None and status.st_size == blob.size
 
-    def get_blob(self, blob: Blob, until: float) -> Iterator[bytes] | None:
+    def get_blob(self, blob: RemoteBlob, until: float) -> Iterator[bytes] | None:
         """See RemoteEngine."""
         fd = self._find(lambda: file_ownership.open_read(self._place("b", blob.digest)), until)
         return None if fd is None else self._chunks(fd, until)
@@ -75,11 +75,11 @@ class SharedFolder:
         finally:
             os.close(fd)
 
-    def put_blob(self, blob: Blob, path: str, until: float) -> None:
+    def put_blob(self, blob: RemoteBlob, path: str, until: float) -> None:
         """See RemoteEngine."""
         with open(path, "rb") as file:
             pieces = iter(lambda: file.read(CHUNK), b"")
-            self._written(self._place("b", blob.digest), pieces, until, replace=True)
+            self._write_file(self._place("b", blob.digest), pieces, until, replace=True)
 
     def close(self) -> None:
         """See RemoteEngine."""
@@ -108,12 +108,12 @@ class SharedFolder:
     def _place(self, kind: str, name: str) -> str:
         return f"{self._root}/{kind}/{name[:2]}/{name}"
 
-    def _find(self, look: Callable[[], T], until: float) -> T | None:
-        """What ``look`` gives; None where the file is not there. Raises StoreFault, also where the folder is not."""
+    def _find(self, read: Callable[[], T], until: float) -> T | None:
+        """What ``read`` gives; None where the file is not there. Raises StoreFault, also where the folder is not."""
 
         def found() -> T | None:
             try:
-                return look()
+                return read()
             except FileNotFoundError:
                 if os.path.isdir(self._root):
                     return None
@@ -129,7 +129,7 @@ class SharedFolder:
         words = f"{self._root}: the folder is not there: moved, or not mounted? A new one is made by: {check}"
         return StoreFault(Fault.REMOTE_UNREACHABLE, words)
 
-    def _written(self, place: str, pieces: Iterator[bytes], until: float, *, replace: bool) -> bool:
+    def _write_file(self, place: str, pieces: Iterator[bytes], until: float, *, replace: bool) -> bool:
         try:
             return self._run_bounded(lambda: self._write(place, pieces, replace), until)
         except FileNotFoundError as error:  # somebody cleans up there, or it can have no folder

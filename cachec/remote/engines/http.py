@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from cachec.errors import StoreFault
 from cachec.model import Digest, Fault
 from cachec.remote.engines import action
-from cachec.remote.engines.base import CHUNK, MAX_ROW, STALL_SECONDS, Blob, run_with_deadline
+from cachec.remote.engines.base import CHUNK, MAX_ROW, STALL_SECONDS, RemoteBlob, run_with_deadline
 
 if TYPE_CHECKING:
     from cachec.remote.urls import Address
@@ -67,9 +67,9 @@ class HttpServer:
         row = answer.whole(MAX_ROW)
         return action.decode_row(row) if self._is_bazel else row
 
-    def put_row(self, name: Digest, row: bytes, blobs: Sequence[Blob], until: float, *, replace: bool) -> bool:
+    def put_row(self, name: Digest, row: bytes, blobs: Sequence[RemoteBlob], until: float, *, replace: bool) -> bool:
         """See RemoteEngine."""
-        data = action.packed(row, blobs) if self._is_bazel else row
+        data = action.encode_result(row, blobs) if self._is_bazel else row
         condition = "" if replace or self._is_bazel else "If-None-Match: *\r\n"
         return self._put(self._row(name), len(data), lambda: iter((data,)), until, condition)
 
@@ -79,14 +79,14 @@ class HttpServer:
         answer.forget()
         return answer.status not in _GONE
 
-    def has_blob(self, blob: Blob, until: float) -> bool:
+    def has_blob(self, blob: RemoteBlob, until: float) -> bool:
         """See RemoteEngine."""
         answer = self._request("HEAD", self._blob(blob), until, _GONE)
         answer.forget()
         is_cut = answer.stated.isdecimal() and 0 < int(answer.stated) < blob.size  # an upload that broke off
         return answer.status not in _GONE and not is_cut
 
-    def get_blob(self, blob: Blob, until: float) -> Iterator[bytes] | None:
+    def get_blob(self, blob: RemoteBlob, until: float) -> Iterator[bytes] | None:
         """See RemoteEngine."""
         answer = self._request("GET", self._blob(blob), until, _GONE)
         if answer.status in _GONE:
@@ -97,7 +97,7 @@ class HttpServer:
             raise self._fault(Fault.REMOTE_CORRUPT, f"says {answer.length} bytes of a blob of {blob.size}")
         return answer.chunks()
 
-    def put_blob(self, blob: Blob, path: str, until: float) -> None:
+    def put_blob(self, blob: RemoteBlob, path: str, until: float) -> None:
         """See RemoteEngine."""
 
         def content() -> Iterator[bytes]:
@@ -118,7 +118,7 @@ class HttpServer:
             return f"{self._prefix}/ac/{sha256(b'cachec row' + name.encode()).hexdigest()}"
         return f"{self._prefix}/r/{name[:2]}/{name}"
 
-    def _blob(self, blob: Blob) -> str:
+    def _blob(self, blob: RemoteBlob) -> str:
         if self._is_bazel:
             return f"{self._prefix}/cas/{blob.sha256}"
         return f"{self._prefix}/b/{blob.digest[:2]}/{blob.digest}"
@@ -174,7 +174,7 @@ class HttpServer:
             self._pid = os.getpid()
         while True:
             connection = self._idle.pop() if self._idle else None
-            is_kept = connection is not None
+            is_reused = connection is not None
             if connection is None:
                 connection = _Connection(self._address, until)
             try:
@@ -187,7 +187,7 @@ class HttpServer:
                 status, fields = connection.head(until)
             except ConnectionError:
                 connection.close()
-                if is_kept:
+                if is_reused:
                     continue  # what was kept open was closed meanwhile
                 raise
             except BaseException:
@@ -227,13 +227,13 @@ class _Connection:
         except BaseException:
             self._socket.close()
             raise
-        self._kept = b""
+        self._buffer = b""
 
     def _wait(self, until: float) -> None:
-        left = min(until - monotonic(), STALL_SECONDS)
-        if left <= 0:
+        remaining = min(until - monotonic(), STALL_SECONDS)
+        if remaining <= 0:
             raise TimeoutError
-        self._socket.settimeout(left)
+        self._socket.settimeout(remaining)
 
     def send(self, data: bytes, until: float) -> None:
         """Send all of it."""
@@ -242,28 +242,28 @@ class _Connection:
 
     def receive(self, most: int, until: float) -> bytes:
         """Some bytes; none at the end."""
-        if self._kept:
-            data, self._kept = self._kept[:most], self._kept[most:]
+        if self._buffer:
+            data, self._buffer = self._buffer[:most], self._buffer[most:]
             return data
         self._wait(until)
         return self._socket.recv(min(most, CHUNK))
 
     def line(self, end: bytes, until: float) -> bytes:
         """The bytes up to ``end``, which goes."""
-        while end not in self._kept:
+        while end not in self._buffer:
             self._wait(until)
             more = self._socket.recv(_MAX_HEAD)
-            if not more and not self._kept:
+            if not more and not self._buffer:
                 raise ConnectionError("the connection was closed")
-            if not more or len(self._kept) > _MAX_HEAD:
-                raise self.malformed()
-            self._kept += more
-        line, _, self._kept = self._kept.partition(end)
+            if not more or len(self._buffer) > _MAX_HEAD:
+                raise self.malformed_reply()
+            self._buffer += more
+        line, _, self._buffer = self._buffer.partition(end)
         return line
 
     def is_quiet(self) -> bool:
         """Whether nothing came that was not asked for."""
-        return not self._kept
+        return not self._buffer
 
     def head(self, until: float) -> tuple[int, dict[str, str]]:
         """Status and headers of the next final answer."""
@@ -272,20 +272,20 @@ class _Connection:
             first, *lines = self.line(b"\r\n\r\n", until).decode("latin-1").split("\r\n")
             match = re.fullmatch(r"HTTP/1\.[01] ([1-5][0-9]{2})(?: .*)?", first)
             if match is None:
-                raise self.malformed()
+                raise self.malformed_reply()
             status = int(match[1])
         fields: dict[str, str] = {}
         for line in lines:
             name, colon, value = line.partition(":")
             name = name.lower()
             if not colon or (name in fields and name in {"content-length", "transfer-encoding"}):
-                raise self.malformed()
+                raise self.malformed_reply()
             fields[name] = value.strip()
         if first.startswith("HTTP/1.0"):
             fields.setdefault("connection", "close")
         return status, fields
 
-    def malformed(self) -> StoreFault:
+    def malformed_reply(self) -> StoreFault:
         """What is raised for an answer that is none."""
         return StoreFault(Fault.REMOTE_CORRUPT, f"{self._shown} gives no answer of HTTP")
 
@@ -324,10 +324,10 @@ class _Answer:
         coding = fields.get("transfer-encoding", "").lower()
         self.stated = stated = fields.get("content-length", "")[:18]
         self._is_chunked = coding == "chunked"
-        self._is_kept = fields.get("connection", "").lower() != "close"
+        self._is_reusable = fields.get("connection", "").lower() != "close"
         if coding not in {"", "chunked"} or fields.get("content-encoding", "identity") != "identity":
             connection.close()
-            raise connection.malformed()
+            raise connection.malformed_reply()
         if is_empty or status in {204, 304}:
             self.length: int | None = 0
             self._is_chunked = False
@@ -337,9 +337,9 @@ class _Answer:
             self.length = int(stated)
         elif stated:
             connection.close()
-            raise connection.malformed()
+            raise connection.malformed_reply()
         else:
-            self.length, self._is_kept = None, False
+            self.length, self._is_reusable = None, False
 
     def chunks(self) -> Iterator[bytes]:
         """The body. Raises StoreFault."""
@@ -350,7 +350,7 @@ class _Answer:
                 while size := self._chunk_size():
                     yield from self._exactly(size)
                     if connection.line(b"\r\n", until):
-                        raise connection.malformed()
+                        raise connection.malformed_reply()
                 while connection.line(b"\r\n", until):
                     pass  # trailers
             elif self.length is not None:
@@ -364,7 +364,7 @@ class _Answer:
         except OSError as error:
             raise StoreFault(Fault.REMOTE_UNREACHABLE, f"an answer was cut: {error.strerror or error}") from error
         finally:
-            if is_done and self._is_kept:
+            if is_done and self._is_reusable:
                 self._keep(connection)
             else:
                 connection.close()
@@ -372,24 +372,24 @@ class _Answer:
     def _chunk_size(self) -> int:
         match = re.fullmatch(rb"([0-9a-fA-F]{1,12})(?:[ \t]*;.*)?", self.connection.line(b"\r\n", self._until))
         if match is None:
-            raise self.connection.malformed()
+            raise self.connection.malformed_reply()
         return int(match[1], 16)
 
-    def _exactly(self, left: int) -> Iterator[bytes]:
-        while left:
-            data = self.connection.receive(min(left, CHUNK), self._until)
+    def _exactly(self, remaining: int) -> Iterator[bytes]:
+        while remaining:
+            data = self.connection.receive(min(remaining, CHUNK), self._until)
             if not data:
                 raise StoreFault(Fault.REMOTE_CORRUPT, "an answer was cut")
-            left -= len(data)
+            remaining -= len(data)
             yield data
 
     def whole(self, limit: int) -> bytes:
         """All of the body. Raises StoreFault, also for more bytes than ``limit``."""
-        pieces, left = [], limit
+        pieces, remaining = [], limit
         for piece in self.chunks():
             pieces.append(piece)
-            left -= len(piece)
-            if left < 0:
+            remaining -= len(piece)
+            if remaining < 0:
                 raise StoreFault(Fault.REMOTE_CORRUPT, f"an answer of more than {limit} bytes")
         return b"".join(pieces)
 

@@ -22,10 +22,10 @@ from cachec.errors import ConfigError, StoreFault
 from cachec.model import Digest, Fault
 from cachec.remote.engines import action, reapi_messages
 from cachec.remote.engines.action import Sum
-from cachec.remote.engines.base import CHUNK, MAX_ROW, STALL_SECONDS, Blob
+from cachec.remote.engines.base import CHUNK, MAX_ROW, STALL_SECONDS, RemoteBlob
 
 if TYPE_CHECKING:
-    from cachec.remote.engines.reapi_link import Channel
+    from cachec.remote.engines.reapi_link import GrpcChannel
     from cachec.remote.urls import Address
 
 #: Bytes of a blob that is sent in a message, where the server states no smaller number.
@@ -44,7 +44,7 @@ class ReapiServer:
             raise ConfigError(f"{address.shown} needs a package: pip install 'cachec[reapi]'")
         self._address = address
         self._instance = address.path.strip("/")
-        self._channel: Channel | None = None
+        self._channel: GrpcChannel | None = None
         self._stated: reapi_messages.Capabilities | None = None
 
     # --- rows
@@ -70,13 +70,13 @@ class ReapiServer:
             raise self._fault(Fault.REMOTE_CORRUPT, f"has a row of {len(row)} bytes")
         return row
 
-    def put_row(self, name: Digest, row: bytes, blobs: Sequence[Blob], until: float, *, replace: bool) -> bool:
+    def put_row(self, name: Digest, row: bytes, blobs: Sequence[RemoteBlob], until: float, *, replace: bool) -> bool:
         """See RemoteEngine. The API has no condition: the second of two stays."""
         del replace
         self._refuse_unless_written(until)
         what = reapi_messages.action(name)
         self._batch_update((what, reapi_messages.COMMAND), until)  # the API wants both before the result
-        result = action.packed(row, blobs)
+        result = action.encode_result(row, blobs)
         request = reapi_messages.updated_result(self._name, Sum.of(what), result)
         self._call_for_answer(reapi_messages.UPDATE_ACTION_RESULT, request, until)
         return True
@@ -89,7 +89,7 @@ class ReapiServer:
 
     # --- blobs
 
-    def has_blob(self, blob: Blob, until: float) -> bool:
+    def has_blob(self, blob: RemoteBlob, until: float) -> bool:
         """See RemoteEngine."""
         wanted = _sum(blob)
         if not wanted.size:
@@ -100,7 +100,7 @@ class ReapiServer:
             raise self._fault(Fault.REMOTE_CORRUPT, "misses a blob that it was not asked for")
         return not missing
 
-    def get_blob(self, blob: Blob, until: float) -> Iterator[bytes] | None:
+    def get_blob(self, blob: RemoteBlob, until: float) -> Iterator[bytes] | None:
         """See RemoteEngine."""
         return self._content(_sum(blob), until)
 
@@ -115,17 +115,17 @@ class ReapiServer:
         return self._exactly(wanted.size, chain.from_iterable(map(reapi_messages.read_pieces, answers)))
 
     def _exactly(self, size: int, pieces: Iterator[bytes]) -> Iterator[bytes]:
-        left = size
+        remaining = size
         for piece in pieces:
-            left -= len(piece)
-            if left < 0:
+            remaining -= len(piece)
+            if remaining < 0:
                 break
             yield piece
-        if left:
-            more = "more" if left < 0 else "fewer"
+        if remaining:
+            more = "more" if remaining < 0 else "fewer"
             raise self._fault(Fault.REMOTE_CORRUPT, f"gives {more} bytes of a blob than its {size}")
 
-    def put_blob(self, blob: Blob, path: str, until: float) -> None:
+    def put_blob(self, blob: RemoteBlob, path: str, until: float) -> None:
         """See RemoteEngine."""
         wanted = _sum(blob)
         if not wanted.size:
@@ -203,8 +203,8 @@ class ReapiServer:
         return answer
 
     @contextmanager
-    def _open_channel(self) -> Iterator[Channel]:
-        from cachec.remote.engines.reapi_link import Channel, asked_by
+    def _open_channel(self) -> Iterator[GrpcChannel]:
+        from cachec.remote.engines.reapi_link import GrpcChannel, asked_by
 
         if os.getpid() != asked_by():
             # The package's threads are the parent's: a question would hang here, or end the process.
@@ -212,7 +212,7 @@ class ReapiServer:
             raise self._fault(Fault.REMOTE_SKIPPED, words)
         channel = self._channel
         if channel is None:
-            channel = self._channel = Channel(self._address)
+            channel = self._channel = GrpcChannel(self._address)
         try:
             yield channel
         except StoreFault as fault:
@@ -224,5 +224,5 @@ class ReapiServer:
         return StoreFault(fault, f"{self._address.shown} {words}")
 
 
-def _sum(blob: Blob) -> Sum:
+def _sum(blob: RemoteBlob) -> Sum:
     return Sum(blob.sha256, blob.size)

@@ -16,7 +16,7 @@ from functools import cache
 from itertools import islice
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol
 
 from cachec.errors import StoreFault
 from cachec.model import Fault
@@ -98,7 +98,13 @@ def fault_of(number: int) -> tuple[Fault, str]:
     return _FAULTS.get(name, Fault.REMOTE_CORRUPT), name
 
 
-class Channel:
+class Cancellable(Protocol):
+    """A call of grpcio, which has no types."""
+
+    def cancel(self) -> bool: ...
+
+
+class GrpcChannel:
     """A connection, made by the first call, and again where it was lost. Raises StoreFault."""
 
     def __init__(self, address: Address) -> None:
@@ -122,13 +128,13 @@ class Channel:
         call = self._channel.unary_unary(method)
 
         def answer() -> bytes:
-            reply: bytes = call(request, timeout=self._seconds_left(until), metadata=self._metadata)
+            reply: bytes = call(request, timeout=self._remaining_seconds(until), metadata=self._metadata)
             return reply
 
         try:
             with self._faults(method):
                 return run_with_deadline(answer, until + _GRACE, self._shown)
-        except _Status as told:
+        except _RpcStatus as told:
             if told.code == none:
                 return None
             raise told.fault from told.__cause__
@@ -138,7 +144,7 @@ class Channel:
         answers = self._answers(method, request, until)
         try:
             first = [next(answers, None)]
-        except _Status as told:
+        except _RpcStatus as told:
             if told.code == "NOT_FOUND":
                 return None
             raise told.fault from told.__cause__
@@ -150,14 +156,14 @@ class Channel:
             del answer  # some MiB
             try:
                 yield from others
-            except _Status as told:
+            except _RpcStatus as told:
                 raise told.fault from told.__cause__
 
     def _answers(self, method: str, request: bytes, until: float) -> Iterator[bytes]:
         stalls = _Stalls()
         with self._faults(method, stalls):
             call = self._channel.unary_stream(method)(
-                request, timeout=self._seconds_left(until), metadata=self._metadata
+                request, timeout=self._remaining_seconds(until), metadata=self._metadata
             )
             with stalls.ending(call):
                 while answers := list(islice(call, 1)):
@@ -182,11 +188,11 @@ class Channel:
 
         try:
             with self._faults(method, stalls):
-                left = self._seconds_left(until)
-                call = self._channel.stream_unary(method).future(sent(), timeout=left, metadata=self._metadata)
+                remaining = self._remaining_seconds(until)
+                call = self._channel.stream_unary(method).future(sent(), timeout=remaining, metadata=self._metadata)
                 with stalls.ending(call):
                     answer: bytes = call.result()
-        except _Status as told:
+        except _RpcStatus as told:
             if errors and isinstance(errors[0], OSError):
                 raise errors[0] from None
             raise told.fault from told.__cause__
@@ -197,17 +203,17 @@ class Channel:
         if self._pid == os.getpid():
             self._channel.close()
 
-    def _seconds_left(self, until: float) -> float:
-        left = until - monotonic()
-        if left <= 0:
+    def _remaining_seconds(self, until: float) -> float:
+        remaining = until - monotonic()
+        if remaining <= 0:
             raise StoreFault(Fault.REMOTE_TIMEOUT, f"{self._shown} was not asked in time")
-        return left
+        return remaining
 
     @contextlib.contextmanager
     def _faults(self, method: str, stalls: _Stalls | None = None) -> Iterator[None]:
         try:
             yield
-        except (StoreFault, _Status):
+        except (StoreFault, _RpcStatus):
             raise
         except grpc.FutureCancelledError as error:
             raise self._status_of("CANCELLED", "it was given up", method, stalls) from error
@@ -217,19 +223,19 @@ class Channel:
             ValueError
         ) as error:  # it was closed by another thread; or what it says of metadata: secrets are in there
             words = f"{self._shown} can't be asked: {type(error).__name__}"
-            raise _Status("CANCELLED", StoreFault(Fault.REMOTE_UNREACHABLE, words)) from None
+            raise _RpcStatus("CANCELLED", StoreFault(Fault.REMOTE_UNREACHABLE, words)) from None
 
-    def _status_of(self, code: str, details: str, method: str, stalls: _Stalls | None) -> _Status:
+    def _status_of(self, code: str, details: str, method: str, stalls: _Stalls | None) -> _RpcStatus:
         known = _FAULTS.get(code, Fault.REMOTE_CORRUPT)
         fault = next((fault for words, fault in _DETAILS if words in details), known)
         if stalls is not None and stalls.has_ended_it:
             fault, details = Fault.REMOTE_TIMEOUT, "nothing came for seconds"
         words = "".join(each if each.isprintable() else " " for each in details[:200])
         name = method.rpartition("/")[2]
-        return _Status(code, StoreFault(fault, f"{self._shown} answers {name} with {code}: {words}"))
+        return _RpcStatus(code, StoreFault(fault, f"{self._shown} answers {name} with {code}: {words}"))
 
 
-class _Status(Exception):
+class _RpcStatus(Exception):
     """What a server answered. code: of gRPC. fault: what that is raised as."""
 
     def __init__(self, code: str, fault: StoreFault) -> None:
@@ -247,7 +253,7 @@ class _Stalls:
         self.has_ended_it = False
 
     @contextlib.contextmanager
-    def ending(self, call: Any) -> Iterator[None]:
+    def ending(self, call: Cancellable) -> Iterator[None]:
         """Watch a call; it ends with this in any case."""
         threading.Thread(target=self._watch, args=(call,), daemon=True).start()
         try:
@@ -264,12 +270,12 @@ class _Stalls:
         """What happens until ``wait`` is no fault of the server."""
         self._since = None
 
-    def _watch(self, call: Any) -> None:
-        left = STALL_SECONDS
-        while not self._is_left.wait(left):
+    def _watch(self, call: Cancellable) -> None:
+        remaining = STALL_SECONDS
+        while not self._is_left.wait(remaining):
             since = self._since
-            left = STALL_SECONDS if since is None else STALL_SECONDS - (monotonic() - since)
-            if left <= 0:
+            remaining = STALL_SECONDS if since is None else STALL_SECONDS - (monotonic() - since)
+            if remaining <= 0:
                 self.has_ended_it = True
                 call.cancel()
                 return

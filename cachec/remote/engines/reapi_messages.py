@@ -33,11 +33,12 @@ COMMAND = text(1, b"cachec")
 
 
 class Capabilities(NamedTuple):
-    """What a server says of itself. most, batch: bytes of a blob, and of those of one batch; 0 for any."""
+    """What a server says of itself."""
 
     knows_sha256: bool = True
     is_written: bool = True
     batch: int = 0
+    #: With ``batch``: bytes of a blob, and of those of one batch; 0 for any.
     most: int = 0
 
 
@@ -46,7 +47,7 @@ def action(row: Digest) -> bytes:
 
     Action { command_digest = 1, input_root_digest = 2, salt = 9 }
     """
-    command, root = Sum.of(COMMAND).packed, Sum.of(b"").packed
+    command, root = Sum.of(COMMAND).encoded, Sum.of(b"").encoded
     return message(1, command) + message(2, root) + text(9, b"cachec row " + row.encode())
 
 
@@ -73,17 +74,17 @@ def capabilities(answer: bytes) -> Capabilities:
 
 def asked_result(instance: bytes, action_sum: Sum) -> bytes:
     """GetActionResultRequest { instance_name = 1, action_digest = 2, inline_stdout = 3 }"""
-    return text(1, instance) + message(2, action_sum.packed) + count(3, 1)
+    return text(1, instance) + message(2, action_sum.encoded) + count(3, 1)
 
 
 def updated_result(instance: bytes, action_sum: Sum, result: bytes) -> bytes:
     """UpdateActionResultRequest { instance_name = 1, action_digest = 2, action_result = 3 }"""
-    return text(1, instance) + message(2, action_sum.packed) + message(3, result)
+    return text(1, instance) + message(2, action_sum.encoded) + message(3, result)
 
 
 def asked_missing(instance: bytes, wanted: Sum) -> bytes:
     """FindMissingBlobsRequest { instance_name = 1, blob_digests = 2 }"""
-    return text(1, instance) + message(2, wanted.packed)
+    return text(1, instance) + message(2, wanted.encoded)
 
 
 def missing(answer: bytes) -> list[Sum]:
@@ -93,7 +94,7 @@ def missing(answer: bytes) -> list[Sum]:
 
 def batch_update(instance: bytes, contents: Sequence[bytes], sums: Sequence[Sum]) -> bytes:
     """BatchUpdateBlobsRequest { instance_name = 1, requests = 2 { digest = 1, data = 2 } }"""
-    requests = [message(1, each.packed) + text(2, data) for each, data in zip(sums, contents, strict=True)]
+    requests = [message(1, each.encoded) + text(2, data) for each, data in zip(sums, contents, strict=True)]
     return text(1, instance) + b"".join(message(2, request) for request in requests)
 
 

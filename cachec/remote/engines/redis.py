@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from cachec.errors import ConfigError, StoreFault
 from cachec.model import Digest, Fault
-from cachec.remote.engines.base import MAX_ROW, STALL_SECONDS, Blob, LostLink
+from cachec.remote.engines.base import MAX_ROW, STALL_SECONDS, LostLink, RemoteBlob
 
 if TYPE_CHECKING:
     from cachec.remote.engines.redis_link import Link
@@ -52,7 +52,7 @@ class RedisServer:
         """See RemoteEngine."""
         return self._bytes(f"cachec:r:{name}", MAX_ROW, until)
 
-    def put_row(self, name: Digest, row: bytes, blobs: Sequence[Blob], until: float, *, replace: bool) -> bool:
+    def put_row(self, name: Digest, row: bytes, blobs: Sequence[RemoteBlob], until: float, *, replace: bool) -> bool:
         """See RemoteEngine."""
         del blobs
         words = ("SET", f"cachec:r:{name}", row)
@@ -63,13 +63,13 @@ class RedisServer:
         """See RemoteEngine."""
         return self._send_commands(until, ("DEL", f"cachec:r:{name}")) == [1]
 
-    def has_blob(self, blob: Blob, until: float) -> bool:
+    def has_blob(self, blob: RemoteBlob, until: float) -> bool:
         """See RemoteEngine."""
         first, *others = _keys(blob)
         there = self._send_commands(until, ("EXISTS", first), *(("STRLEN", key) for key in (first, *others)))
         return there[0] == 1 and there[1:] == _sizes(blob)
 
-    def get_blob(self, blob: Blob, until: float) -> Iterator[bytes] | None:
+    def get_blob(self, blob: RemoteBlob, until: float) -> Iterator[bytes] | None:
         """See RemoteEngine."""
         keys = _keys(blob)
         first = self._bytes(keys[0], PIECE, _soon(until))
@@ -99,7 +99,7 @@ class RedisServer:
             else:
                 link.close()
 
-    def put_blob(self, blob: Blob, path: str, until: float) -> None:
+    def put_blob(self, blob: RemoteBlob, path: str, until: float) -> None:
         """See RemoteEngine."""
         keys = _keys(blob)
         if len(keys) > 1 and blob.size > (most := self._blob_limit(until)):
@@ -147,12 +147,12 @@ class RedisServer:
         if monotonic() >= until:
             raise self._fault(Fault.REMOTE_TIMEOUT, "was not asked in time")
         while True:
-            is_kept = bool(self._idle) and self._pid == os.getpid()
+            is_reused = bool(self._idle) and self._pid == os.getpid()
             link = self._link(until)
             try:
                 replies = link.asked(commands, until, most + _SHORT)
             except LostLink as lost:
-                if is_kept:
+                if is_reused:
                     continue  # what was kept open was closed meanwhile
                 raise self._fault(Fault.REMOTE_UNREACHABLE, str(lost)) from lost
             self._idle.append(link)
@@ -175,12 +175,12 @@ class RedisServer:
         return StoreFault(fault, f"{self._address.shown} {words}")
 
 
-def _keys(blob: Blob) -> list[str]:
+def _keys(blob: RemoteBlob) -> list[str]:
     count = max(1, -(-blob.size // PIECE))
     return [f"cachec:b:{blob.digest}", *(f"cachec:b:{blob.digest}:{number}" for number in range(1, count))]
 
 
-def _sizes(blob: Blob) -> list[int]:
+def _sizes(blob: RemoteBlob) -> list[int]:
     full, rest = divmod(blob.size, PIECE)
     return [PIECE] * full + [rest] * (rest > 0 or not full)
 

@@ -46,10 +46,10 @@ _REFUSALS = ("MISCONF", "NOREPLICAS", "DENIED", "DB index", "ERR DB index", "inv
 
 
 class _Limits:
-    """until: when a question is given up. left: bytes that may still come."""
+    """until: when a question is given up. bytes_left: bytes that may still come."""
 
     until = 0.0
-    left = 0
+    bytes_left = 0
 
 
 class _LimitedSocket:
@@ -66,14 +66,14 @@ class _LimitedSocket:
         """What the package sets does not count."""
 
     def _wait(self) -> None:
-        left = min(self._limits.until - monotonic(), STALL_SECONDS)
-        if left <= 0:
+        stall_seconds = min(self._limits.until - monotonic(), STALL_SECONDS)
+        if stall_seconds <= 0:
             raise TimeoutError
-        self._inner.settimeout(left)
+        self._inner.settimeout(stall_seconds)
 
     def _took(self, nbytes: int) -> None:
-        self._limits.left -= nbytes
-        if self._limits.left < 0:
+        self._limits.bytes_left -= nbytes
+        if self._limits.bytes_left < 0:
             raise ValueError("more bytes than were asked for")
 
     def sendall(self, data: bytes) -> None:
@@ -88,7 +88,7 @@ class _LimitedSocket:
         self._took(len(data))
         return data
 
-    def recv_into(self, buffer: Any) -> int:
+    def recv_into(self, buffer: bytearray | memoryview) -> int:
         """See socket: the parser of ``hiredis`` takes this one."""
         self._wait()
         count = self._inner.recv_into(buffer)
@@ -133,13 +133,13 @@ class Link:
             "socket_connect_timeout": CONNECT_SECONDS,
         }
         self._shown = address.shown
-        kind: Any = {"redis+unix": _UnixLink, "rediss": _TlsLink}.get(address.scheme, _TcpLink)
+        link_class: Any = {"redis+unix": _UnixLink, "rediss": _TlsLink}.get(address.scheme, _TcpLink)
         place: dict[str, Any] = (
-            {"path": address.path} if kind is _UnixLink else {"host": address.host, "port": address.port}
+            {"path": address.path} if link_class is _UnixLink else {"host": address.host, "port": address.port}
         )
-        self._link = kind(**place, **options)
+        self._link = link_class(**place, **options)
         self._limits = self._link.limits = _Limits()
-        self._limits.until, self._limits.left = until, _GREETING
+        self._limits.until, self._limits.bytes_left = until, _GREETING
         try:
             # In a thread: the resolver and the handshake of TLS wait as long as they like.
             run_with_deadline(self._link.connect, until, self._shown)
@@ -164,7 +164,7 @@ class Link:
 
     def replies(self, count: int, until: float, most: int) -> list[Any]:
         """What came of ``send``."""
-        self._limits.until, self._limits.left = until, most
+        self._limits.until, self._limits.bytes_left = until, most
         with self._closing():
             return [self._reply() for _ in range(count)]
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from cachec.base.texts import argument_hint
+from cachec.base.display_text import argument_hint
 from cachec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -33,16 +33,16 @@ GROUP = "cachec.formats"
 
 
 class KnownFormat(msgspec.Struct, frozen=True):
-    """A format by what it is told by. target: ``module`` or ``module:object``. writes: whether ``save`` can write it.
-
-    says_weights: whether a file with such a suffix can be nothing but weights (an ``.onnx`` is a program too).
-    """
+    """A format by what it is told by."""
 
     name: str
+    #: ``module`` or ``module:object``.
     target: str
     suffixes: tuple[str, ...]
     magics: tuple[bytes, ...] = ()
+    #: Whether ``save`` can write it.
     writes: bool = False
+    #: Whether a file with such a suffix can be nothing but weights (an ``.onnx`` is a program too).
     says_weights: bool = True
 
 
@@ -128,19 +128,19 @@ def format_to_write(path: str, name: str | None = None) -> KnownFormat:
 
 def load_format(known: KnownFormat) -> Format:
     """What reads files of a format. Raises PluginError where another package's can't be imported."""
-    from cachec.base.entry_points import imported
+    from cachec.base.entry_points import load_object
     from cachec.weights.formats.base import Format
 
-    reader: Format = imported(f"the format {known.name!r}", known.target, "format", Format)
+    reader: Format = load_object(f"the format {known.name!r}", known.target, "format", Format)
     return reader
 
 
 def writer(known: KnownFormat) -> WritableFormat:
     """What writes files of a format. Raises UsageError where it can't, PluginError as ``load_format``."""
-    from cachec.base.entry_points import imported
+    from cachec.base.entry_points import load_object
     from cachec.weights.formats.base import WritableFormat
 
-    plugin = imported(f"the format {known.name!r}", known.target, "format", object)
+    plugin = load_object(f"the format {known.name!r}", known.target, "format", object)
     if not isinstance(plugin, WritableFormat):
         raise UsageError(f"save: the format {known.name} ({known.target}) can be read and not written")
     return plugin

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cachec.weights.formats import npz, torch_pt
 from cachec.weights.formats.base import Contents, Opener
-from cachec.weights.formats.zipped import members
+from cachec.weights.formats.zip_directory import members
 
 
 def read(path: str, opener: Opener) -> Contents:

@@ -34,26 +34,26 @@ _NO_CHECKSUMS: Mapping[int, str] = MappingProxyType({})
 
 
 class Value(msgspec.Struct, frozen=True):
-    """Bytes that are in no file as they are: ``pattern`` repeated up to ``nbytes``. file: where the pattern is from."""
+    """Bytes that are in no file as they are: ``pattern`` repeated up to ``nbytes``."""
 
     pattern: bytes
     nbytes: int
+    #: Where the pattern is from.
     file: int = 0
 
 
 class Contents(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """What a reader found.
+    """What a reader found."""
 
-    tensors: by name; ``Tensor.file`` from 0 is a number among the opened files, below 0 it is ``-1 - number`` of a
-    value, ``Tensor.offset`` then a place within that value. metadata: text that the format keeps beside them.
-    checksums: what is stated of all bytes of a file, by its number, as in ``OpenedFile``.
-    typed: False for a format that knows neither dtype nor shape: its tensors are uint8 vectors.
-    """
-
+    #: By name; ``Tensor.file`` from 0 is a number among the opened files, below 0 it is ``-1 - number`` of a value,
+    #: ``Tensor.offset`` then a place within that value.
     tensors: Mapping[str, Tensor]
+    #: Text that the format keeps beside them.
     metadata: Mapping[str, str] = NO_TEXTS
     values: tuple[Value, ...] = ()
+    #: False for a format that knows neither dtype nor shape: its tensors are uint8 vectors.
     typed: bool = True
+    #: What is stated of all bytes of a file, by its number, as in ``OpenedFile``.
     checksums: Mapping[int, str] = _NO_CHECKSUMS
 
 
@@ -172,10 +172,11 @@ class CheckpointFile:
 
 
 class FilesRead(msgspec.Struct, frozen=True):
-    """Files after reading. key: over everything that the reader looked at."""
+    """Files after reading."""
 
     files: tuple[OpenedFile, ...]
     trusted: bool
+    #: Over everything that the reader looked at.
     key: tuple[str, ...]
 
 
@@ -183,11 +184,11 @@ class Opener:
     """The files of one checkpoint while its structure is read; the first is the one that was named."""
 
     def __init__(
-        self, path: str, trusts: Callable[[int, str, fsio.Identity], bool], look: Callable[[str], None]
+        self, path: str, trusts: Callable[[int, str, fsio.Identity], bool], on_open: Callable[[str], None]
     ) -> None:
-        """look: told each path before anything is there looked at."""
+        """on_open: told each path before anything is there looked at."""
         self._trusts = trusts
-        self._look = look
+        self._on_open = on_open
         self._by_path: dict[str, CheckpointFile] = {}
         self._files: list[CheckpointFile] = []
         self.main = self.open(path)
@@ -200,7 +201,7 @@ class Opener:
             self._files.append(file)
         return file
 
-    def beside(self, location: str, what: str) -> CheckpointFile:
+    def open_sibling(self, location: str, what: str) -> CheckpointFile:
         """A file named by the main one: a relative path without ``..`` that stays in the folder, links followed.
 
         The folder is that of the main file, or that of what it links to. Raises CheckpointError.
@@ -212,7 +213,7 @@ class Opener:
         path = os.path.join(os.path.dirname(main.path), location)
         if path in self._by_path:
             return self._by_path[path]
-        self._look(path)
+        self._on_open(path)
         real = os.path.realpath(path)
         folders = {os.path.dirname(os.path.realpath(main.path)), os.path.realpath(os.path.dirname(main.path))}
         if not any(real.startswith(folder.rstrip("/") + "/") for folder in folders):

@@ -172,13 +172,13 @@ class _GgufCursor:
 def _metadata(cursor: _GgufCursor, entries: int) -> int:
     """Walk the metadata; the alignment."""
     file = cursor.file
-    seen: set[str] = set()
+    names: set[str] = set()
     alignment = 32
     for number in range(entries):
         key = cursor.text(f"the key of metadata entry {number}", _MAX_TEXT)
-        if key in seen:
+        if key in names:
             raise file.error(f"metadata key {key!r} twice")
-        seen.add(key)
+        names.add(key)
         what = f"metadata {key!r}"
         kind = cursor.u32(what)
         if key == _ALIGNMENT:
@@ -224,5 +224,5 @@ def _skip_texts(cursor: _GgufCursor, count: int, what: str) -> None:
 
 
 def _too_many(cursor: _GgufCursor, count: int, what: str) -> CheckpointError:
-    left = cursor.file.size - cursor.offset
-    return cursor.file.error(f"{what}: {count} values expected within the {left} bytes that are left")
+    remaining = cursor.file.size - cursor.offset
+    return cursor.file.error(f"{what}: {count} values expected within the {remaining} bytes that are left")

@@ -152,7 +152,7 @@ def _read_entry(
             raise file.bad(name, f"a path of at most {_MAX_NAME} bytes", path_size)
         path_place = metadata.place(file, path_at, path_size, f"the path of tensor {name!r}")
         raw = file.at(path_place, path_size, f"the path of tensor {name!r}")
-        other = archive.opener.beside(text_of(file, raw, f"the path of tensor {name!r}"), f"tensor {name!r}")
+        other = archive.opener.open_sibling(text_of(file, raw, f"the path of tensor {name!r}"), f"tensor {name!r}")
         if offset + nbytes > other.size:
             raise file.bad(name, f"its bytes within the {other.size} of {other.path}", f"{nbytes} at offset {offset}")
         archive.tensors[name] = _vector(file, name, nbytes, offset, other.number)

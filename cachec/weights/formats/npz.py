@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cachec.weights.formats.base import Contents, Opener
 from cachec.weights.formats.npy import array_at
-from cachec.weights.formats.zipped import members, stated_checksums
+from cachec.weights.formats.zip_directory import members, stated_checksums
 from cachec.weights.tensor import Tensor
 
 

@@ -59,11 +59,13 @@ _SEARCHED = 1 << 12
 
 
 class _Field(NamedTuple):
-    """One field of a message. value: of a number; for bytes, where they begin. nbytes: of the bytes."""
+    """One field of a message."""
 
     number: int
     wire: int
+    #: Of a number; for bytes, where they begin.
     value: int
+    #: Of the bytes.
     nbytes: int = 0
 
 
@@ -194,7 +196,7 @@ def _external(
 ) -> Tensor:
     file, name, entries = initialisers.file, message.name, message.external
     location = entries.get("location", "")
-    other = initialisers.opener.beside(location, f"tensor {name!r}")
+    other = initialisers.opener.open_sibling(location, f"tensor {name!r}")
     offset = _natural(file, name, entries, "offset", 0)
     length = _natural(file, name, entries, "length", max(other.size - offset, 0))
     if length != nbytes:
@@ -272,14 +274,14 @@ def _fixed_size_values(file: CheckpointFile, name: str, run: _Field, code: str) 
     return run.value.to_bytes(size, "little")
 
 
-def _varints(file: CheckpointFile, name: str, run: _Field, dtype: str, room: int) -> bytes:
+def _varints(file: CheckpointFile, name: str, run: _Field, dtype: str, max_bytes: int) -> bytes:
     """Integers of a typed field as little-endian elements; of fp16, bf16 and fp8 their bits."""
     size, signed = SIZES[dtype], dtype in _SIGNED
     if run.wire == _VARINT:
         numbers = [run.value]
     elif run.wire == _LEN:
-        if run.nbytes > 10 * max(room, 1):
-            raise file.bad(name, f"at most {room} bytes more of values", f"{run.nbytes} bytes of integers")
+        if run.nbytes > 10 * max(max_bytes, 1):
+            raise file.bad(name, f"at most {max_bytes} bytes more of values", f"{run.nbytes} bytes of integers")
         numbers = []
         at, end = run.value, run.value + run.nbytes
         while at < end:
@@ -302,13 +304,13 @@ def _varints(file: CheckpointFile, name: str, run: _Field, dtype: str, room: int
 def _tensor_proto(file: CheckpointFile, outer: _Field) -> _Message:
     what = f"the initializer at offset {outer.value}"
     message = _Message()
-    seen: set[int] = set()
+    visited: set[int] = set()
     for field in _fields(file, outer.value, outer.value + outer.nbytes, what):
         number = field.number
         if number in {2, 8, 9, 14}:
-            if number in seen:
+            if number in visited:
                 raise file.error(f"{what}: expected field {number} once, found it again")
-            seen.add(number)
+            visited.add(number)
         if number == 1:
             _dims(file, field, message.dims, what)
         elif number in {2, 14}:
@@ -348,12 +350,12 @@ def _dims(file: CheckpointFile, field: _Field, dims: list[int], what: str) -> No
 
 def _entry(file: CheckpointFile, outer: _Field, entries: dict[str, str], what: str) -> None:
     pair = ["", ""]
-    seen: set[int] = set()
+    visited: set[int] = set()
     for field in _fields(file, outer.value, outer.value + outer.nbytes, what):
         if field.number in {1, 2}:
-            if field.number in seen:
+            if field.number in visited:
                 raise file.error(f"{what}: expected key and value once in its external data, found one again")
-            seen.add(field.number)
+            visited.add(field.number)
             pair[field.number - 1] = _text(file, field, f"external data of {what}", _MAX_NAME)
     if pair[0] in entries or len(entries) >= _MAX_ENTRIES:
         raise file.error(f"{what}: external data has {pair[0]!r} twice, or too many entries")

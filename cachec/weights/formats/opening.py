@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from cachec.base import fsio
-from cachec.base.audited import tell_read
+from cachec.base.audit_events import tell_read
 from cachec.base.bounded_dict import BoundedDict
+from cachec.base.display_text import argument_hint, is_url, to_type
 from cachec.base.hashing import digest_bytes
 from cachec.base.lazy import later
 from cachec.base.mounts import TRACKED_FILESYSTEMS, Mounts
-from cachec.base.texts import argument_hint, is_url, to_type
 from cachec.errors import CheckpointError, UsageError, WeightsChanged
 from cachec.model import MALFORMED_JSON
 from cachec.weights.formats import MAGIC, SAFETENSORS, KnownFormat, format_of, load_format, safetensors
@@ -41,7 +41,7 @@ else:  # for weights that are cut up, those that are expected to be some, and th
 AnyPath = str | os.PathLike[str]
 Source = AnyPath | Sequence[AnyPath]
 #: Told each path before anything is there looked at.
-_Look = Callable[[str], None]
+_OnOpen = Callable[[str], None]
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -59,17 +59,16 @@ _state = attrgetter("st_dev", "st_ino", "st_size", "st_mtime_ns", "st_ctime_ns")
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
-    """An opened checkpoint: what its names mean, and the files in the state in which they were read.
-
-    paths, states: every file whose state the layout depends on (shards and index); absent: paths that must not exist.
-    values: bytes that no file holds as they are.
-    """
+    """An opened checkpoint: what its names mean, and the files in the state in which they were read."""
 
     layout: Layout
     files: tuple[OpenedFile, ...]
+    #: With ``states``: every file whose state the layout depends on (shards and index)
     paths: tuple[str, ...]
     states: tuple[tuple[int, ...], ...]
+    #: Paths that must not exist.
     absent: tuple[str, ...]
+    #: Bytes that no file holds as they are.
     values: tuple[Value, ...] = ()
 
     def source(self, *, read_access: bool) -> FileSource:
@@ -121,29 +120,29 @@ class Checkpoints:
             tell_read((*known.paths, *known.absent), like=source)
             if known.current():
                 return known
-        look = partial(_tell, source)
-        checkpoint, trusted = self._read(key[0], _OpenRequest(ties, world, specs), look)
+        on_open = partial(_tell, source)
+        checkpoint, trusted = self._read(key[0], _OpenRequest(ties, world, specs), on_open)
         if trusted:
             self._opened.put(key, checkpoint)
         return checkpoint
 
-    def _read(self, source: str | tuple[str, ...], wanted: _OpenRequest, look: _Look) -> tuple[Checkpoint, bool]:
+    def _read(self, source: str | tuple[str, ...], wanted: _OpenRequest, on_open: _OnOpen) -> tuple[Checkpoint, bool]:
         absent: tuple[str, ...] = ()
         if isinstance(source, str) and os.path.isdir(source):
             single, index = os.path.join(source, SINGLE), os.path.join(source, INDEX)
-            look(single)
+            on_open(single)
             if os.path.lexists(single):
-                return self._read_files((single,), wanted, look)
-            look(index)
+                return self._read_files((single,), wanted, on_open)
+            on_open(index)
             if os.path.lexists(index):
                 source, absent = index, (single,)
-            elif (own := presharded.own_file(source, wanted.world, look)) is not None:
+            elif (own := presharded.own_file(source, wanted.world, on_open)) is not None:
                 source, absent = own, (single, index)
             else:
                 earlier = [single, index]
                 for name in _TVM_NAMES:
                     earlier.append(os.path.join(source, name))
-                    look(earlier[-1])
+                    on_open(earlier[-1])
                     if os.path.lexists(earlier[-1]):
                         break
                 else:
@@ -153,15 +152,15 @@ class Checkpoints:
                     )
                 source, absent = earlier[-1], tuple(earlier[:-1])
         if isinstance(source, tuple):
-            return self._read_files(source, wanted, look)
+            return self._read_files(source, wanted, on_open)
         if source.endswith(_INDEX_SUFFIX):
-            return self._read_index(source, absent, wanted, look)
-        return self._read_files((source,), wanted, look, absent=absent)
+            return self._read_index(source, absent, wanted, on_open)
+        return self._read_files((source,), wanted, on_open, absent=absent)
 
     def _read_index(
-        self, path: str, absent: tuple[str, ...], wanted: _OpenRequest, look: _Look
+        self, path: str, absent: tuple[str, ...], wanted: _OpenRequest, on_open: _OnOpen
     ) -> tuple[Checkpoint, bool]:
-        look(path)
+        on_open(path)
         with fsio.closing(fsio.open_read(path)) as fd:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 raise CheckpointError(f"{path}: expected a regular file, found another kind")
@@ -176,13 +175,13 @@ class Checkpoints:
         index = _IndexFile(path, identity, digest_bytes(text), _weight_map(path, text), trusted)
         folder = os.path.dirname(path)
         shards = tuple(os.path.join(folder, name) for name in index.shards())
-        return self._read_files(shards, wanted, look, index=index, absent=absent)
+        return self._read_files(shards, wanted, on_open, index=index, absent=absent)
 
     def _read_files(
         self,
         paths: tuple[str, ...],
         wanted: _OpenRequest,
-        look: _Look,
+        on_open: _OnOpen,
         *,
         index: _IndexFile | None = None,
         absent: tuple[str, ...] = (),
@@ -193,30 +192,30 @@ class Checkpoints:
         starts: list[int] = []
         trusted = index is None or index.trusted
         for path in paths:
-            look(path)
+            on_open(path)
         _refuse_what_is_no_file(paths, index)
         for path in paths:
-            opened_files, held, trust = self._read_file(path, look)
+            opened_files, content, trust = self._read_file(path, on_open)
             starts.append(len(files))
             files += opened_files
-            contents.append(held)
+            contents.append(content)
             trusted = trusted and trust
         # The contents are kept alive by the key, so equal ids mean equal contents.
         parts = (label, tuple(contents), tuple(starts), index.digest if index else "", wanted)
         layout = self._merged.get(parts)
         if layout is None:
-            layout = _merge(label, paths, contents, starts, index, wanted).tied(wanted.stated_ties())
+            layout = _merge(label, paths, contents, starts, index, wanted).with_ties(wanted.stated_ties())
             self._merged.put(parts, layout)
         values = tuple(
             Value(value.pattern, value.nbytes, start + value.file)
-            for start, held in zip(starts, contents, strict=True)
-            for value in held.values
+            for start, content in zip(starts, contents, strict=True)
+            for value in content.values
         )
         opened = tuple(file.path for file in files) + ((index.path,) if index else ())
         states = tuple(file.identity for file in files) + ((index.identity,) if index else ())
         return Checkpoint(layout, tuple(files), opened, states, absent, values), trusted
 
-    def _read_file(self, path: str, look: _Look) -> tuple[tuple[OpenedFile, ...], Contents, bool]:
+    def _read_file(self, path: str, on_open: _OnOpen) -> tuple[tuple[OpenedFile, ...], Contents, bool]:
         fd = fsio.open_read(path)
         try:
             identity = fsio.identity(fd)
@@ -228,7 +227,7 @@ class Checkpoints:
         finally:
             os.close(fd)
         if known is not SAFETENSORS:
-            return self._read_format(path, known, look)
+            return self._read_format(path, known, on_open)
         digest = digest_bytes(data)
         key = f"{digest}:{identity.size}"
         contents = self._headers.get(key)
@@ -239,9 +238,9 @@ class Checkpoints:
         return (OpenedFile(path, identity, len(data), digest),), contents, trusted
 
     def _read_format(
-        self, path: str, format: KnownFormat, look: _Look
+        self, path: str, format: KnownFormat, on_open: _OnOpen
     ) -> tuple[tuple[OpenedFile, ...], Contents, bool]:
-        with Opener(path, self._trusts, look) as opener:
+        with Opener(path, self._trusts, on_open) as opener:
             contents = load_format(format).read(path, opener)
             finished = opener.finish(contents)
         # Read anew, as what was looked at is known only then; but equal contents are one, and so is their layout.

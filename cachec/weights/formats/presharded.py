@@ -60,12 +60,13 @@ def world(rank: int | None, world_size: int | None, source: str) -> World | None
 
 
 class ShardIndex(msgspec.Struct, kw_only=True):
-    """The index of a folder of shards. shapes: of the whole tensors, before padding."""
+    """The index of a folder of shards."""
 
     version: int
     world_size: int
     files: list[str]
     axes: dict[str, int]
+    #: Of the whole tensors, before padding.
     shapes: dict[str, list[int]]
 
 
@@ -74,18 +75,18 @@ def rank_file(rank: int, world_size: int) -> str:
     return f"rank-{rank + 1}-of-{world_size}.safetensors"
 
 
-def own_file(folder: str, place: World | None, look: Callable[[str], None]) -> str | None:
+def own_file(folder: str, place: World | None, on_open: Callable[[str], None]) -> str | None:
     """The path of the worker's own file in a folder of shards, or None where the folder is not one.
 
-    Only names are looked at. look: told each path before that. Raises CheckpointError where the folder has other
+    Only names are looked at. on_open: told each path before that. Raises CheckpointError where the folder has other
     workers' files but not this one's, and where there is no worker to open it for.
     """
     if place is not None:
         own = os.path.join(folder, rank_file(*place))
-        look(own)
+        on_open(own)
         if os.path.lexists(own):
             return own
-    look(folder)
+    on_open(folder)
     matches = [match for name in os.listdir(folder) if (match := re.fullmatch(_RANK_FILE, name))]
     if not matches:
         return None

@@ -124,17 +124,17 @@ def _tables(
         shapes[fields] = len(out)
         out += struct.pack(f"<{len(fields)}H", *fields)
 
-    def aligned(to: int) -> None:
+    def align(to: int) -> None:
         out.extend(bytes(-len(out) % to))
 
     def table(fields: tuple[int, ...], to: int = 4) -> int:
-        aligned(to)
+        align(to)
         at = len(out)
         out.extend(struct.pack("<i", at - shapes[fields]) + bytes(fields[1] - 4))
         return at
 
     def vector(data: bytes, count: int) -> int:
-        aligned(4)
+        align(4)
         out.extend(struct.pack("<I", count) + data)
         return len(out) - len(data) - 4
 
@@ -164,7 +164,7 @@ def _tables(
         points(layout + 8, vector(bytes(range(rank)), rank))
         text = key.encode()
         points(at + 4, vector(text + b"\0", len(text)))
-    aligned(16)
+    align(16)
     return out
 
 
@@ -179,7 +179,7 @@ def read(path: str, opener: Opener) -> Contents:
     if end > MAX_STRUCTURE or base < end:
         raise file.error(f"expected the tables before the data and below {MAX_STRUCTURE} bytes, found {end} and {base}")
     file.within(base, total, "the data")
-    found = _Tables(file, file.at(0, end, "the tables"))
+    found = _FlatBuffer(file, file.at(0, end, "the tables"))
     root = found.table(found.number("<I", 0))
     if version := root.number(0, "<I"):
         raise file.error(f"version expected 0, found {version}")
@@ -219,7 +219,7 @@ def _tensor(file: CheckpointFile, name: str, layout: _Table | None, at: int, nby
     return Tensor(DTYPES[number], shape, nbytes, at)
 
 
-class _Tables:
+class _FlatBuffer:
     """The tables of a file, each look within its bytes."""
 
     def __init__(self, file: CheckpointFile, data: bytes) -> None:
@@ -233,9 +233,9 @@ class _Tables:
         try:
             return struct.unpack_from(kind, self.data, at) if at >= 0 else ()
         except struct.error as error:
-            raise self.broken(at) from error
+            raise self.out_of_bounds(at) from error
 
-    def broken(self, at: int) -> CheckpointError:
+    def out_of_bounds(self, at: int) -> CheckpointError:
         return self.file.error(f"expected tables within {len(self.data)} bytes, found one that leads to {at}")
 
     def table(self, at: int) -> _Table:
@@ -245,13 +245,13 @@ class _Tables:
 class _Table:
     """One table: its fields by number; what is not there is 0, or empty."""
 
-    def __init__(self, tables: _Tables, at: int) -> None:
+    def __init__(self, tables: _FlatBuffer, at: int) -> None:
         vtable = at - tables.number("<i", at)
         if vtable < 0:
-            raise tables.broken(vtable)
+            raise tables.out_of_bounds(vtable)
         size, self._size = tables.numbers("<HH", vtable)
         if size < 4 or size % 2:
-            raise tables.broken(vtable)
+            raise tables.out_of_bounds(vtable)
         self._tables, self._at = tables, at
         self._fields = tables.numbers(f"<{size // 2 - 2}H", vtable + 4)
 
@@ -260,7 +260,7 @@ class _Table:
         if not field:
             return None
         if not 4 <= field <= self._size - nbytes:
-            raise self._tables.broken(self._at + field)
+            raise self._tables.out_of_bounds(self._at + field)
         return self._at + field
 
     def number(self, number: int, kind: str) -> int:
@@ -282,7 +282,7 @@ class _Table:
             return ()
         count = self._tables.number("<I", target)
         if count * struct.calcsize(kind) > len(self._tables.data):
-            raise self._tables.broken(target + count)
+            raise self._tables.out_of_bounds(target + count)
         return self._tables.numbers(f"<{count}{kind}", target + 4)
 
     def tables(self, number: int) -> list[_Table]:

@@ -30,7 +30,7 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 
 from cachec.base import fsio
-from cachec.base.texts import argument_hint
+from cachec.base.display_text import argument_hint
 from cachec.errors import CheckpointError, UsageError, WeightsChanged
 from cachec.model import MALFORMED_JSON, from_json
 from cachec.weights.dtypes import PACKED, SAFETENSORS, SIZES
@@ -56,12 +56,14 @@ _NBYTES = operator.attrgetter("nbytes")
 _ITEM = operator.attrgetter("item")
 
 
-class _Kind(NamedTuple):
-    """What tensors of one dtype and shape have in common. nbytes: of each; item: of an element."""
+class _TensorGroup(NamedTuple):
+    """What tensors of one dtype and shape have in common."""
 
     dtype: str
     shape: tuple[int, ...]
+    #: Of each.
     nbytes: int
+    #: Of an element.
     item: int
 
 
@@ -73,7 +75,7 @@ class HeaderTensors(Mapping[str, Tensor]):
     """
 
     def __init__(
-        self, names: Sequence[str], kinds: Sequence[_Kind], start: int, offsets: Sequence[int] | None = None
+        self, names: Sequence[str], kinds: Sequence[_TensorGroup], start: int, offsets: Sequence[int] | None = None
     ) -> None:
         self._names = names
         self._kinds = kinds
@@ -105,10 +107,11 @@ class HeaderTensors(Mapping[str, Tensor]):
 
 
 class Header(msgspec.Struct, frozen=True, eq=False):
-    """A parsed header. nbytes: of length and JSON together."""
+    """A parsed header."""
 
     tensors: HeaderTensors
     metadata: Mapping[str, str]
+    #: Of length and JSON together.
     nbytes: int
 
 
@@ -214,7 +217,7 @@ def _parse_at_once(data: bytes, available: int) -> Header | None:
 
 
 @lru_cache(_KINDS)
-def _kind(code: str, shape: tuple[int, ...]) -> _Kind:
+def _kind(code: str, shape: tuple[int, ...]) -> _TensorGroup:
     """The kind of a tensor that a header has. A model has few, and all tensors of it share its numbers.
 
     Raises LookupError for what no array can be, and for an empty tensor, which may hide such a shape.
@@ -225,7 +228,7 @@ def _kind(code: str, shape: tuple[int, ...]) -> _Kind:
     nbytes = math.prod(shape) * item
     if nbytes == 0:
         raise LookupError(shape)
-    return _Kind(dtype, shape, nbytes, item)
+    return _TensorGroup(dtype, shape, nbytes, item)
 
 
 def _parse(path: str, data: bytes, available: int) -> Header:
@@ -241,7 +244,7 @@ def _parse(path: str, data: bytes, available: int) -> Header:
     # Five strings a tensor: its name, three fields, the dtype.
     refuse_duplicates(path, "header", text, strings + 5 * len(entries) + 2 * len(metadata))
     _check_cover(path, spans, available)
-    kinds = [_Kind(dtype, shape, end - begin, SIZES[dtype]) for dtype, shape, begin, end in entries]
+    kinds = [_TensorGroup(dtype, shape, end - begin, SIZES[dtype]) for dtype, shape, begin, end in entries]
     offsets = [start + begin for _, _, begin, _ in entries]
     return Header(HeaderTensors(list(header), kinds, start, offsets), metadata, start)
 

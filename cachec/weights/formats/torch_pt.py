@@ -17,10 +17,10 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from cachec.errors import CheckpointError, shown
+from cachec.errors import CheckpointError, clip
 from cachec.weights.dtypes import SIZES
 from cachec.weights.formats.base import CheckpointFile, Contents, Opener, size_in_bytes
-from cachec.weights.formats.zipped import Member, members, stated_checksums
+from cachec.weights.formats.zip_directory import Member, members, stated_checksums
 from cachec.weights.tensor import Tensor
 
 _MAX_PICKLE = 1 << 27
@@ -82,7 +82,7 @@ def _words(error: Exception) -> str:
     """What torch has against a file. Not its advice, which is to load the file without protection."""
     lines = [line.partition("WeightsUnpickler error: ")[2] or line for line in str(error).splitlines()]
     own = [line.partition(". Please ")[0] for line in lines if line.strip() and not _ADVICE.search(line)]
-    return shown(own[0].strip() if own else type(error).__name__)
+    return clip(own[0].strip() if own else type(error).__name__)
 
 
 class _Map(NamedTuple):

@@ -63,17 +63,17 @@ def read(path: str, opener: Opener) -> Contents:
     refuse_duplicates(path, "tensor cache", text, -1)
     tensors: dict[str, Tensor] = {}
     checksums: dict[int, str] = {}
-    seen: set[str] = set()
+    names: set[str] = set()
     for shard in cache.records:
         what = f"the file {shard.data_path!r}"
         if shard.format != "raw-shard":
             raise main.error(f"{what}: format expected 'raw-shard', found {shard.format!r}")
-        file = opener.beside(shard.data_path, what)
-        if shard.data_path in seen:
+        file = opener.open_sibling(shard.data_path, what)
+        if shard.data_path in names:
             raise main.error(f"{what} twice")
         if file.size != shard.nbytes:
             raise main.error(f"{what}: expected {shard.nbytes} bytes, found {file.size}")
-        seen.add(shard.data_path)
+        names.add(shard.data_path)
         if shard.md5sum:
             checksums[file.number] = f"md5:{shard.md5sum}"
         spans: list[tuple[int, int, str]] = []

@@ -40,10 +40,10 @@ class Relay:
         """
         helper = threading.Thread(target=self._help, name="cachec-relay", daemon=True)
         helper.start()
-        told = 0
+        reported = 0
         try:
             for _ in self._pieces():
-                written, told = self._written - told, self._written
+                written, reported = self._written - reported, self._written
                 advance(written)
         except BaseException as error:
             self._fail(error)
@@ -52,7 +52,7 @@ class Relay:
             helper.join()
         if self._error is not None:
             raise self._error
-        advance(self._nbytes - told)
+        advance(self._nbytes - reported)
         return self._hasher.hexdigest()
 
     def _help(self) -> None:

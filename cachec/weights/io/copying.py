@@ -57,7 +57,7 @@ Copied = Extent | Ranges | memoryview
 
 def source_of(weight: Weight) -> Copied:
     """The bytes of a weight in the form that is copied best. Counts as a read of all of them."""
-    ways = weight.exposed()
+    ways = weight.expose()
     return ways.extent() or ways.ranges() or ways.view()
 
 
@@ -285,12 +285,12 @@ class _Follow:
 
     def advance(self, nbytes: int) -> None:
         """The next ``nbytes`` bytes have been written."""
-        self._follower.put(_Task(self, self._fd, self._offset, nbytes))
+        self._follower.put(_CopyTask(self, self._fd, self._offset, nbytes))
         self._offset += nbytes
 
     def end(self) -> None:
         """All bytes have been written."""
-        self._follower.put(_Task(self, self._fd, self._offset, 0))
+        self._follower.put(_CopyTask(self, self._fd, self._offset, 0))
 
     def abandon(self) -> None:
         """The copy failed: wait until the other thread uses its file no more."""
@@ -298,7 +298,7 @@ class _Follow:
         self._follower.settle()
 
 
-class _Task(NamedTuple):
+class _CopyTask(NamedTuple):
     """A range to hash; the last of its copy where it is empty."""
 
     follow: _Follow
@@ -312,9 +312,9 @@ class _Follower(threading.Thread):
 
     def __init__(self) -> None:
         super().__init__(name="cachec-digest", daemon=True)
-        self._tasks: queue.Queue[_Task | None] = queue.Queue(_QUEUED)
+        self._tasks: queue.Queue[_CopyTask | None] = queue.Queue(_QUEUED)
 
-    def put(self, task: _Task) -> None:
+    def put(self, task: _CopyTask) -> None:
         """Hash this; waits while the queue is full."""
         self._tasks.put(task)
 

@@ -61,7 +61,7 @@ class StagedFile:
         staging = None
         for path, fd in _find_abandoned(folder, f".{name}.partial-"):
             if staging is None and self._is_mine(fd):
-                staging = fsio.Staging.taken(path, fd)
+                staging = fsio.Staging.adopt(path, fd)
             else:
                 with contextlib.suppress(FileNotFoundError, PermissionError):
                     os.unlink(path)
@@ -150,10 +150,11 @@ class StagedFile:
 
 
 class _Part(NamedTuple):
-    """Bytes of a weight, and where they go. piece: the range of a file that they are; None for all bytes of it."""
+    """Bytes of a weight, and where they go."""
 
     weight: Weight
     offset: int
+    #: The range of a file that they are; None for all bytes of it.
     piece: Extent | None = None
 
     @property
@@ -175,13 +176,13 @@ def _units(nbytes: int) -> int:
 def _batches(places: Sequence[tuple[Weight, int]]) -> Iterator[list[tuple[Weight, int]]]:
     """Runs of weights of a unit together; a larger weight by itself."""
     batch: list[tuple[Weight, int]] = []
-    room = _UNIT
+    remaining = _UNIT
     for place in places:
-        if batch and place[0].nbytes > room:
+        if batch and place[0].nbytes > remaining:
             yield batch
-            batch, room = [], _UNIT
+            batch, remaining = [], _UNIT
         batch.append(place)
-        room -= place[0].nbytes
+        remaining -= place[0].nbytes
     if batch:
         yield batch
 

@@ -36,7 +36,7 @@ def _hand_over(weights: Handles, order: list[Weight], *, is_ahead: bool) -> Iter
     reader = _ReadAhead(max((each.nbytes for each in order if _is_buffered(each)), default=0))
     try:
         for number, weight in enumerate(order):
-            weight.exposed()
+            weight.expose()
             buffered = _BufferedSource(weight, reader.take(weight)) if _is_buffered(weight) else None
             if is_ahead and number + 1 < len(order):
                 reader.ask(order[number + 1])
@@ -184,9 +184,9 @@ class _ReadAhead:
         self._asked = None
         if not self._has_buffer.is_set() and self._free.empty():
             # The consumer keeps views of what it got before: that memory is its own now.
-            for kept in [each for each in self._buffers if each.is_lent]:
-                kept.is_abandoned = True
-                self._buffers.remove(kept)
+            for lent_buffer in [each for each in self._buffers if each.is_lent]:
+                lent_buffer.is_abandoned = True
+                self._buffers.remove(lent_buffer)
             self._add_buffer()
         data = self._ready.get()
         if isinstance(data, BaseException):

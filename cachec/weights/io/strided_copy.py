@@ -15,15 +15,13 @@ _BLOCK = 1 << 20
 
 
 class Spans(NamedTuple):
-    """``number`` pieces of ``width`` bytes, the first at byte ``first``, ``stride`` bytes from start to start.
-
-    step: bytes from start to start where they are put; what lies between there stays as it is.
-    """
+    """``number`` pieces of ``width`` bytes, the first at byte ``first``, ``stride`` bytes from start to start."""
 
     first: int
     width: int
     stride: int
     number: int
+    #: Bytes from start to start where they are put; what lies between there stays as it is.
     step: int
 
     @property

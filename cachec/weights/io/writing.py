@@ -56,15 +56,15 @@ def save(
     """
     target = os.path.abspath(os.fspath(path))
     known = format_to_write(target, format)
-    kept = dict(metadata or {})
-    _check_options(known, shard_size, kept)
+    fields = dict(metadata or {})
+    _check_options(known, shard_size, fields)
     plan = writer(known).plan
     ordered = _order_weights(weights)
     _check_replaceable(target)
     total = sum(weight.nbytes for weight in ordered)
     shards = _shards(ordered, shard_size)
     files, index = ([target], "") if len(shards) == 1 else _shard_names(target, len(shards))
-    plans = [plan(file, shard, kept) for file, shard in zip(files, shards, strict=True)]
+    plans = [plan(file, shard, fields) for file, shard in zip(files, shards, strict=True)]
     with Copier(progress, total) as copier:
         _write(plans, index, copier, fsync)
 
@@ -105,13 +105,13 @@ def _order_weights(weights: Mapping[str, Weight]) -> list[Weight]:
 def _shards(ordered: Sequence[Weight], limit: int | None) -> list[list[Weight]]:
     """The weights in runs of at most ``limit`` bytes, by name."""
     shards: list[list[Weight]] = [[]]
-    room = limit if limit is not None else -1
+    remaining = limit if limit is not None else -1
     for weight in ordered:
-        if limit is not None and weight.nbytes > room and shards[-1]:
+        if limit is not None and weight.nbytes > remaining and shards[-1]:
             shards.append([])
-            room = limit
+            remaining = limit
         shards[-1].append(weight)
-        room -= weight.nbytes
+        remaining -= weight.nbytes
     return shards
 
 

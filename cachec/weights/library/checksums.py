@@ -16,16 +16,17 @@ from cachec.base import fsio
 from cachec.base.hashing import digest_by
 from cachec.errors import CheckpointError, WeightsChanged
 from cachec.weights.formats.base import CheckpointFile
-from cachec.weights.formats.zipped import MEMBERS, members
+from cachec.weights.formats.zip_directory import MEMBERS, members
 from cachec.weights.handles import Handles
 from cachec.weights.io.copying import Progress
 from cachec.weights.sources import FileSource, OpenedFile
 
 
 class Damage(NamedTuple):
-    """A file that is not what it should be. names: the weights that need it."""
+    """A file that is not what it should be."""
 
     path: str
+    #: The weights that need it.
     names: tuple[str, ...]
     detail: str
 

@@ -36,7 +36,7 @@ _LONGEST_PAUSE = 30.0
 _PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
-class _State(msgspec.Struct, frozen=True):
+class _PartialDownload(msgspec.Struct, frozen=True):
     """What the bytes that are here are the beginning of."""
 
     url: str
@@ -160,7 +160,7 @@ class HttpResolver:
         _restart(fd, state)
         if version:
             with fsio.Staging(state.parent) as staged:
-                staged.write(msgspec.json.encode(_State(identifier.url, version)))
+                staged.write(msgspec.json.encode(_PartialDownload(identifier.url, version)))
                 staged.commit(state, mode=fsio.modes_below(state.parent)[1], fsync=False)
         return 0, total
 
@@ -218,11 +218,11 @@ def _beginning(identifier: Identifier, fd: int, state: Path) -> tuple[int, str]:
     """How many bytes are here that can be continued, and what the server called their version."""
     have = os.fstat(fd).st_size
     try:
-        kept = msgspec.json.decode(file_ownership.read_regular(state, _MAX_STATE), type=_State)
+        stored = msgspec.json.decode(file_ownership.read_regular(state, _MAX_STATE), type=_PartialDownload)
     except (OSError, *MALFORMED_JSON):
-        kept = _State("", "")
-    fits = have and kept.url == identifier.url and (identifier.size is None or have < identifier.size)
-    return (have, kept.validator) if fits and kept.validator else (0, "")
+        stored = _PartialDownload("", "")
+    fits = have and stored.url == identifier.url and (identifier.size is None or have < identifier.size)
+    return (have, stored.validator) if fits and stored.validator else (0, "")
 
 
 def _restart(fd: int, state: Path) -> None:

@@ -23,14 +23,17 @@ _SAFE_FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,199}")
 
 
 class Identifier(NamedTuple):
-    """What is to be fetched. algorithm: ``blake3`` or ``sha256``. digest: of all bytes. size: in bytes, if known."""
+    """What is to be fetched."""
 
     text: str
     scheme: str
     url: str
     file: str
+    #: ``blake3`` or ``sha256``.
     algorithm: str
+    #: Of all bytes.
     digest: str
+    #: In bytes, if known.
     size: int | None
 
     @staticmethod

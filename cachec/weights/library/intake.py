@@ -39,7 +39,7 @@ class Intake:
         if known and self._objects.has(ArtifactRef(known, nbytes)):
             self._copier.skip(nbytes)
             return known
-        with self._objects.staged() as staged:
+        with self._objects.new_staging() as staged:
             if data is not None:
                 staged.write(data)
                 self._objects.publish(staged, ArtifactRef(known, nbytes))

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from cachec.base import fsio
-from cachec.base.entry_points import imported
+from cachec.base.entry_points import load_object
 from cachec.base.hashing import digest_by, digest_bytes
 from cachec.errors import CheckpointError, UsageError, WeightError
 from cachec.weights.io.copying import Progress
@@ -47,7 +47,7 @@ class Resolvers:
         self._offered = dict(offered or {})
 
     @classmethod
-    def discovered(cls, entry_points: Mapping[str, str]) -> Resolvers:
+    def discover(cls, entry_points: Mapping[str, str]) -> Resolvers:
         """The shipped ones (``http``, ``https``) and those of other packages, which win a scheme.
 
         entry_points: scheme -> ``module:object`` of the group ``cachec.resolvers``. An object is imported when its
@@ -60,7 +60,7 @@ class Resolvers:
         """The resolver of a scheme. Raises UsageError where there is none, PluginError where it can't be imported."""
         target = self._offered.get(scheme)
         if target is not None:
-            self._resolvers[scheme] = imported(f"the resolver of {scheme!r}", target, "resolver", Resolver)
+            self._resolvers[scheme] = load_object(f"the resolver of {scheme!r}", target, "resolver", Resolver)
             del self._offered[scheme]
         resolver = self._resolvers.get(scheme)
         if resolver is None:

@@ -24,8 +24,8 @@ from typing import Annotated, NamedTuple, TypeVar
 import msgspec
 
 from cachec.base import file_ownership, fsio
+from cachec.base.display_text import nearest
 from cachec.base.hashing import digest_bytes
-from cachec.base.texts import nearest
 from cachec.errors import UsageError, WeightError
 from cachec.model import MALFORMED_JSON, ArtifactRef, Digest, WeightSpec
 from cachec.store.leases import LeasedArtifacts, Leases
@@ -49,7 +49,7 @@ T = TypeVar("T", bound="Pointer | RevisionRecord")
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
-class _RecordVersion(msgspec.Struct):
+class _RevisionVersion(msgspec.Struct):
     version: int
 
 
@@ -69,10 +69,7 @@ class PlacedTensor(msgspec.Struct, frozen=True, gc=False):
 
 
 class PlacedFile(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A file of the user's as it was when the revision was made; no device number, for that changes at a reboot.
-
-    checksum: what the checkpoint states of all its bytes, as in ``OpenedFile``.
-    """
+    """A file of the user's as it was when the revision was made; no device number, for that changes at a reboot."""
 
     path: str
     ino: int
@@ -81,6 +78,7 @@ class PlacedFile(msgspec.Struct, frozen=True, omit_defaults=True):
     ctime_ns: int
     header_nbytes: _Count
     header_digest: str
+    #: What the checkpoint states of all its bytes, as in ``OpenedFile``.
     checksum: Annotated[str, msgspec.Meta(pattern="^((md5|sha1):.*|crc32:members)?$")] = ""
 
 
@@ -94,12 +92,14 @@ class RevisionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Pointer(msgspec.Struct, frozen=True):
-    """What a name stands for. created: Unix time in seconds. source: where the weights came from, for people."""
+    """What a name stands for."""
 
     version: int
     name: str
     revision: Digest
+    #: Unix time in seconds.
     created: float
+    #: Where the weights came from, for people.
     source: str
     owned: bool
     count: _Count
@@ -107,13 +107,12 @@ class Pointer(msgspec.Struct, frozen=True):
 
 
 class RevisionContents(NamedTuple):
-    """A record that was checked.
-
-    layout: ``Tensor.file`` is a number in ``refs`` (owned) or in ``record.files``. refs: sorted.
-    """
+    """A record that was checked."""
 
     record: RevisionRecord
+    #: ``Tensor.file`` is a number in ``refs`` (owned) or in ``record.files``.
     layout: Layout
+    #: sorted.
     refs: tuple[ArtifactRef, ...]
 
     @property
@@ -123,14 +122,12 @@ class RevisionContents(NamedTuple):
 
 
 class Swept(NamedTuple):
-    """What a sweep of the records did.
+    """What a sweep of the records did."""
 
-    removed, in_use: revisions without a name that are gone, and that processes hold. loose: objects that the removed
-    ones had named.
-    """
-
+    #: With ``in_use``: revisions without a name that are gone, and that processes hold.
     removed: tuple[str, ...] = ()
     in_use: tuple[str, ...] = ()
+    #: Objects that the removed ones had named.
     loose: frozenset[Digest] = frozenset()
 
 
@@ -241,12 +238,12 @@ class Revisions:
         except OSError as error:
             raise WeightError(f"revision {revision[:16]} can't be held: {error}") from error
 
-    def needed(self, on_damaged: Callable[[str], None]) -> frozenset[Digest]:
+    def list_needed(self, on_damaged: Callable[[str], None]) -> frozenset[Digest]:
         """Everything that the records may name, also those of another version. on_damaged: told of one that is not
         what it was: what that needs is not all known. Raises OSError where there may be records that are not seen.
         """
         digests: set[Digest] = set()
-        for file in fsio.names_in(self.records, _FILE, is_kept=True):
+        for file in fsio.names_in(self.records, _FILE, must_list=True):
             path, revision = self.records / file, file.removesuffix(_SUFFIX)
             with contextlib.suppress(FileNotFoundError):
                 data = file_ownership.read_regular(path, _MAX_FILE)
@@ -255,7 +252,7 @@ class Revisions:
                     on_damaged(f"{path}: {_DAMAGED}")
         return frozenset(digests)
 
-    def sweep(self, held: LeasedArtifacts) -> Swept:
+    def sweep(self, leased: LeasedArtifacts) -> Swept:
         """Remove the records that no name stands for and no process holds. Raises WeightError where a name can't be
         read, OSError.
         """
@@ -264,12 +261,12 @@ class Revisions:
         loose: set[Digest] = set()
         try:
             with fsio.folder_locked(self.records, exclusive=True):
-                held.look()
+                leased.refresh()
                 named = {pointer.revision for pointer in self.pointers()}
                 for revision in self.ids():
                     if revision in named:
                         continue
-                    if revision in held:
+                    if revision in leased:
                         in_use.append(revision)
                         continue
                     path = self._record_path(revision)
@@ -321,7 +318,7 @@ def _read(path: Path) -> bytes:
 def _list_files(folder: Path) -> list[str]:
     """The files in a folder. Raises WeightError where that can't be told: what they name would be taken for gone."""
     try:
-        return fsio.names_in(folder, _FILE, is_kept=True)
+        return fsio.names_in(folder, _FILE, must_list=True)
     except OSError as error:
         raise WeightError(f"{folder} can't be listed: {error.strerror}") from error
 
@@ -334,7 +331,7 @@ def _named_in(data: bytes) -> Iterator[Digest]:
 def _decode_record(path: Path, data: bytes, kind: type[T]) -> T:
     """A record of this version. Raises WeightError."""
     try:
-        version = msgspec.json.decode(data, type=_RecordVersion).version
+        version = msgspec.json.decode(data, type=_RevisionVersion).version
         if version != VERSION:
             raise WeightError(f"{path}: expected version {VERSION}, found {version}: another cachec wrote it")
         return msgspec.json.decode(data, type=kind)
@@ -360,7 +357,7 @@ def checked_record(path: str | os.PathLike[str], record: RevisionRecord) -> Revi
             )
         for placed in record.placed:
             tensors[placed.spec.name] = _place_tensor(placed, record.files)
-        layout = Layout(tensors).tied(stated_ties(entry.spec for entry in entries))
+        layout = Layout(tensors).with_ties(stated_ties(entry.spec for entry in entries))
     except UsageError as error:
         raise WeightError(f"{path}: {error}") from error
     return RevisionContents(record, layout, tuple(ArtifactRef(digest, sizes[digest]) for digest in numbers))

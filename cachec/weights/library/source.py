@@ -38,7 +38,7 @@ class OwnedSource(FileSource):
         super().release()
         self._objects.release()
 
-    def _stated(self, tensor: Tensor) -> str:
+    def _stated_digest(self, tensor: Tensor) -> str:
         ref = self._refs[tensor.file]
         return ref.digest if (tensor.offset, tensor.nbytes) == (0, ref.size) else ""
 
@@ -80,7 +80,7 @@ class FetchedSource(OwnedSource):
     def digest(self, name: str, tensor: Tensor, digests: FileDigests | None) -> str:
         if self._bound is None:
             raise HandleClosed(f"weight {name!r}: its set was released; open the weights again")
-        return self._stated(tensor) or super().digest(name, tensor, digests)
+        return self._stated_digest(tensor) or super().digest(name, tensor, digests)
 
     def _provide(self, name: str, number: int) -> None:
         ref = self._refs[number]

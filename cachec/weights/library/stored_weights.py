@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from cachec.base import fsio
-from cachec.base.texts import argument_hint
+from cachec.base.display_text import argument_hint
 from cachec.errors import CheckpointError, StoreFault, UsageError, WeightError, WeightsChanged
 from cachec.model import Digest, Fault, WeightSpec
 from cachec.store.leases import LeasedArtifacts
@@ -284,24 +284,24 @@ class WeightStore:
         check_name(name)
         self._revisions.unpoint(name)
 
-    def sweep(self, held: LeasedArtifacts) -> Swept:
+    def sweep(self, leased: LeasedArtifacts) -> Swept:
         """For ``gc``: remove revisions that no name stands for and no process holds. Raises WeightError, OSError."""
-        return self._revisions.sweep(held)
+        return self._revisions.sweep(leased)
 
-    def needed(self, on_damaged: Callable[[str], None]) -> frozenset[Digest]:
+    def list_needed(self, on_damaged: Callable[[str], None]) -> frozenset[Digest]:
         """For ``gc``: everything that revisions may name. on_damaged: told of a record that may have named more.
 
         Raises StoreFault.
         """
         with fsio.faults(f"reading {self._revisions.records}"):
-            return self._revisions.needed(on_damaged)
+            return self._revisions.list_needed(on_damaged)
 
     def _revision(self, pointer: Pointer) -> Revision:
         return Revision(pointer, lambda: self._revisions.contents(pointer.revision))
 
 
 def _users(contents: RevisionContents, digest: str) -> tuple[str, ...]:
-    return tuple(name for name, held in contents.by_name.items() if held == digest)
+    return tuple(name for name, leased in contents.by_name.items() if leased == digest)
 
 
 def _placed_file(file: OpenedFile) -> PlacedFile:

@@ -11,7 +11,7 @@ from typing import Any
 import click
 import msgspec
 
-from cachec.base.texts import clean
+from cachec.base.display_text import clean
 from cachec.errors import UsageError
 from cachec_mlir.cli.linking import link, relink
 from cachec_mlir.cli.shared import MODULE, bindings_option, check_paths, few, json_option, module_file, print_json

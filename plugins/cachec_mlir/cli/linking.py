@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from cachec.base.texts import clean
+from cachec.base.display_text import clean
 from cachec.errors import UsageError
 from cachec_mlir.cli.shared import MODULE, check_paths, few, json_option, module_file, print_json
 

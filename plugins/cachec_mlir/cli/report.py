@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from cachec.base.texts import clean, number_of
+from cachec.base.display_text import clean, number_of
 from cachec.programs.supported import version_of
 from cachec_mlir.blobs import Resource
 from cachec_mlir.explain.diff import Difference, OperationChange

@@ -13,7 +13,7 @@ from typing import Any
 import click
 import msgspec
 
-from cachec.base.texts import clean
+from cachec.base.display_text import clean
 from cachec.errors import UsageError
 from cachec_mlir.writing import check_target
 

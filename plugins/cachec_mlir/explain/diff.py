@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from cachec.base.texts import shown_pair
+from cachec.base.display_text import shown_pair
 from cachec.errors import UsageError
 from cachec_mlir.blobs import Resource
 from cachec_mlir.bytecode.reading import Bytecode, is_bytecode

@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from cachec.base.texts import MAX_SHOWN, shown_pair
+from cachec.base.display_text import MAX_SHOWN, shown_pair
 from cachec.errors import PluginError
 from cachec_mlir.explain.readable import Operation, name_of, paired
 

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from cachec.base.texts import module_of
+from cachec.base.display_text import module_of
 from cachec.errors import CheckpointError, PluginError, UsageError
 
 #: The class of a live module, in each of the bindings -> their name.

@@ -14,8 +14,8 @@ from typing import Annotated, Any
 
 import msgspec
 
+from cachec.base.display_text import shown_pair
 from cachec.base.hashing import Hasher
-from cachec.base.texts import shown_pair
 from cachec.errors import CachecError, CheckpointError, LinkError, PluginError, StoreFault, UnstorableResult, UsageError
 from cachec.model import Fault
 from cachec.programs.plugin import ArtifactWriter, Fingerprint

@@ -96,7 +96,7 @@ def alpha_manifest(manifest: Manifest, names: Mapping[str, str]) -> Manifest:
         )
         for old, spec in manifest.weights.items()
     }
-    return Manifest.of(specs).called(names).folding(manifest.folded)
+    return Manifest.of(specs).with_callers(names).folding(manifest.folded)
 
 
 class _Global(NamedTuple):

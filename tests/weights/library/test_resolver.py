@@ -446,7 +446,7 @@ from cachec.weights.library.resolver import Resolvers, resolve
 def die(done, total):
     if done > 1 << 20:
         os.kill(os.getpid(), signal.SIGKILL)
-resolve(WeightStore(Store(sys.argv[1])), sys.argv[2], "m", Resolvers.discovered({}), progress=die)
+resolve(WeightStore(Store(sys.argv[1])), sys.argv[2], "m", Resolvers.discover({}), progress=die)
 """
 
 
@@ -507,7 +507,7 @@ def test_discovered_resolvers(tmp_path: Path, store: WeightStore, monkeypatch: p
         "nothing = 3\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    found = Resolvers.discovered({"hub": "fake_hub:hub", "bad": "fake_hub:absent", "odd": "fake_hub:nothing"})
+    found = Resolvers.discover({"hub": "fake_hub:hub", "bad": "fake_hub:absent", "odd": "fake_hub:nothing"})
     assert isinstance(found.of("https"), HttpResolver)
     assert "fake_hub" not in sys.modules
     data = b"hub://h/m.safetensors"
@@ -526,7 +526,7 @@ def test_nothing_of_the_network_is_imported_before_it_is_needed() -> None:
     code = (
         "import json, sys\n"
         "from cachec.weights.library.resolver import Resolvers\n"
-        "Resolvers.discovered({})\n"
+        "Resolvers.discover({})\n"
         "print(json.dumps([m for m in ('urllib.request', 'http.client', 'ssl', 'socket') if m in sys.modules]))"
     )
     found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import cachec_iree
 import cachec_jax
 import cachec_mlir
-from cachec.base.texts import MAX_SHOWN
+from cachec.base.display_text import MAX_SHOWN
 from cachec.errors import PluginError
 from cachec_mlir.explain.operations import MAX_OPERATIONS, difference
 

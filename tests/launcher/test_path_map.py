@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cachec.launcher.adapters import every
-from cachec.launcher.places import Places, leaked
+from cachec.launcher.path_map import PathMap, find_leaks
 from tests.needs import need
 
 from .conftest import Launcher, write
@@ -81,16 +81,16 @@ def test_names_from_the_current_folder(tmp_path: Path) -> None:
     (tmp_path / "outside").write_text("x")
     (base / "linked").symlink_to(base / "build" / "deep" / "er")
     (base / "build" / "deep" / "er").mkdir(parents=True)
-    places = Places(str(base), str(base / "build"))
-    assert places.called(f"{base}/src/m") == "../src/m"
+    places = PathMap(str(base), str(base / "build"))
+    assert places.relative_name(f"{base}/src/m") == "../src/m"
     for path in (f"{tmp_path}/outside", f"{base}/build/-m", f"{base}/build/@m"):
-        assert places.called(path) == path
+        assert places.relative_name(path) == path
     for other in (
-        Places(None, str(base / "build")),
-        Places(str(base), str(tmp_path)),
-        Places(str(base), str(base / "linked")),  # `..` leads elsewhere
+        PathMap(None, str(base / "build")),
+        PathMap(str(base), str(tmp_path)),
+        PathMap(str(base), str(base / "linked")),  # `..` leads elsewhere
     ):
-        assert other.called(f"{base}/src/m") == f"{base}/src/m"
+        assert other.relative_name(f"{base}/src/m") == f"{base}/src/m"
 
 
 def test_every_adapter_whose_inputs_come_into_the_result_is_one() -> None:
@@ -103,14 +103,14 @@ def test_which_folders_come_into_what_was_written(tmp_path: Path) -> None:
     written = tmp_path / "out"
     written.write_bytes(b"x /one/two/a.c y")
     (tmp_path / "empty").touch()
-    assert leaked(folders, [str(tmp_path / "empty")], [b"", b"at /three/b"]) == {"base_dir": "its messages"}
-    assert leaked(folders, [str(tmp_path / "empty"), str(written)], [b"/one"]) == {"cwd": str(written)}
+    assert find_leaks(folders, [str(tmp_path / "empty")], [b"", b"at /three/b"]) == {"base_dir": "its messages"}
+    assert find_leaks(folders, [str(tmp_path / "empty"), str(written)], [b"/one"]) == {"cwd": str(written)}
 
 
 def test_what_a_relative_path_finds_below_the_current_folder_counts_from_there(tmp_path: Path) -> None:
     for name in ("one/src", "two/src", "elsewhere"):
         (tmp_path / name).mkdir(parents=True)
-    one, two = (Places(None, str(tmp_path / name)) for name in ("one", "two"))
+    one, two = (PathMap(None, str(tmp_path / name)) for name in ("one", "two"))
     for where, counts_as in ((".", "."), ("src", "./src"), ("../elsewhere", f"{tmp_path}/elsewhere")):
         for each in (one, two):
             assert each.folder(where, os.path.realpath(os.path.join(each.cwd, where))) == counts_as

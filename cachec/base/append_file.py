@@ -35,7 +35,7 @@ class Appender:
         """Append a record by one write; whether all of it fitted. Raises OSError."""
         return os.write(self.fd, line) == len(line)
 
-    def replaced(self) -> bool:
+    def is_replaced(self) -> bool:
         """Whether the path no longer leads to this file."""
         try:
             status = os.stat(self.path)

@@ -19,28 +19,28 @@ from cachec.base import xdg
 from cachec.base.distributions import Distributions
 from cachec.base.fsio import Identity, identity_if_there
 from cachec.base.paths import absolute, entries, is_below
-from cachec.commands.call import CommandCall, Declared
-from cachec.commands.process import Ended, run_process
-from cachec.commands.traced import Changed, Reads, Traced, is_changed_in_place, run_traced_apart
+from cachec.commands.invocation import DeclaredFiles, Invocation
+from cachec.commands.process import ProcessResult, run_process
+from cachec.commands.traced_run import InputChanged, Reads, TracedRun, is_changed_in_place, run_traced_apart
 from cachec.errors import CachecWarning, UsageError
 from cachec.key.dependencies import ABSENT, listing_digest, search_environ
 from cachec.key.tools.loader import DEFAULT_CACHE, default_folders
 from cachec.key.tools.tools import ToolKeys
 from cachec.model import Reason
 from cachec.recording import Recorder
-from cachec.tracing.accesses import Change, Effect, Input, Kind
+from cachec.tracing.accesses import Change, Effect, Kind, TracedInput
 
 _TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")
 _READ = Kind.CONTENT | Kind.EXECUTED
 
 
-def run_recorded(recorder: Recorder, call: CommandCall, declared: Declared, search: str) -> Ended:
+def run_recorded(recorder: Recorder, call: Invocation, declared: DeclaredFiles, search: str) -> ProcessResult:
     """Run a command, and record what it looked up. search: the variables that the stage fixed, see ``search_text``.
 
     Raises FileNotFoundError for an input or weights that are not there, UsageError for a tool, and as
     ``run_traced_apart``.
     """
-    from cachec.commands.witness import Witness
+    from cachec.commands.reproducer_files import FileCapture
 
     tools = _Tools(recorder, search, search_environ(search, call.environ))
     for tool in declared.tools:
@@ -50,7 +50,7 @@ def run_recorded(recorder: Recorder, call: CommandCall, declared: Declared, sear
         declarations.absent(call.cwd)  # the command can't be run
     declarations.record()
     given = [path for path in (*declared.inputs, *declared.candidates) if os.path.exists(path)]
-    witness = Witness(
+    witness = FileCapture(
         recorder,
         call.args,
         call.program,
@@ -72,11 +72,11 @@ def run_recorded(recorder: Recorder, call: CommandCall, declared: Declared, sear
         if declarations.check(run) and _check(recorder, call, run, declared):
             _record(recorder, call, run, declared, tools)
     recorder.add_products(change.path for change in run.accesses.changes if change.effect & Effect.CREATED)
-    witness.ended(run.ended.returncode, run.ended.stderr)
+    witness.record_end(run.ended.returncode, run.ended.stderr)
     return run.ended
 
 
-def _run(recorder: Recorder, call: CommandCall) -> Traced:
+def _run(recorder: Recorder, call: Invocation) -> TracedRun:
     arguments = call.process_arguments()
     run = run_traced_apart(**arguments)
     accesses = run.accesses
@@ -89,7 +89,7 @@ def _run(recorder: Recorder, call: CommandCall) -> Traced:
 class _Declarations:
     """Puts what a command is said to read into the trace, and looks at it again after the run."""
 
-    def __init__(self, recorder: Recorder, declared: Declared) -> None:
+    def __init__(self, recorder: Recorder, declared: DeclaredFiles) -> None:
         self._recorder = recorder
         self._declared = declared
         self._before: dict[str, Identity | None] = {}
@@ -116,7 +116,7 @@ class _Declarations:
             else:
                 self._stat(path)
 
-    def check(self, run: Traced) -> bool:
+    def check(self, run: TracedRun) -> bool:
         """Record what counts as the command left it. Whether no input changed, and the outputs were written."""
         for path in self._written.intersection(self._declared.search):
             self._listing(path)
@@ -190,7 +190,7 @@ class _Declarations:
             digest = ABSENT
         self._recorder.listing(place, digest)
 
-    def _check_withheld(self, run: Traced) -> None:
+    def _check_withheld(self, run: TracedRun) -> None:
         opened = {(each.state.dev, each.state.ino) for each in run.accesses.inputs if each.state and each.kinds & _READ}
         for path, rule in self._declared.weights.items():
             now = identity_if_there(path)
@@ -285,10 +285,12 @@ def _added_by_site(site: str) -> Iterator[str]:
                     yield from (line.strip() for line in file if line.startswith("/"))
 
 
-class _Passed:
+class _InputFilter:
     """Says which of a command's look-ups are no inputs."""
 
-    def __init__(self, recorder: Recorder, call: CommandCall, run: Traced, declared: Declared, tools: _Tools) -> None:
+    def __init__(
+        self, recorder: Recorder, call: Invocation, run: TracedRun, declared: DeclaredFiles, tools: _Tools
+    ) -> None:
         self._recorder = recorder
         self._tools = tools
         self._changed = {change.path for change in run.accesses.changes}
@@ -296,7 +298,7 @@ class _Passed:
         self._above = _folders_above([call.cwd, *_temporary(call.environ), os.path.expanduser("~"), *declared.inputs])
         self._needs_library_cache = self._is_library_cache_needed(run.accesses.inputs)
 
-    def __call__(self, full: str, each: Input) -> bool:
+    def __call__(self, full: str, each: TracedInput) -> bool:
         is_folder = each.state is not None and stat.S_ISDIR(each.state.mode)
         if is_folder and each.target in self._above and each.kinds == Kind.STATUS:
             return True
@@ -314,7 +316,7 @@ class _Passed:
             return not each.kinds & (_READ | Kind.LISTING)
         return is_product(self._recorder, full, real)
 
-    def _is_library_cache_needed(self, inputs: Iterable[Input]) -> bool:
+    def _is_library_cache_needed(self, inputs: Iterable[TracedInput]) -> bool:
         """Whether there is a library beyond those of recorded programs that ld.so.cache led to, or may lead to."""
         folders = default_folders()
         for each in inputs:
@@ -327,7 +329,7 @@ class _Passed:
         return False
 
 
-def _check(recorder: Recorder, call: CommandCall, run: Traced, declared: Declared) -> bool:
+def _check(recorder: Recorder, call: Invocation, run: TracedRun, declared: DeclaredFiles) -> bool:
     """Whether the trace says all, and the command did no more than a stage's command may."""
     is_good = True
     for reason, words in run.problems():
@@ -339,7 +341,7 @@ def _check(recorder: Recorder, call: CommandCall, run: Traced, declared: Declare
     return is_good and not words
 
 
-def _side_effect(recorder: Recorder, call: CommandCall, changes: Iterable[Change], declared: Declared) -> str:
+def _side_effect(recorder: Recorder, call: Invocation, changes: Iterable[Change], declared: DeclaredFiles) -> str:
     """What a command did that its call does not say, in words; empty for nothing."""
     outputs, temporary = _real_paths(declared.outputs), _real_paths(_temporary(call.environ))
     caches = _real_paths(xdg.home_caches(call.environ))
@@ -362,12 +364,12 @@ def _side_effect(recorder: Recorder, call: CommandCall, changes: Iterable[Change
     return ""
 
 
-def _record(recorder: Recorder, call: CommandCall, run: Traced, declared: Declared, tools: _Tools) -> None:
+def _record(recorder: Recorder, call: Invocation, run: TracedRun, declared: DeclaredFiles, tools: _Tools) -> None:
     for each in run.accesses.inputs:
         if each.kinds & Kind.EXECUTED and each.state is not None and not each.effect:
             tools.record_started(each.place)
     real_cwd = os.path.realpath(call.cwd)
-    passes = _Passed(recorder, call, run, declared, tools)
+    passes = _InputFilter(recorder, call, run, declared, tools)
     reads = Reads(run, recorder.digests, call.cwd, passes=passes, made_before=partial(_is_made_by_run, recorder))
     try:
         for read in reads.all():
@@ -377,7 +379,7 @@ def _record(recorder: Recorder, call: CommandCall, run: Traced, declared: Declar
             place = recorded_as(recorder, path)
             if place is not None:
                 recorder.traced(msgspec.structs.replace(read, where=place))
-    except (Changed, OSError) as error:
+    except (InputChanged, OSError) as error:
         recorder.keep_out(Reason.INPUT_CHANGED, str(error))
 
 

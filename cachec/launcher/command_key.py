@@ -20,15 +20,15 @@ from cachec.key.tools.platform import CPUINFO, cpu_features
 from cachec.key.tools.tools import ToolKeys
 from cachec.key.tools.variables import Rule, unmatched
 from cachec.launcher.adapters import AdapterEnvironment
-from cachec.launcher.command import Command, Options, PassThrough
-from cachec.launcher.depth import deepened
-from cachec.launcher.places import Places
-from cachec.launcher.texts import EPOCH, reports_time
+from cachec.launcher.command import CommandSpec, Options, PassThrough
+from cachec.launcher.depth import increase_depth
+from cachec.launcher.path_map import PathMap
+from cachec.launcher.source_scan import EPOCH, reports_time
 from cachec.model import Part, PartKind, Reason
 
 if TYPE_CHECKING:
     from cachec.key.compare import PartDifference
-    from cachec.launcher.stripping import StrippedInput
+    from cachec.launcher.weight_stripping import StrippedInput
     from cachec.programs.program import Program
 
 #: Bump it when the meaning of a command's key changes: every older entry is then a miss.
@@ -45,7 +45,7 @@ _SCRIPT, _SHOWN_WORDS = "argument 1", 60
 _ALWAYS = ("LD_LIBRARY_PATH", "LD_*", "GLIBC_TUNABLES", "GCONV_PATH", "LOCPATH", "NLSPATH", "TZ", "TZDIR")
 
 
-class CommandRequest:
+class CommandKey:
     """The key of one command; ``key.request.Request`` as far as the stage layer looks at it."""
 
     def __init__(
@@ -91,11 +91,11 @@ class CommandRequest:
         return "only a folder differs: set base_dir (CACHEC_BASE_DIR) to the checkout"
 
 
-class CommandRequests:
+class CommandKeyBuilder:
     """Assembles the keys of commands; stands where ``key.request.Requests`` does for functions."""
 
     def __init__(
-        self, digests: FileDigests, places: Places, environ: Mapping[str, str], key_parts: tuple[str, ...]
+        self, digests: FileDigests, places: PathMap, environ: Mapping[str, str], key_parts: tuple[str, ...]
     ) -> None:
         """environ: what the launcher itself was given; the command gets what ``environment`` leaves of it.
         key_parts: the setting of that name."""
@@ -107,13 +107,13 @@ class CommandRequests:
         self._tools: ToolKeys | None = None
         self._host = cache(host_part)  # the machine stays the same while a command runs
 
-    def anchor(self, places: Places) -> None:
+    def anchor(self, places: PathMap) -> None:
         """Have paths of the key count from these places, which are known once the command is."""
         self._places = places
 
     def request(
-        self, stage: Any, arguments: Mapping[str, Any], *, fresh: bool = False, without: object = None
-    ) -> CommandRequest:
+        self, stage: object, arguments: Mapping[str, Any], *, fresh: bool = False, without: object = None
+    ) -> CommandKey:
         """The key of ``arguments["command"]``. Raises UsageError or PassThrough where there can be none.
 
         without: nothing; no cached property of an object of this process takes part.
@@ -122,10 +122,10 @@ class CommandRequests:
         try:
             return self._request(stage, arguments, fresh=fresh)
         except OSError as error:  # something can't be read: the command says it better
-            raise PassThrough(Reason.NOT_UNDERSTOOD, str(error), told=True) from error
+            raise PassThrough(Reason.NOT_UNDERSTOOD, str(error), is_reported=True) from error
 
-    def _request(self, stage: Any, arguments: Mapping[str, Any], *, fresh: bool) -> CommandRequest:
-        command: Command = arguments["command"]
+    def _request(self, stage: object, arguments: Mapping[str, Any], *, fresh: bool) -> CommandKey:
+        command: CommandSpec = arguments["command"]
         del stage  # what it is called follows from the command
         stripped: Sequence[StrippedInput] = arguments["stripped"]
         parts = (
@@ -137,12 +137,12 @@ class CommandRequests:
             *self._content_parts(command, stripped, arguments["stdin"]),
             *self._extra_parts(),
         )
-        paths = {_name(self._places.keyed(text)): path for path, text in _inputs(command)}
+        paths = {_name(self._places.remove_base(text)): path for path, text in _inputs(command)}
         files = {part.digest: paths[part.name] for part in parts if part.kind is PartKind.FILE and part.name in paths}
         programs = {each.path: each.program for each in stripped}
         flags = {} if command.adapter is None else command.adapter.normalises
         keeps_out = ", ".join(f"{flag} keeps out {what}" for flag, what in flags.items())
-        return CommandRequest(parts, programs, files, keeps_out, has_base=self._places.base is not None)
+        return CommandKey(parts, programs, files, keeps_out, has_base=self._places.base is not None)
 
     def _extra_parts(self) -> list[Part]:
         if not self._key_parts:
@@ -151,21 +151,21 @@ class CommandRequests:
 
         return extra_parts(self._key_parts)
 
-    def stale_memos(self, request: CommandRequest) -> list[str]:
+    def stale_memos(self, request: CommandKey) -> list[str]:
         """None: a command has no memo of this process's."""
         del request
         return []
 
-    def ran(self, request: CommandRequest) -> None:
+    def ran(self, request: CommandKey) -> None:
         """Nothing to note: as above."""
         del request
 
-    def speaking(self, request: CommandRequest) -> tuple[()]:
+    def speaking(self, request: CommandKey) -> tuple[()]:
         """No plugin: what a command works with is in another process."""
         del request
         return ()
 
-    def tool_keys(self, command: Command) -> ToolKeys:
+    def tool_keys(self, command: CommandSpec) -> ToolKeys:
         """What keys the compiler: with the distributions of its own environment, where it is in another one."""
         if self._tools is None:
             self._tools = ToolKeys(self._digests, self.distributions(command.program))
@@ -178,7 +178,7 @@ class CommandRequests:
             self._distributions = distributions_of(program)
         return self._distributions
 
-    def _stage_part(self, command: Command) -> Part:
+    def _stage_part(self, command: CommandSpec) -> Part:
         adapter = command.adapter
         hasher = Hasher("command-stage")
         hasher.part("version", KEY_VERSION.encode())
@@ -186,27 +186,27 @@ class CommandRequests:
         shown = "no adapter" if adapter is None else f"adapter {adapter.name} {adapter.digest()[:8]}"
         return Part(PartKind.STAGE, command.stage, hasher.digest(), shown)
 
-    def _environment_parts(self, command: Command) -> tuple[Part, ...]:
+    def _environment_parts(self, command: CommandSpec) -> tuple[Part, ...]:
         """One part for each variable that counts. The base folder leaves their values, as it leaves arguments."""
-        values = {name: self._places.keyed(value) for name, value in self._environ.items()}
+        values = {name: self._places.remove_base(value) for name, value in self._environ.items()}
         names = keyed_variables(command, self._environ)
         return environment_parts(names, values, sealed=sealed_variables(command, names))
 
-    def _tool_parts(self, command: Command, *, fresh: bool) -> Iterator[Part]:
+    def _tool_parts(self, command: CommandSpec, *, fresh: bool) -> Iterator[Part]:
         """The program by its place, as the trace tells what is started; what else counts by name, by content."""
-        program = self._places.kept(command.program)
+        program = self._places.to_anchored(command.program)
         yield _argument("program", digest_bytes(os.fsencode(program)), command.program)
         for name in command.options.tools:
             yield self.tool_keys(command).executable(name, environment(self._environ), fresh=fresh)
         if command.adapter is not None and command.adapter.distribution:
             yield self.tool_keys(command).distribution(command.adapter.distribution, fresh=fresh)
 
-    def _argument_parts(self, command: Command, stripped: Container[int]) -> Iterator[Part]:
+    def _argument_parts(self, command: CommandSpec, stripped: Container[int]) -> Iterator[Part]:
         """One part a flag, over its words in order; then the order of the flags. For a stripped model counts the dash
         that the command gets in place of its name."""
         by_label: dict[str, list[str]] = {}
         for number, piece in enumerate(command.pieces):
-            text = "-" if number in stripped else self._places.keyed(piece.text)
+            text = "-" if number in stripped else self._places.remove_base(piece.text)
             by_label.setdefault(piece.label, []).append(text)
         for label, texts in by_label.items():
             hasher = Hasher("argument")
@@ -215,27 +215,31 @@ class CommandRequests:
             # Commands without an adapter are compared with those of the same script: a file, or the text behind -c.
             is_script = command.adapter is None and label == _SCRIPT
             subject = _text(_name(texts[0]).strip().partition("\n")[0][:_SHOWN_WORDS]) if is_script else ""
-            yield _argument(label, hasher.digest(), _shown(texts), subject)
+            yield _argument(label, hasher.digest(), _display(texts), subject)
         for path, key in command.weights.items():
-            text = self._places.kept(path)
+            text = self._places.to_anchored(path)
             yield _argument(f"weights {text}", digest_bytes(key.encode()), key)
         order = Hasher("order")
         for piece in command.pieces:
             order.part("label", piece.label.encode("utf-8", "surrogateescape"))
-        labels = _shown([piece.label for piece in command.pieces])
-        outputs = " ".join(_name(self._places.keyed(_below(output.path, command.cwd))) for output in command.outputs)
+        labels = _display([piece.label for piece in command.pieces])
+        outputs = " ".join(
+            _name(self._places.remove_base(_below(output.path, command.cwd))) for output in command.outputs
+        )
         yield Part(PartKind.ORDER, "order of arguments", order.digest(), labels, subject=_text(outputs))
-        folder = self._places.keyed(self._places.cwd)
-        yield _argument("current folder", digest_bytes(os.fsencode(folder)), _shown([folder]))
+        folder = self._places.remove_base(self._places.cwd)
+        yield _argument("current folder", digest_bytes(os.fsencode(folder)), _display([folder]))
         yield from map(self._option_part, _refinements(command.options))
 
     def _option_part(self, text: str) -> Part:
-        kept = self._places.keyed(text)
-        return _argument(_text(_name(kept)), digest_bytes(os.fsencode(kept)), "(set)")
+        portable = self._places.remove_base(text)
+        return _argument(_text(_name(portable)), digest_bytes(os.fsencode(portable)), "(set)")
 
-    def _content_parts(self, command: Command, stripped: Sequence[StrippedInput], stdin: str | None) -> Iterator[Part]:
+    def _content_parts(
+        self, command: CommandSpec, stripped: Sequence[StrippedInput], stdin: str | None
+    ) -> Iterator[Part]:
         for each in stripped:
-            name, program = _name(self._places.keyed(command.argv[each.number + 1])), each.program
+            name, program = _name(self._places.remove_base(command.argv[each.number + 1])), each.program
             hasher = Hasher("program")
             hasher.part("topology", program.topology.encode())
             hasher.part("manifest", program.manifest.digest.encode())
@@ -251,14 +255,14 @@ class CommandRequests:
             )
         given = {each.path for each in stripped}
         for path, text in _inputs(command):
-            name = _name(self._places.keyed(text))
+            name = _name(self._places.remove_base(text))
             if path not in given:
                 subject = name if path in command.models.values() else ""
                 yield _file(name, name, path_digest(path, self._digests), subject)
         for path, key in command.weights.items():
             if key == "content":
                 digest = self._digests.of_path(path)
-                yield _file(f"weights {self._places.kept(path)}", path, digest)
+                yield _file(f"weights {self._places.to_anchored(path)}", path, digest)
         if stdin is not None:
             digest = self._digests.of_path(stdin)
             yield Part(PartKind.FILE, "standard input", digest, digest[:12])
@@ -276,38 +280,38 @@ def _refinements(options: Options) -> Iterator[str]:
         yield "--relocatable"
 
 
-def _described_environment(command: Command) -> AdapterEnvironment:
+def _described_environment(command: CommandSpec) -> AdapterEnvironment:
     adapter = command.adapter
     return AdapterEnvironment() if adapter is None or not command.is_known else adapter.environment
 
 
-def variable_rule(command: Command) -> Rule:
+def variable_rule(command: CommandSpec) -> Rule:
     """Return which variables are in the key of a command, beside the locale."""
     described = _described_environment(command)
     keyed = (*described.keyed, *command.options.env, *_ALWAYS)
-    left = (*_ignored(command), *variables_of_run(command))
-    keyed = tuple(name for name in keyed if name not in left)
-    return Rule(keyed, (*described.passed, *LOCALE, *left), others=not described.complete)
+    excluded = (*_ignored_variables(command), *variables_of_run(command))
+    keyed = tuple(name for name in keyed if name not in excluded)
+    return Rule(keyed, (*described.passed, *LOCALE, *excluded), others=not described.complete)
 
 
-def _ignored(command: Command) -> tuple[str, ...]:
+def _ignored_variables(command: CommandSpec) -> tuple[str, ...]:
     """The variables that are to be ignored. One that an option names counts, whatever the settings say."""
     return tuple(name for name in command.options.ignore_env if name not in command.options.env)
 
 
-def variables_of_run(command: Command) -> tuple[str, ...]:
+def variables_of_run(command: CommandSpec) -> tuple[str, ...]:
     """The variables that count only where a run shows that it used them: of a compiler that tells of the time."""
     return (EPOCH, *LOCALE) if reports_time(command) else ()
 
 
-def keyed_variables(command: Command, environ: Mapping[str, str]) -> tuple[str, ...]:
+def keyed_variables(command: CommandSpec, environ: Mapping[str, str]) -> tuple[str, ...]:
     """The variables that are in the key: those that are named, set or not, and of the others those that are set."""
     rule = variable_rule(command)
-    locale = {name for name in LOCALE if name in environ} - {*variables_of_run(command), *_ignored(command)}
+    locale = {name for name in LOCALE if name in environ} - {*variables_of_run(command), *_ignored_variables(command)}
     return tuple(sorted({*rule.names, *rule.matching(environ), *locale}))
 
 
-def sealed_variables(command: Command, names: Iterable[str]) -> frozenset[str]:
+def sealed_variables(command: CommandSpec, names: Iterable[str]) -> frozenset[str]:
     """Those of these variables whose values are stored as digests: each that the adapter does not name.
 
     Such a variable may hold a secret, whatever it is called.
@@ -319,10 +323,10 @@ def sealed_variables(command: Command, names: Iterable[str]) -> frozenset[str]:
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
     """What a command gets: the whole environment of the launcher."""
-    return {**environ, **deepened(dict(environ))}
+    return {**environ, **increase_depth(dict(environ))}
 
 
-def files_in_key(command: Command) -> set[str]:
+def files_in_key(command: CommandSpec) -> set[str]:
     """The files of a command's distribution, which its key holds by RECORD, and what an environment says of itself."""
     if command.adapter is None or not command.adapter.distribution:
         return set()
@@ -369,7 +373,7 @@ def _argument(name: str, digest: str, shown: str, subject: str = "") -> Part:
     return Part(PartKind.ARGUMENT, name, digest, shown, value="" if shown.endswith("…") else shown, subject=subject)
 
 
-def _inputs(command: Command) -> ItemsView[str, str]:
+def _inputs(command: CommandSpec) -> ItemsView[str, str]:
     """The files whose content is in the key: their paths, and what they are called."""
     return {**{path: command.argv[number + 1] for number, path in command.models.items()}, **command.inputs}.items()
 
@@ -393,6 +397,6 @@ def _name(text: str) -> str:
     return text.replace("\0", "{base_dir}")
 
 
-def _shown(texts: list[str]) -> str:
+def _display(texts: list[str]) -> str:
     shown = " ".join(_name(text) or "(set)" for text in texts)
     return shown.encode("utf-8", "backslashreplace").decode() if len(shown) < 400 else shown[:400] + "…"

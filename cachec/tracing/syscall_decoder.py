@@ -11,11 +11,11 @@ import struct
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from cachec.tracing.accesses import Kind, Reason
-from cachec.tracing.paths import (
+from cachec.tracing.accesses import Kind, TraceProblemKind
+from cachec.tracing.process_paths import (
     AT_FDCWD,
     BadAddress,
-    Memory,
+    ProcessMemory,
     Unreadable,
     Unresolvable,
     descriptor_path,
@@ -23,7 +23,7 @@ from cachec.tracing.paths import (
     named_descriptor,
     umask_of,
 )
-from cachec.tracing.recorder import Commit, Recorder
+from cachec.tracing.recorder import AccessRecorder, Commit
 from cachec.tracing.syscalls import READS_DESCRIPTOR, WRITES_DESCRIPTOR
 
 #: Takes the thread and the arguments of a call; returns what is to be recorded once it goes on.
@@ -114,13 +114,13 @@ _SAVED_FROM = 10
 _UNSUPPORTED_CALLS = ("open_by_handle_at", "uselib")
 
 
-class Calls:
+class SyscallDecoder:
     """The handlers of one run."""
 
     def __init__(
         self,
-        recorder: Recorder,
-        memory: Memory,
+        recorder: AccessRecorder,
+        memory: ProcessMemory,
         numbers: Mapping[str, int],
         supervisor: int,
         given: Mapping[int, os.stat_result | None],
@@ -159,7 +159,7 @@ class Calls:
             "umask": lambda _pid, _arguments: partial(setattr, recorder, "uses_umask", True),
         }
         for name, (descriptor, path, flags, kind) in _LOOKUPS.items():
-            named[name] = self._on_path(descriptor, path, flags, partial(recorder.look_up, kind=kind))
+            named[name] = self._on_path(descriptor, path, flags, partial(recorder.record_lookup, kind=kind))
         for name, (descriptor, path, flags) in _ATTRIBUTES.items():
             named[name] = self._on_path(descriptor, path, flags, recorder.set_attributes)
         for name, (descriptor, path) in _MAKES.items():
@@ -171,9 +171,9 @@ class Calls:
         named["ioctl"] = self._control
         named["seccomp"] = named["prctl"] = self._set_filter
         for name in _NAMESPACE_CALLS:
-            named[name] = partial(self._refuse, Reason.NAMESPACE, name)
+            named[name] = partial(self._refuse, TraceProblemKind.NAMESPACE, name)
         for name in _UNSUPPORTED_CALLS:
-            named[name] = partial(self._refuse, Reason.UNSUPPORTED_CALL, name)
+            named[name] = partial(self._refuse, TraceProblemKind.UNSUPPORTED_CALL, name)
         self._by_number = {numbers[name]: handler for name, handler in named.items() if name in numbers}
 
     def handle(self, number: int, pid: int, arguments: tuple[int, ...]) -> Commit | None:
@@ -183,13 +183,15 @@ class Calls:
         except BadAddress:
             return None
         except Unreadable as error:
-            return self._recorder.problem(Reason.UNREADABLE, str(error))
+            return self._recorder.problem(TraceProblemKind.UNREADABLE, str(error))
         except Unresolvable as error:
-            return self._recorder.problem(Reason.UNRESOLVED, str(error))
+            return self._recorder.problem(TraceProblemKind.UNRESOLVED, str(error))
 
     def foreign(self, number: int, architecture: int) -> Commit | None:
         """A call of another architecture or ABI: what it does is not known."""
-        return self._recorder.problem(Reason.FOREIGN_CALLS, f"call {number} of architecture {architecture:#x}")
+        return self._recorder.problem(
+            TraceProblemKind.FOREIGN_CALLS, f"call {number} of architecture {architecture:#x}"
+        )
 
     def _on_path(
         self,
@@ -241,15 +243,15 @@ class Calls:
         if not path:
             return None
         if flags & _NO_CONTENT:
-            return self._recorder.look_up(folder, path, not flags & os.O_NOFOLLOW, _STATUS)
+            return self._recorder.record_lookup(folder, path, not flags & os.O_NOFOLLOW, _STATUS)
         if flags & _WRITES:
             return self._recorder.open_to_write(folder, path, flags, mode & 0o7777 & ~umask_of(pid))
-        return self._recorder.look_up(folder, path, not flags & os.O_NOFOLLOW, _CONTENT)
+        return self._recorder.record_lookup(folder, path, not flags & os.O_NOFOLLOW, _CONTENT)
 
     def _openat2(self, pid: int, arguments: tuple[int, ...]) -> Commit | None:
         flags, mode, resolve = struct.unpack("<QQQ", self._memory.read(pid, arguments[2], 24))
         if resolve & _RESOLVE_IN_ROOT:
-            return self._recorder.problem(Reason.UNSUPPORTED_CALL, "openat2 with RESOLVE_IN_ROOT")
+            return self._recorder.problem(TraceProblemKind.UNSUPPORTED_CALL, "openat2 with RESOLVE_IN_ROOT")
         return self._open(pid, arguments[0], arguments[1], flags, mode)
 
     def _execute(self, pid: int, descriptor: int, address: int, flags: int) -> Commit | None:
@@ -304,15 +306,15 @@ class Calls:
         port = int.from_bytes(data[2:4], "big")
         host = data[4:8] if family == socket.AF_INET else data[8:24]
         if family in {socket.AF_INET, socket.AF_INET6} and len(host) in {4, 16}:
-            return self._recorder.problem(Reason.NETWORK, f"{socket.inet_ntop(family, host)} port {port}")
-        return self._recorder.problem(Reason.NETWORK, f"socket family {family}")
+            return self._recorder.problem(TraceProblemKind.NETWORK, f"{socket.inet_ntop(family, host)} port {port}")
+        return self._recorder.problem(TraceProblemKind.NETWORK, f"socket family {family}")
 
     def _unix_socket(self, pid: int, name: bytes, *, is_bound: bool) -> Commit | None:
         if name[:1] in {b"", b"\0"}:  # abstract, or of the kernel's choice
             if is_bound:
                 return partial(self._abstract_sockets.add, name)
             known = name in self._abstract_sockets
-            return None if known else self._recorder.problem(Reason.DAEMON, name.replace(b"\0", b"@"))
+            return None if known else self._recorder.problem(TraceProblemKind.DAEMON, name.replace(b"\0", b"@"))
         folder, path = self._locate(pid, AT_FDCWD, name.split(b"\0", 1)[0])
         if not path:
             return None
@@ -352,8 +354,8 @@ class Calls:
 
     def _duplicate(self, pid: int, arguments: tuple[int, ...]) -> Commit | None:
         """A shell that redirects its standard input keeps the old one at 10 or above, and does not read it there."""
-        is_kept = arguments[0] & 0xFFFFFFFF == 0 and arguments[2] >= _SAVED_FROM
-        return None if is_kept else self._use_descriptor((0,), pid, arguments)
+        is_saved = arguments[0] & 0xFFFFFFFF == 0 and arguments[2] >= _SAVED_FROM
+        return None if is_saved else self._use_descriptor((0,), pid, arguments)
 
     def _control(self, pid: int, arguments: tuple[int, ...]) -> Commit | None:
         """ioctl(2): only a terminal answers most, such as what isatty(3) asks. FIONREAD tells what any file holds."""
@@ -374,9 +376,9 @@ class Calls:
         filters = struct.iter_unpack("<HBBI", code)
         if any(code == _BPF_RETURN and action & _ACTION == _TRACE for code, _, _, action in filters):
             return self._recorder.problem(
-                Reason.UNSUPPORTED_CALL, "seccomp with SECCOMP_RET_TRACE, as strace --seccomp-bpf"
+                TraceProblemKind.UNSUPPORTED_CALL, "seccomp with SECCOMP_RET_TRACE, as strace --seccomp-bpf"
             )
         return None
 
-    def _refuse(self, reason: Reason, name: str, _pid: int, _arguments: tuple[int, ...]) -> Commit | None:
+    def _refuse(self, reason: TraceProblemKind, name: str, _pid: int, _arguments: tuple[int, ...]) -> Commit | None:
         return self._recorder.problem(reason, name)

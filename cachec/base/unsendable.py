@@ -23,11 +23,11 @@ _USES: Final = (
 )
 
 
-class UnsentError(Exception):
+class ForbiddenUseError(Exception):
     """Code has used a global that a worker can't be given."""
 
 
-class Unsent:
+class Unsendable:
     """The type of all stand-ins. Ask ``issubclass(type(value), Unsent)``: ``isinstance`` is a use."""
 
 
@@ -36,6 +36,6 @@ def stand_in(words: str, used: list[str]) -> object:
 
     def refuse(*_arguments: object, **_options: object) -> None:
         used.append(words)
-        raise UnsentError(words)
+        raise ForbiddenUseError(words)
 
-    return type("Unsent", (Unsent,), dict.fromkeys(_USES, refuse))()
+    return type("Unsent", (Unsendable,), dict.fromkeys(_USES, refuse))()

@@ -22,7 +22,7 @@ _BASE = "\0"
 _MARK = b"\0base_dir\0"
 
 
-class Places(msgspec.Struct, frozen=True):
+class PathMap(msgspec.Struct, frozen=True):
     """base: the folder below which paths count from there, None for none. cwd: the current folder, as the command is
     told (``PWD``). tools: the environment that the command is installed in, where its adapter names a distribution, and
     that of its interpreter. real_cwd: the real path of ``cwd``."""
@@ -35,7 +35,7 @@ class Places(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "real_cwd", os.path.realpath(self.cwd))
 
-    def keyed(self, text: str) -> str:
+    def remove_base(self, text: str) -> str:
         """A text of the command line with the base folder taken out wherever it stands as a folder."""
         if self.base is None or self.base not in text:
             return text
@@ -46,7 +46,7 @@ class Places(msgspec.Struct, frozen=True):
             out += (_BASE if is_folder and _begins_path(before) else self.base) + after
         return out
 
-    def kept(self, path: str) -> str:
+    def to_anchored(self, path: str) -> str:
         """A path as a trace keeps it. As it is written: behind a link, ``..`` is elsewhere than it seems. A relative
         one stays relative: it is what is there in the current folder of each look."""
         if path.startswith((BELOW_BASE, BELOW_TOOL)):
@@ -65,20 +65,20 @@ class Places(msgspec.Struct, frozen=True):
         is_relative = not where.startswith(("/", BELOW_BASE, BELOW_TOOL))
         if real == here or (is_relative and real.startswith(f"{here}/")):
             return f".{real[len(here) :]}"
-        return self.kept(real)
+        return self.to_anchored(real)
 
-    def present(self, kept: str) -> str:
+    def to_absolute(self, anchored: str) -> str:
         """The absolute path that a kept one stands for here."""
-        if kept.startswith("/"):
-            return kept
-        if kept.startswith(BELOW_TOOL):
-            number, _, rest = kept.removeprefix(BELOW_TOOL).partition("/")
+        if anchored.startswith("/"):
+            return anchored
+        if anchored.startswith(BELOW_TOOL):
+            number, _, rest = anchored.removeprefix(BELOW_TOOL).partition("/")
             return os.path.join((*self.tools, self.cwd, self.cwd)[int(number == "1")], rest)
-        if not kept.startswith(BELOW_BASE):
-            return os.path.join(self.cwd, kept)
-        return os.path.join(self.base or self.cwd, kept.removeprefix(BELOW_BASE))
+        if not anchored.startswith(BELOW_BASE):
+            return os.path.join(self.cwd, anchored)
+        return os.path.join(self.base or self.cwd, anchored.removeprefix(BELOW_BASE))
 
-    def called(self, path: str) -> str:
+    def relative_name(self, path: str) -> str:
         """A path below the base folder by the name that it has from the current folder, where that is below it too.
 
         The path itself where that name leads elsewhere (behind a link), or would be taken for a flag.
@@ -89,9 +89,9 @@ class Places(msgspec.Struct, frozen=True):
         is_it = not name.startswith(("-", "@")) and _is_same(os.path.join(self.cwd, name), path)
         return name if is_it else path
 
-    def sameness(self, kept: str) -> str:
+    def sameness(self, anchored: str) -> str:
         """``sameness_digest`` of kept paths, with a NUL between them."""
-        return sameness_digest(map(self.present, kept.split("\0")))
+        return sameness_digest(map(self.to_absolute, anchored.split("\0")))
 
     def folders(self) -> dict[str, str]:
         """The folders whose paths are not in the key, by the name that a trace has for them."""
@@ -100,7 +100,7 @@ class Places(msgspec.Struct, frozen=True):
     def digest(self, folder: str) -> str:
         """The digest of the path of one of ``folders``; of nothing where there is none of that name."""
         path = self.folders().get(folder, "")
-        return digest_bytes(os.fsencode(self.keyed(path) if folder == "cwd" else path))
+        return digest_bytes(os.fsencode(self.remove_base(path) if folder == "cwd" else path))
 
     def template(self, text: bytes) -> bytes:
         """A text that the command wrote, with the base folder taken out: another checkout fills in its own."""
@@ -108,7 +108,7 @@ class Places(msgspec.Struct, frozen=True):
             return text
         return re.sub(rb"(?<![\w./+-])" + re.escape(os.fsencode(self.base)) + rb"(?![\w.+-])", lambda _: _MARK, text)
 
-    def filled(self, template: bytes) -> bytes:
+    def fill_base(self, template: bytes) -> bytes:
         """The text again, for this base folder."""
         return template if self.base is None else template.replace(_MARK, os.fsencode(self.base))
 
@@ -137,8 +137,8 @@ def current_folder(environ: dict[str, str]) -> str:
     try:
         real = os.getcwd()
     except OSError as error:
-        said = "was removed" if isinstance(error, FileNotFoundError) else f"can't be told ({error.strerror})"
-        raise NoFolder(f"the current folder {said}; change to one that exists") from None
+        problem = "was removed" if isinstance(error, FileNotFoundError) else f"can't be told ({error.strerror})"
+        raise NoFolder(f"the current folder {problem}; change to one that exists") from None
     named = environ.get("PWD", "")
     if named.startswith("/") and os.path.normpath(named) == named:
         return named if _is_same(named, real) else real
@@ -153,7 +153,7 @@ def _is_same(one: str, other: str) -> bool:
         return False
 
 
-def leaked(folders: dict[str, str], files: Iterable[str], texts: Iterable[bytes]) -> dict[str, str]:
+def find_leaks(folders: dict[str, str], files: Iterable[str], texts: Iterable[bytes]) -> dict[str, str]:
     """Which of the folders have their path in what was written, and where: name of the folder -> the file."""
     leaks: dict[str, str] = {}
     wanted = {name: os.fsencode(path) for name, path in folders.items()}

@@ -28,7 +28,7 @@ from typing import NamedTuple
 from cachec.base import fsio
 from cachec.base.hashing import FileDigests, digest_bytes
 from cachec.base.lookups import described_state, names_in, owner_words, real_folder, umask
-from cachec.commands.process import Ended, run_process
+from cachec.commands.process import ProcessResult, run_process
 from cachec.key.dependencies import (
     FOLDER,
     attributes_digest,
@@ -42,7 +42,7 @@ from cachec.key.dependencies import (
 from cachec.model import Read, Reason
 from cachec.store.locks import forking_to_exec
 from cachec.tracing import accesses as traced
-from cachec.tracing.accesses import Accesses, Change, Effect, Input, Kind, Problem, State, state_of, unseen
+from cachec.tracing.accesses import Accesses, Change, Effect, Kind, State, TracedInput, TraceProblem, state_of, unseen
 from cachec.tracing.codec import DamagedRecord
 from cachec.tracing.listener import Keeper
 from cachec.tracing.standalone import command_line, decode_report, encode_request
@@ -59,66 +59,67 @@ _PYCACHE = "__pycache__"
 CLOSED = -1
 
 #: How a run uses what a file or a folder held before.
-_HELD = Kind.CONTENT | Kind.EXECUTED | Kind.LISTING
+_CONTENT_KINDS = Kind.CONTENT | Kind.EXECUTED | Kind.LISTING
 
 #: Why a run is not stored, by what the tracer says; all else means that it did not see everything.
 _REASONS = {
-    traced.Reason.NETWORK: Reason.NETWORK,
-    traced.Reason.DAEMON: Reason.UNDESCRIBED,
-    traced.Reason.DEVICE: Reason.UNDESCRIBED,
-    traced.Reason.PIPE: Reason.UNDESCRIBED,
-    traced.Reason.PRIVILEGE: Reason.UNDESCRIBED,
-    traced.Reason.MOVED_FOLDER: Reason.UNDESCRIBED,
-    traced.Reason.LEFT_BEHIND: Reason.UNDESCRIBED,
-    traced.Reason.SIGNAL: Reason.UNDESCRIBED,
+    traced.TraceProblemKind.NETWORK: Reason.NETWORK,
+    traced.TraceProblemKind.DAEMON: Reason.UNDESCRIBED,
+    traced.TraceProblemKind.DEVICE: Reason.UNDESCRIBED,
+    traced.TraceProblemKind.PIPE: Reason.UNDESCRIBED,
+    traced.TraceProblemKind.PRIVILEGE: Reason.UNDESCRIBED,
+    traced.TraceProblemKind.MOVED_FOLDER: Reason.UNDESCRIBED,
+    traced.TraceProblemKind.LEFT_BEHIND: Reason.UNDESCRIBED,
+    traced.TraceProblemKind.SIGNAL: Reason.UNDESCRIBED,
 }
 
 #: What each reason of the tracer means.
 WORDS = {
-    traced.Reason.UNSUPPORTED_MACHINE: "cachec traces no programs of this machine",
-    traced.Reason.NO_LISTENER: "the system gives no tracer",
-    traced.Reason.NESTED: "another tracer holds the command",
-    traced.Reason.NO_ACCESS: "the command's memory can't be read",
-    traced.Reason.FOREIGN_CALLS: "it runs programs of another architecture",
-    traced.Reason.UNREADABLE: "the memory of one of its processes can't be read",
-    traced.Reason.UNRESOLVED: "one of its paths could not be followed",
-    traced.Reason.UNSUPPORTED_CALL: "it makes a system call that the tracer does not follow",
-    traced.Reason.NAMESPACE: "it works in another namespace or root folder",
-    traced.Reason.NETWORK: "it uses the network",
-    traced.Reason.DAEMON: "it speaks to a process that was there before",
-    traced.Reason.DEVICE: "it uses a device",
-    traced.Reason.PIPE: "it uses a named pipe that was there before",
-    traced.Reason.PRIVILEGE: "it starts a program with other rights, which it does not get under the tracer",
-    traced.Reason.MOVED_FOLDER: "it moves a folder that was there before",
-    traced.Reason.LEFT_BEHIND: "it left a process behind",
-    traced.Reason.SIGNAL: "it got a signal from outside",
+    traced.TraceProblemKind.UNSUPPORTED_MACHINE: "cachec traces no programs of this machine",
+    traced.TraceProblemKind.NO_LISTENER: "the system gives no tracer",
+    traced.TraceProblemKind.NESTED: "another tracer holds the command",
+    traced.TraceProblemKind.NO_ACCESS: "the command's memory can't be read",
+    traced.TraceProblemKind.FOREIGN_CALLS: "it runs programs of another architecture",
+    traced.TraceProblemKind.UNREADABLE: "the memory of one of its processes can't be read",
+    traced.TraceProblemKind.UNRESOLVED: "one of its paths could not be followed",
+    traced.TraceProblemKind.UNSUPPORTED_CALL: "it makes a system call that the tracer does not follow",
+    traced.TraceProblemKind.NAMESPACE: "it works in another namespace or root folder",
+    traced.TraceProblemKind.NETWORK: "it uses the network",
+    traced.TraceProblemKind.DAEMON: "it speaks to a process that was there before",
+    traced.TraceProblemKind.DEVICE: "it uses a device",
+    traced.TraceProblemKind.PIPE: "it uses a named pipe that was there before",
+    traced.TraceProblemKind.PRIVILEGE: "it starts a program with other rights, which it does not get under the tracer",
+    traced.TraceProblemKind.MOVED_FOLDER: "it moves a folder that was there before",
+    traced.TraceProblemKind.LEFT_BEHIND: "it left a process behind",
+    traced.TraceProblemKind.SIGNAL: "it got a signal from outside",
 }
 
 
 #: Those for which a command runs without a tracer, as every other one would here.
 BARE = frozenset(
     {
-        *(traced.Reason.UNSUPPORTED_MACHINE, traced.Reason.NO_LISTENER),
-        *(traced.Reason.NESTED, traced.Reason.NO_ACCESS),
+        *(traced.TraceProblemKind.UNSUPPORTED_MACHINE, traced.TraceProblemKind.NO_LISTENER),
+        *(traced.TraceProblemKind.NESTED, traced.TraceProblemKind.NO_ACCESS),
     }
 )
 
 
-class Traced(NamedTuple):
-    """One run. started: Unix time."""
+class TracedRun(NamedTuple):
+    """One run."""
 
-    ended: Ended
+    ended: ProcessResult
     accesses: Accesses
+    #: Unix time.
     started: float
 
     def problems(self, *, network: bool = False) -> Iterator[tuple[Reason, str]]:
         """Why the result must not be stored, in words. network: whether the network may be used."""
         for reason, detail in self.accesses.problems:
-            if not (network and reason is traced.Reason.NETWORK):
+            if not (network and reason is traced.TraceProblemKind.NETWORK):
                 hint = "; `cachec doctor` says what to do" if reason in BARE else ""
                 yield _REASONS.get(reason, Reason.UNTRACED), f"{WORDS[reason]} ({detail}){hint}"
 
-    def opened(self) -> set[str]:
+    def opened_files(self) -> set[str]:
         """The real paths of files that the run opened, and did not make."""
         inputs = (each for each in self.accesses.inputs if each.kinds & Kind.CONTENT and each.state is not None)
         real = cache(os.path.realpath)  # of few folders
@@ -135,7 +136,7 @@ def run_traced(
     stdin: str | int | None,
     descriptors: Sequence[int] = (),
     keeper: Keeper | None = None,
-) -> Traced:
+) -> TracedRun:
     """Run a command to its end. stdin: a file, a descriptor, ``CLOSED``; None: nothing. descriptors: others it has.
     keeper: see ``supervisor.trace``.
 
@@ -169,8 +170,8 @@ def run_traced(
         for fd in (source, *(fd for stream in streams for fd in (stream.given, stream.taken))):
             if fd != CLOSED:
                 os.close(fd)
-    ended = Ended(accesses.returncode, bytes(streams[0].data), bytes(streams[1].data), None)
-    return Traced(ended, accesses, started)
+    ended = ProcessResult(accesses.returncode, bytes(streams[0].data), bytes(streams[1].data), None)
+    return TracedRun(ended, accesses, started)
 
 
 def run_traced_apart(
@@ -182,7 +183,7 @@ def run_traced_apart(
     stdin: bytes | str | None = None,
     pass_fds: Sequence[int] = (),
     timeout: float | None = None,
-) -> Traced:
+) -> TracedRun:
     """The same from any thread, with a supervisor between: see ``tracing.standalone``, and ``run_process``.
 
     Raises subprocess.TimeoutExpired, ValueError for words that the kernel does not take, and OSError.
@@ -191,7 +192,7 @@ def run_traced_apart(
     started = time.time()
     if not sys.executable:  # an embedded Python
         ended = run(args, program, environ=environ, cwd=cwd, pass_fds=pass_fds)
-        return Traced(ended, untraced(ended, "there is no Python interpreter to run it"), started)
+        return TracedRun(ended, untraced_accesses(ended, "there is no Python interpreter to run it"), started)
     request, report = os.memfd_create("request"), os.memfd_create("report")
     try:
         os.write(request, encode_request(args, program, environ, cwd))
@@ -207,15 +208,15 @@ def run_traced_apart(
         os.close(request)
         os.close(report)
     try:
-        told = decode_report(data)
+        outcome = decode_report(data)
     except DamagedRecord:
-        return Traced(ended, untraced(ended, "it ended before the command"), started)
-    ended = ended._replace(returncode=told.accesses.returncode)
-    return Traced(ended, told.accesses, told.started)
+        return TracedRun(ended, untraced_accesses(ended, "it ended before the command"), started)
+    ended = ended._replace(returncode=outcome.accesses.returncode)
+    return TracedRun(ended, outcome.accesses, outcome.started)
 
 
-def untraced(ended: Ended, detail: str) -> Accesses:
-    problem = Problem(traced.Reason.NO_LISTENER, detail)
+def untraced_accesses(ended: ProcessResult, detail: str) -> Accesses:
+    problem = TraceProblem(traced.TraceProblemKind.NO_LISTENER, detail)
     return unseen(ended.returncode, problem)
 
 
@@ -244,7 +245,7 @@ class _Stream:
             self.read()
 
 
-class Changed(Exception):
+class InputChanged(Exception):
     """An input changed while the command ran, or just before: what the command saw is not known. The message says."""
 
 
@@ -253,14 +254,14 @@ class Reads:
 
     def __init__(
         self,
-        run: Traced,
+        run: TracedRun,
         digests: FileDigests,
         cwd: str,
         *,
         keyed: Callable[[str, str], str] | None = None,
         named: Container[str] = (),
         is_cache: Callable[[str], bool] = lambda _: False,
-        passes: Callable[[str, Input], bool] = lambda _path, _input: False,
+        passes: Callable[[str, TracedInput], bool] = lambda _path, _input: False,
         made_before: Callable[[str], bool] = lambda _path: False,
         is_unsized: Callable[[str], bool] = lambda _path: False,
     ) -> None:
@@ -289,12 +290,12 @@ class Reads:
     def all(self) -> Iterator[Read]:
         """Each read once, with paths as the run gave them: relative ones start in its current folder. Raises Changed;
         OSError for a file that can't be read any more."""
-        seen: set[tuple[str, str, str]] = set()
+        yielded: set[tuple[str, str, str]] = set()
         for each in self._run.accesses.inputs:
             for read in self._of_input(each):
                 place = (read.kind, read.where, read.name)
-                if place not in seen:
-                    seen.add(place)
+                if place not in yielded:
+                    yielded.add(place)
                     yield read
         yield from self._modes()
         if self._run.accesses.uses_umask:
@@ -316,16 +317,21 @@ class Reads:
             elif before is not None and before.ino == after.ino and (is_set or stat.S_IMODE(before.mode) != new):
                 yield Read("lookup", change.path, "mode", mode_digest(before.mode, is_empty=not before.size))
 
-    def started(self) -> set[str]:
+    def started_programs(self) -> set[str]:
         """The paths of programs that the run started, as it named them."""
         return {each.path for each in self._run.accesses.inputs if each.kinds & Kind.EXECUTED}
 
-    def _of_input(self, each: Input) -> Iterator[Read]:
+    def _of_input(self, each: TracedInput) -> Iterator[Read]:
         full = each.place
         where = each.path if each.folder == self._cwd and each.folder else full
         if full.startswith(_KERNEL):
             return
-        if self._named and each.effect and not each.kinds & _HELD and self._is_named(os.path.realpath(full), each):
+        if (
+            self._named
+            and each.effect
+            and not each.kinds & _CONTENT_KINDS
+            and self._is_named(os.path.realpath(full), each)
+        ):
             return
         if self._passes(full, each):
             return
@@ -357,12 +363,12 @@ class Reads:
         if each.kinds & Kind.ATTRIBUTES:
             yield Read("attributes", where, flag, attributes_digest(full, flag))
 
-    def _is_named(self, real: str, each: Input) -> bool:
+    def _is_named(self, real: str, each: TracedInput) -> bool:
         """Whether a path is an output of which a status does not count. Whether a folder is there does, unless mkdir
         alone asked for it: where it is, the run might remove what is in it."""
         return real in self._named and not (each.is_asked and real in self._made_folders)
 
-    def _lookup_digest(self, each: Input, full: str, where: str) -> str:
+    def _lookup_digest(self, each: TracedInput, full: str, where: str) -> str:
         """``lookup_digest`` of what the run found."""
         state = each.state
         if state is None:
@@ -377,18 +383,18 @@ class Reads:
     def _content(self, full: str, where: str, flag: str = "") -> Read:
         digest = content_digest(full, flag, self._digests)
         if os.stat(full).st_ctime > self._run.started - _CLOCK_SECONDS:
-            raise Changed(f"{full} was changed just before the command ran, or while it did")
+            raise InputChanged(f"{full} was changed just before the command ran, or while it did")
         return Read("content", where, flag, digest)
 
-    def _names(self, each: Input, full: str, where: str) -> Read:
+    def _names(self, each: TracedInput, full: str, where: str) -> Read:
         assert each.names is not None
         own = self._made.get(os.path.realpath(full), set())
         if _without(own, names_in(full)) != _without(own, each.names):
-            raise Changed(f"other files came or went in {full} while the command ran")
+            raise InputChanged(f"other files came or went in {full} while the command ran")
         names = [name for name in each.names if not self._made_before(os.path.join(full, name.partition("/")[0]))]
         return Read("names", where, "", names_digest(names))
 
-    def _of_bytecode(self, each: Input, where: str) -> Iterator[Read]:
+    def _of_bytecode(self, each: TracedInput, where: str) -> Iterator[Read]:
         """Python takes a file in __pycache__ for the module beside it, as long as that has its time and size."""
         if each.state is None:
             return
@@ -400,18 +406,18 @@ class Reads:
         else:
             yield self._content(each.place, where)
 
-    def _of_changed(self, each: Input, full: str, where: str, flag: str) -> Read:
+    def _of_changed(self, each: TracedInput, full: str, where: str, flag: str) -> Read:
         """A path that the run looked at and then made, replaced or removed counts by existence, and as a folder."""
         if each.state is not None and each.kinds & (Kind.CONTENT | Kind.EXECUTED):
             if is_empty(each.state) and is_empty(state_of(os.stat(full))):
                 return Read("content", where, flag, content_digest(full, flag, self._digests))
-            raise Changed(f"the command read {full} and then changed it")
+            raise InputChanged(f"the command read {full} and then changed it")
         if each.state is not None and stat.S_ISDIR(each.state.mode):  # a link to one is not removed in the same way
             return Read("lookup", where, f"{flag} folder".strip(), FOLDER)
         return Read("lookup", where, f"{flag} exists".strip(), exists_digest(there=each.state is not None))
 
     @staticmethod
-    def _check(each: Input, full: str) -> None:
+    def _check(each: TracedInput, full: str) -> None:
         """See that the end of the run finds what its look-up did."""
         state = each.state
         try:
@@ -427,12 +433,14 @@ class Reads:
         except OSError as error:
             is_same = state is None and error.errno == each.error
         else:
-            is_same = is_same and state is not None and _counted(now, each.kinds) == _counted(state, each.kinds)
+            is_same = (
+                is_same and state is not None and _tracked_state(now, each.kinds) == _tracked_state(state, each.kinds)
+            )
         if not is_same:
-            raise Changed(f"{full} changed while the command ran")
+            raise InputChanged(f"{full} changed while the command ran")
 
 
-def _counted(state: State, kinds: int) -> tuple[object, ...]:
+def _tracked_state(state: State, kinds: int) -> tuple[object, ...]:
     """What may not change of a path that is used in these ways: what a status tells, and of a file's content all."""
     owner = owner_words(state.uid, state.gid)
     if stat.S_ISLNK(state.mode):

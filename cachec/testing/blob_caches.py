@@ -60,34 +60,34 @@ class ForeignConformance:
     # --- the suite
 
     @pytest.fixture
-    def opened(self, tmp_path: Path) -> Callable[..., tuple[cachec.Cache, Seam]]:
-        def opened(**settings: Any) -> tuple[cachec.Cache, Seam]:
+    def open_cache(self, tmp_path: Path) -> Callable[..., tuple[cachec.Cache, Seam]]:
+        def open_cache(**settings: Any) -> tuple[cachec.Cache, Seam]:
             cache = cachec.Cache(**{"dir": tmp_path / "store", "log": "off", "mode": "on", **settings})
             return cache, self.make(cache)
 
-        return opened
+        return open_cache
 
-    def test_what_was_put_comes_back(self, opened: Any) -> None:
-        _, seam = opened()
+    def test_what_was_put_comes_back(self, open_cache: Any) -> None:
+        _, seam = open_cache()
         values = {number: self.data(number, nbytes) for number, nbytes in enumerate((2, 600, 70_000, 3 << 20))}
         for number, value in values.items():
             assert seam.get(self.key(number)) is None
             seam.put(self.key(number), value)
-        _, other = opened()
+        _, other = open_cache()
         for view in (seam, other):
             found = {number: view.get(self.key(number)) for number in values}
             assert found == values
             assert {type(each) for each in found.values()} == {bytes}
         assert seam.get(self.key(99)) is None
 
-    def test_a_value_replaces_an_older_one(self, opened: Any) -> None:
-        _, seam = opened()
+    def test_a_value_replaces_an_older_one(self, open_cache: Any) -> None:
+        _, seam = open_cache()
         for number in (1, 2):
             seam.put(self.key(0), self.data(number))
             assert seam.get(self.key(0)) == self.data(number)
 
-    def test_each_look_is_one_outcome(self, opened: Any) -> None:
-        cache, seam = opened()
+    def test_each_lookup_is_one_outcome(self, open_cache: Any) -> None:
+        cache, seam = open_cache()
         seam.get(self.key(0))
         seam.put(self.key(0), self.data(0))
         seam.get(self.key(0))
@@ -95,22 +95,22 @@ class ForeignConformance:
         assert dict(cache.events.counts) == {Reason.FIRST_RUN: 1 if self.selective else 2, Reason.HIT: 1}
         assert not cache.events.faults
 
-    def test_what_is_stored_is_an_entry_like_any(self, opened: Any) -> None:
-        cache, seam = opened()
+    def test_what_is_stored_is_an_entry_like_any(self, open_cache: Any) -> None:
+        cache, seam = open_cache()
         for number in range(3):
             seam.put(self.key(number), self.data(number, 70_000))
         assert {entry.stage for entry in cache.store.entries()} == {self.name}
         maintainer = Maintainer(cache.store, max_size=0)
         assert len(list(maintainer.find(Selector(stages=(self.name,))))) == 3
-        kept = self._entry(cache, seam, 1)
-        maintainer.pins.add("key", kept.key)
+        stored_entry = self._entry(cache, seam, 1)
+        maintainer.pins.add("key", stored_entry.key)
         maintainer.plan(Selector(stages=(self.name,))).apply()
         assert [seam.get(self.key(number)) for number in range(3)] == [None, self.data(1, 70_000), None]
         assert cache.events.counts[Reason.ENTRY_GONE] == 2
 
     @pytest.mark.parametrize("nbytes", [20, 70_000])
-    def test_bytes_of_another_key_are_no_hit(self, opened: Any, nbytes: int) -> None:
-        cache, seam = opened()
+    def test_bytes_of_another_key_are_no_hit(self, open_cache: Any, nbytes: int) -> None:
+        cache, seam = open_cache()
         for number in range(2):
             seam.put(self.key(number), self.data(number, nbytes))
         mine, other = self._entry(cache, seam, 0), self._entry(cache, seam, 1)
@@ -125,9 +125,9 @@ class ForeignConformance:
         assert seam.get(self.key(1)) == self.data(1, nbytes)
 
     @pytest.mark.parametrize("hidden", [False, True])
-    def test_an_altered_artifact_is_no_hit(self, opened: Any, hidden: bool) -> None:
+    def test_an_altered_artifact_is_no_hit(self, open_cache: Any, hidden: bool) -> None:
         """hidden: as a failing disk alters it, which changes no time."""
-        cache, seam = opened()
+        cache, seam = open_cache()
         seam.put(self.key(0), self.data(0, 70_000))
         (ref,) = artifacts(self._entry(cache, seam, 0).traces[0].value)
         path = cache.store.objects.path(ref)
@@ -143,67 +143,67 @@ class ForeignConformance:
             os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
         self._is_a_miss_that_heals(cache, seam, Reason.ARTIFACT_CORRUPT, 70_000)
 
-    def test_an_artifact_that_is_gone_is_no_hit(self, opened: Any) -> None:
-        cache, seam = opened()
+    def test_an_artifact_that_is_gone_is_no_hit(self, open_cache: Any) -> None:
+        cache, seam = open_cache()
         seam.put(self.key(0), self.data(0, 70_000))
         (ref,) = artifacts(self._entry(cache, seam, 0).traces[0].value)
         cache.store.objects.path(ref).unlink()
         self._is_a_miss_that_heals(cache, seam, Reason.ARTIFACT_MISSING, 70_000)
 
     @pytest.mark.parametrize("form", ["inline", "leaf", "list", "traces"])
-    def test_a_row_of_another_kind_is_no_hit(self, opened: Any, form: str) -> None:
-        cache, seam = opened()
+    def test_a_row_of_another_kind_is_no_hit(self, open_cache: Any, form: str) -> None:
+        cache, seam = open_cache()
         seam.put(self.key(0), self.data(0, 70_000))
         entry = self._entry(cache, seam, 0)
-        held = entry.traces[0].value
-        assert isinstance(held, Record)
-        value = {"inline": Inline("str", "x"), "leaf": held.items[0], "list": Record("", ("data",), held.items)}
+        stored = entry.traces[0].value
+        assert isinstance(stored, Record)
+        value = {"inline": Inline("str", "x"), "leaf": stored.items[0], "list": Record("", ("data",), stored.items)}
         traces = () if form == "traces" else (msgspec.structs.replace(entry.traces[0], value=value[form]),)
         damaged = msgspec.structs.replace(entry, traces=traces)
         cache.store.index.write(cache.store.entry_row(entry.key), pack(damaged), self.name)
         self._is_a_miss_that_heals(cache, seam, Reason.ROW_CORRUPT, 70_000)
 
-    def test_modes(self, opened: Any) -> None:
+    def test_modes(self, open_cache: Any) -> None:
         for mode in ("off", "read-only"):
-            cache, seam = opened(mode=mode)
+            cache, seam = open_cache(mode=mode)
             assert seam.get(self.key(0)) is None
             seam.put(self.key(0), self.data(0))
             assert not list(cache.store.entries())
             assert dict(cache.events.counts) == {Reason.MODE_OFF if mode == "off" else Reason.FIRST_RUN: 1}
-        cache, seam = opened(mode="require")
+        cache, seam = open_cache(mode="require")
         if self.selective:
             assert seam.get(self.key(0)) is None
             assert not cache.events.counts
         with pytest.raises(cachec.CacheMissError, match=self.name):
             seam.put(self.key(0), self.data(0)) if self.selective else seam.get(self.key(0))
         assert dict(cache.events.counts) == {Reason.REQUIRED: 1}
-        opened()[1].put(self.key(0), self.data(0))
+        open_cache()[1].put(self.key(0), self.data(0))
         for mode in ("read-only", "require"):
-            assert opened(mode=mode)[1].get(self.key(0)) == self.data(0)
-        cache, seam = opened(mode="off")
+            assert open_cache(mode=mode)[1].get(self.key(0)) == self.data(0)
+        cache, seam = open_cache(mode="off")
         assert seam.get(self.key(0)) is None
         assert dict(cache.events.counts) == {Reason.MODE_OFF: 1}
 
-    def test_a_refresh_replaces(self, opened: Any) -> None:
-        opened()[1].put(self.key(0), self.data(0))
-        cache, seam = opened(mode="refresh")
+    def test_a_refresh_replaces(self, open_cache: Any) -> None:
+        open_cache()[1].put(self.key(0), self.data(0))
+        cache, seam = open_cache(mode="refresh")
         assert seam.get(self.key(0)) is None
         seam.put(self.key(0), self.data(1))
         assert dict(cache.events.counts) == {Reason.REFRESH: 1}
-        assert opened()[1].get(self.key(0)) == self.data(1)
+        assert open_cache()[1].get(self.key(0)) == self.data(1)
 
-    def test_a_verification_puts_away_what_differs(self, opened: Any) -> None:
-        opened()[1].put(self.key(0), self.data(0))
-        for number, reason, left in ((0, Reason.VERIFIED, self.data(0)), (1, Reason.VERIFY_DIFFERS, None)):
-            cache, seam = opened(mode="verify")
+    def test_a_verification_puts_away_what_differs(self, open_cache: Any) -> None:
+        open_cache()[1].put(self.key(0), self.data(0))
+        for number, reason, expected in ((0, Reason.VERIFIED, self.data(0)), (1, Reason.VERIFY_DIFFERS, None)):
+            cache, seam = open_cache(mode="verify")
             assert seam.get(self.key(0)) is None
             seam.put(self.key(0), self.data(number))
             assert cache.events.counts[reason] == 1
-            assert opened()[1].get(self.key(0)) == left
+            assert open_cache()[1].get(self.key(0)) == expected
 
-    def test_a_store_that_fails_raises_nothing(self, opened: Any, tmp_path: Path) -> None:
+    def test_a_store_that_fails_raises_nothing(self, open_cache: Any, tmp_path: Path) -> None:
         for name in ("index", "objects", "locks"):
-            cache, seam = opened(dir=tmp_path / name)
+            cache, seam = open_cache(dir=tmp_path / name)
             (tmp_path / name).mkdir()
             (tmp_path / name / name).write_bytes(b"no folder")
             seam.put(self.key(0), self.data(0, 70_000))
@@ -212,24 +212,24 @@ class ForeignConformance:
             seam.put(self.key(0), self.data(0, 70_000))
             assert cache.events.counts.total() == 1
 
-    def test_a_value_that_is_larger_than_the_store_is_not_stored(self, opened: Any) -> None:
-        cache, seam = opened(max_size=100_000)
+    def test_a_value_that_is_larger_than_the_store_is_not_stored(self, open_cache: Any) -> None:
+        cache, seam = open_cache(max_size=100_000)
         seam.put(self.key(0), self.data(0, 50_000))
         seam.put(self.key(1), self.data(1, 200_000))
         assert seam.get(self.key(0)) == self.data(0, 50_000)
         assert seam.get(self.key(1)) is None
         assert dict(cache.events.faults) == {Fault.STORE_FULL: 1}
 
-    def test_the_store_stays_within_its_size_while_the_process_lives(self, opened: Any) -> None:
-        cache, seam = opened(max_size=1_000_000)
+    def test_the_store_stays_within_its_size_while_the_process_lives(self, open_cache: Any) -> None:
+        cache, seam = open_cache(max_size=1_000_000)
         for number in range(20):
             seam.put(self.key(number), self.data(number, 100_000))
-        held = [number for number in range(20) if seam.get(self.key(number)) is not None]
-        assert 3 < len(held) < 15
+        stored = [number for number in range(20) if seam.get(self.key(number)) is not None]
+        assert 3 < len(stored) < 15
         assert Maintainer(cache.store, max_size=0).measure().nbytes <= 1_000_000
 
-    def test_threads(self, opened: Any) -> None:
-        cache, seam = opened()
+    def test_threads(self, open_cache: Any) -> None:
+        cache, seam = open_cache()
         wrong: list[object] = []
 
         def work() -> None:
@@ -248,8 +248,8 @@ class ForeignConformance:
         assert not cache.events.faults
         assert len(list(cache.store.entries())) == 4
 
-    def test_a_forked_child_reads_and_writes(self, opened: Any) -> None:
-        cache, seam = opened()
+    def test_a_forked_child_reads_and_writes(self, open_cache: Any) -> None:
+        cache, seam = open_cache()
         seam.put(self.key(0), self.data(0, 70_000))
         seam.get(self.key(1))
 

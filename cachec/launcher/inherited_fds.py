@@ -6,7 +6,7 @@ Imports nothing but ``os``.
 import os
 
 
-def given(environ: "os._Environ[str] | dict[str, str]") -> "list[int]":
+def list_inherited(environ: "os._Environ[str] | dict[str, str]") -> "list[int]":
     """Return the descriptors above 2 that a command would inherit; but those of make's job server (``MAKEFLAGS``).
 
     To be called before this process opens anything that is inherited.

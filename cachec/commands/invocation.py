@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 WeightRule = Literal["content", "opened", "withheld"]
 
 
-class Declared(NamedTuple):
+class DeclaredFiles(NamedTuple):
     """What ``run`` was told, as absolute paths (a tool may be a bare name, to be found in PATH)."""
 
     inputs: tuple[str, ...]
@@ -19,8 +19,8 @@ class Declared(NamedTuple):
     tools: tuple[str, ...]
 
 
-class CommandCall(NamedTuple):
-    """What a process is started with. named_variables: those that count, None where one was not set."""
+class Invocation(NamedTuple):
+    """What a process is started with."""
 
     args: tuple[str, ...]
     program: str
@@ -29,6 +29,7 @@ class CommandCall(NamedTuple):
     stdin: bytes | str | None
     pass_fds: tuple[int, ...]
     timeout: float | None
+    #: Those that count, None where one was not set.
     named_variables: Mapping[str, str | None]
 
     def process_arguments(self) -> dict[str, Any]:

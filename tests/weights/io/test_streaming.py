@@ -153,7 +153,7 @@ def test_jax_arrays_stay_what_they_were(path: Path, arrays: dict[str, Any], acce
 def test_a_stage_records_what_was_handed_over(path: Path, access: Any) -> None:
     weights = open_weights(path, access=access)
     recorder = Recorder("fold")
-    guarded = weights.guarded("weights", recorder, FileDigests())
+    guarded = weights.guard("weights", recorder, FileDigests())
     stream = guarded.stream()
     assert recorder.reads() == ()
     first, second = next(stream), next(stream)

@@ -14,7 +14,7 @@ _NOT_STARTED, _SIGNALLED = 126, 128
 _DUMPED = (_signal.SIGSEGV, _signal.SIGABRT, _signal.SIGBUS, _signal.SIGFPE, _signal.SIGILL, _signal.SIGQUIT)
 
 
-class Ending:
+class CommandResult:
     """status: as ``subprocess`` has it, negative for a signal; None where the process is to become the command. stdout,
     stderr: to be written before. become: the executable and the command line for that; with a status, for where these
     can't be written: the command says it as it always does. stdin: a descriptor with what was read of standard input
@@ -38,21 +38,21 @@ class Ending:
         self.stdin = stdin
         self.stored = stored
 
-    def packed(self) -> bytes:
+    def encode(self) -> bytes:
         """As bytes, for another process, which has no such descriptor."""
         program, argv = self.become or ("", [])
         status = b"" if self.status is None else b"%d" % self.status
         return pack([status, self.stdout, self.stderr, *map(os.fsencode, (program, *argv))])
 
     @classmethod
-    def unpacked(cls, data: bytes) -> "Ending":
+    def decode(cls, data: bytes) -> "CommandResult":
         """Raises ValueError where that is not what ``packed`` made."""
         status, stdout, stderr, program, *argv = unpack(data)
         become = (os.fsdecode(program), list(map(os.fsdecode, argv))) if program else None
         return cls(int(status) if status else None, stdout, stderr, become)
 
 
-def perform(ending: Ending) -> int:
+def perform(ending: CommandResult) -> int:
     """Do what is left; returns the exit status of this process, or does not return."""
     status = ending.status
     try:
@@ -112,13 +112,18 @@ def pass_through(program: str, argv: "list[str]", stdin: int | None) -> int:
                 continue
     for number in (_signal.SIGPIPE, _signal.SIGXFSZ):  # Python ignores them, and that would be inherited
         _signal.signal(number, _signal.SIG_DFL)
-    from cachec.launcher.depth import deepened
+    from cachec.launcher.depth import increase_depth
 
-    try:  # a script is told the path by which it is started
-        os.execve(argv[0] if "/" in argv[0] else program, argv, {**os.environ, **deepened(os.environ)})
+    try:
+        os.execve(path_to_start(program, argv[0]), argv, {**os.environ, **increase_depth(os.environ)})
     except OSError as error:
         say(f"error: {argv[0]!r} can't be started: {error.strerror}")
         return _NOT_STARTED
+
+
+def path_to_start(program: str, name: str) -> str:
+    """Return the path by which a command is started; a script sees it. program: what ``name`` leads to in PATH."""
+    return name if "/" in name else program
 
 
 def die_by(number: int) -> int:

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from cachec.key.dependencies import searched_digest
 from cachec.key.tools.environment import variable_digest
-from cachec.launcher.places import Places
+from cachec.launcher.path_map import PathMap
 from cachec.model import Read
-from cachec.tracing.accesses import Input, Kind
+from cachec.tracing.accesses import Kind, TracedInput
 
 #: Variables that say where a user's own files are (XDG Base Directory Specification). One counts with all.
 _FOLDERS = (
@@ -18,8 +18,8 @@ _FOLDERS = (
 )
 
 
-def searched(
-    inputs: Sequence[Input], places: Places, environ: Mapping[str, str], texts: Sequence[bytes]
+def find_variable_reads(
+    inputs: Sequence[TracedInput], places: PathMap, environ: Mapping[str, str], texts: Sequence[bytes]
 ) -> Iterator[Read]:
     """What the look-ups of a run say of these variables, as reads. texts: what the run wrote."""
     path = environ.get("PATH", os.defpath)
@@ -38,13 +38,13 @@ def searched(
     if is_listed:
         yield Read("env", "PATH", "", variable_digest("PATH", environ))
     for name in sorted(names):
-        yield Read("search", name, "", searched_digest(name, environ, places.kept))
+        yield Read("search", name, "", searched_digest(name, environ, places.to_anchored))
     if _is_home_used(inputs, places, environ) or any(_holds_home(text, places, environ) for text in texts):
         for name in _FOLDERS:
             yield Read("env", name, "", variable_digest(name, environ))
 
 
-def _is_home_used(inputs: Sequence[Input], places: Places, environ: Mapping[str, str]) -> bool:
+def _is_home_used(inputs: Sequence[TracedInput], places: PathMap, environ: Mapping[str, str]) -> bool:
     """Whether something was looked up below one of the user's own folders, but for where the command works below it."""
     values = [value for name in _FOLDERS for value in environ.get(name, "").split(":")]
     own = {f"{value.rstrip('/')}/" for value in values if value.startswith("/")}
@@ -58,7 +58,7 @@ def _is_home_used(inputs: Sequence[Input], places: Places, environ: Mapping[str,
     )
 
 
-def _holds_home(text: bytes, places: Places, environ: Mapping[str, str]) -> bool:
+def _holds_home(text: bytes, places: PathMap, environ: Mapping[str, str]) -> bool:
     """Whether the path of the home folder is in a text, and not only as a part of where the command runs."""
     home = os.fsencode(environ.get("HOME", "").rstrip("/"))
     inside = [each for each in map(os.fsencode, filter(None, (places.cwd, places.base))) if each.startswith(home)]

@@ -11,13 +11,13 @@ import errno
 import os
 import re
 
-from cachec.base import untraced
+from cachec.base import tracer_hiding
 from cachec.tracing.filter import libc
 
 #: A path relative to this starts from the current folder: ``AT_FDCWD`` of fcntl.h, as an unsigned int.
 AT_FDCWD = 0xFFFFFF9C
 
-_REQUESTS = untraced.REQUESTS.encode()
+_REQUESTS = tracer_hiding.REQUESTS.encode()
 
 _PAGE = 4096  # the smallest page of both architectures
 _PATH_MAX = 4096
@@ -37,7 +37,7 @@ class Unresolvable(Exception):
     """A path that the supervisor can't look up: below a folder that was removed, or that it can't reach."""
 
 
-class Request(Exception):
+class NestedRunRequest(Exception):
     """A nested run asks its outer supervisor for something: see ``nested``."""
 
     def __init__(self, token: bytes, verb: bytes) -> None:
@@ -50,7 +50,7 @@ class BadAddress(Exception):
     """The call has a pointer that leads nowhere, or the process has ended: the call itself has no effect."""
 
 
-class Memory:
+class ProcessMemory:
     """Reads the memory of traced processes."""
 
     def __init__(self) -> None:
@@ -232,7 +232,7 @@ def _through_proc(supervisor: int, pid: int, path: bytes) -> bytes:
         else:
             return path
     if path.startswith(_REQUESTS) and len(names) == 4:
-        raise Request(*names[2:])
+        raise NestedRunRequest(*names[2:])
     if len(names) < 2 or not (names[1].isdigit() or names[1] in {b"self", b"thread-self"}):
         return path
     if not _is_of_run(supervisor, pid, names[1]):

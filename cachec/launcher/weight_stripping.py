@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from cachec.base import fsio
 from cachec.errors import CachecError, UsageError
-from cachec.launcher.command import Command
+from cachec.launcher.command import CommandSpec
 from cachec.launcher.restore import same_content
 
 if TYPE_CHECKING:
@@ -31,23 +31,25 @@ SUFFIX = ".irpa"
 
 
 class StrippedInput(NamedTuple):
-    """One input as the compiler gets it. number: of the argument that names the model. path: of that. fd: an unnamed
-    file with the stripped IR."""
+    """One input as the compiler gets it."""
 
+    #: Of the argument that names the model.
     number: int
+    #: The path of that file.
     path: str
     program: Program
     weights: WeightSet
+    #: An unnamed file with the stripped IR.
     fd: int
 
 
-def wants_strip(command: Command) -> bool:
+def wants_strip(command: CommandSpec) -> bool:
     """Whether the options, or the adapter, ask for stripped inputs."""
     return command.options.strip or (command.adapter is not None and command.adapter.strip)
 
 
 @contextmanager
-def strip_inputs(command: Command) -> Iterator[tuple[StrippedInput, ...]]:
+def strip_inputs(command: CommandSpec) -> Iterator[tuple[StrippedInput, ...]]:
     """The inputs of a command, stripped; none where nobody asks for it. Their files are closed at the end.
 
     Raises UsageError where this command's inputs can't be stripped, CheckpointError for a malformed one.
@@ -73,7 +75,7 @@ def strip_inputs(command: Command) -> Iterator[tuple[StrippedInput, ...]]:
         yield (StrippedInput(number, command.models[number], program, stripped_file.weights, fd),)
 
 
-def _model(command: Command) -> int:
+def _model(command: CommandSpec) -> int:
     """The number of the argument that names the model."""
     adapter = command.adapter
     if adapter is None or not adapter.format or not adapter.strip_as:
@@ -85,7 +87,7 @@ def _model(command: Command) -> int:
     return next(iter(command.models))
 
 
-def stripped_command_line(command: Command, stripped: Sequence[StrippedInput]) -> list[str]:
+def stripped_command_line(command: CommandSpec, stripped: Sequence[StrippedInput]) -> list[str]:
     """The command line with ``-`` for the model, which comes on standard input: under its own name a module would keep
     the path of a temporary file."""
     argv = list(command.argv)
@@ -95,7 +97,7 @@ def stripped_command_line(command: Command, stripped: Sequence[StrippedInput]) -
 
 
 @contextmanager
-def weights_beside(command: Command, stripped: Sequence[StrippedInput]) -> Iterator[Callable[[], None]]:
+def write_sidecar_weights(command: CommandSpec, stripped: Sequence[StrippedInput]) -> Iterator[Callable[[], None]]:
     """Write the weights under temporary names, which are removed at the end; what is yielded gives them their own.
 
     A file that has these weights already is not written again. That raises CachecError where there can be no such file,
@@ -107,8 +109,8 @@ def weights_beside(command: Command, stripped: Sequence[StrippedInput]) -> Itera
 
     def publish() -> None:
         for each in writing:
-            file = each.written()
-            with _told():
+            file = each.wait()
+            with _explaining_faults():
                 if not same_content(target, file, os.stat(file).st_size):
                     take_place(file, target)
                 elif not command.options.restat:
@@ -137,12 +139,12 @@ class _Writing:
         if self._child == 0:
             _write_and_exit(weights, self._file, parent)
 
-    def written(self) -> str:
+    def wait(self) -> str:
         """The file, once all of it is there. Raises as ``WeightSet.save``, with CachecError for OSError."""
         _, status = os.waitpid(self._child, 0)
         self._child = 0
         if status:
-            with _told():
+            with _explaining_faults():
                 self._weights.save(self._file, format="irpa")  # again: it says what is wrong
         return self._file
 
@@ -170,7 +172,7 @@ def _write_and_exit(weights: WeightSet, file: str, parent: int) -> NoReturn:
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _explaining_faults() -> Iterator[None]:
     try:
         yield
     except OSError as error:

@@ -25,7 +25,7 @@ def is_helper(command: str) -> bool:
     return command.rpartition("/")[2] in NAMES
 
 
-def unwrapped(args: list[str], own: str) -> list[str]:
+def unwrap_launchers(args: list[str], own: str) -> list[str]:
     """``args`` without a launcher before a launcher: ``[--restat] -- [env NAME=VALUE...] cachec exec REST`` is REST.
 
     CMake puts its launcher before commands that have one already. own: how this process was started; another cachec is
@@ -43,4 +43,4 @@ def unwrapped(args: list[str], own: str) -> list[str]:
         return args
     for name, _, value in (each.partition("=") for each in variables):
         os.environ[name] = value
-    return unwrapped(args[at + 2 :], own)
+    return unwrap_launchers(args[at + 2 :], own)

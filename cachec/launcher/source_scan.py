@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from cachec.base.hashing import digest_bytes
 from cachec.key.dependencies import mode_and_content_digest
-from cachec.launcher.command import Command
+from cachec.launcher.command import CommandSpec
 
 #: Macros whose value is the time of the compile, or that of a file (C17, 6.10.8.1; GCC, "Common Predefined Macros").
 TIMES = (b"__DATE__", b"__TIME__", b"_TIMESTAMP__")
@@ -25,7 +25,7 @@ _PIECE = re.compile(
 _QUIETS = re.compile(rb"diagnostic\s|_Pragma|system_header|(?m:^\s*#\s*(?:line\s+)?\d+\s+\".*\s3)")
 
 #: What the compilers say, whatever the format of their messages.
-_SAID = (b"-Wdate-time", b"might prevent reproducible builds", b"date or time macro is not reproducible")
+_TIME_WARNINGS = (b"-Wdate-time", b"might prevent reproducible builds", b"date or time macro is not reproducible")
 
 #: With one of these on the command line, a flag of ours would come into the result, or might not be heeded.
 _IN_THE_WAY = (
@@ -59,7 +59,7 @@ _SYSTEM = ("/usr/", "/lib/", "/opt/")
 EPOCH = "SOURCE_DATE_EPOCH"
 
 
-def time_flags(command: Command) -> tuple[str, ...]:
+def time_flags(command: CommandSpec) -> tuple[str, ...]:
     """The flags by which a compiler tells that the time came into its result; none where they can't be given."""
     args = command.argv[1:]
     if command.adapter is None or any(arg.startswith(_IN_THE_WAY) or "=date-time" in arg for arg in args):
@@ -69,17 +69,17 @@ def time_flags(command: Command) -> tuple[str, ...]:
     return command.adapter.time
 
 
-def reports_time(command: Command) -> bool:
+def reports_time(command: CommandSpec) -> bool:
     """Whether a compiler tells that the time came into its result."""
     return bool(time_flags(command))
 
 
 def warns_of_time(stderr: bytes) -> bool:
     """Whether a compiler that was given ``time_flags`` says that it used the time."""
-    return any(words in stderr for words in _SAID)
+    return any(words in stderr for words in _TIME_WARNINGS)
 
 
-def heeds_epoch(command: Command, environ: Mapping[str, str]) -> bool:
+def heeds_epoch(command: CommandSpec, environ: Mapping[str, str]) -> bool:
     """Whether a compiler takes the time from ``EPOCH`` (clang from version 16 on): it is asked, unless it is a script,
     which may do anything."""
     import subprocess
@@ -89,19 +89,19 @@ def heeds_epoch(command: Command, environ: Mapping[str, str]) -> bool:
             return False
     argv = [command.program, "-E", "-x", "c", "-"]
     env = {**environ, EPOCH: "86400"}
-    said = subprocess.run(argv, input=b"__DATE__\n", env=env, cwd=command.cwd, capture_output=True, check=False)
-    return b"Jan  2 1970" in said.stdout
+    result = subprocess.run(argv, input=b"__DATE__\n", env=env, cwd=command.cwd, capture_output=True, check=False)
+    return b"Jan  2 1970" in result.stdout
 
 
-def why_volatile(command: Command, files: Mapping[str, str], words: Sequence[bytes] = TIMES) -> str:
+def why_nondeterministic(command: CommandSpec, files: Mapping[str, str], words: Sequence[bytes] = TIMES) -> str:
     """Why the time may be in the result of a compiler that has not told so; empty where it is not.
 
     files: those that it read. words: the macros that are looked for.
     """
-    is_told = reports_time(command) and words is TIMES
+    reports = reports_time(command) and words is TIMES
     found = dict(_texts(files))
     # Lines by which a source has its warnings left out, or stands for one of the system's.
-    is_told &= not any(text.quiets for path, text in found.items() if not path.startswith(_SYSTEM))
+    reports &= not any(text.quiets for path, text in found.items() if not path.startswith(_SYSTEM))
     for path, text in found.items():
         if path.endswith(".pch") or text.compares_times:
             return f"{path} has the compiler compare the times of files"
@@ -110,16 +110,16 @@ def why_volatile(command: Command, files: Mapping[str, str], words: Sequence[byt
         if not is_pasted and text.times.isdisjoint(words):
             continue
         # GCC says nothing of what stands in headers of the system.
-        if not is_told or path.startswith(_SYSTEM) or text.is_of_system or _is_system(command, path):
+        if not reports or path.startswith(_SYSTEM) or text.is_of_system or _is_system(command, path):
             return f"{path} may put the time or the date into the result"
     if any("windows" in arg for arg in command.argv[1:]):
         return "an object file for Windows holds the time of its compile (PE format, TimeDateStamp)"
-    if not is_told and any(os.fsdecode(word) in arg for word in words for arg in command.argv):
+    if not reports and any(os.fsdecode(word) in arg for word in words for arg in command.argv):
         return "an argument may put the time or the date into the result"
     return ""
 
 
-def _is_system(command: Command, path: str) -> bool:
+def _is_system(command: CommandSpec, path: str) -> bool:
     """Whether a file may be below a folder that is one of the system's by a flag."""
     arguments = command.argv[1:]
     for number, arg in enumerate(arguments):
@@ -132,7 +132,7 @@ def _is_system(command: Command, path: str) -> bool:
     return False
 
 
-def may_hold_folder(command: Command, files: Mapping[str, str], base: str) -> bool:
+def may_hold_folder(command: CommandSpec, files: Mapping[str, str], base: str) -> bool:
     """Whether the path of a base folder may be in the result of a C compiler, where nobody sees it."""
     if any(arg.startswith(_HIDING) for arg in command.argv[1:]):
         return True
@@ -179,11 +179,12 @@ def alike(files: Mapping[str, str]) -> Iterator[list[str]]:
 
 
 class _Text(NamedTuple):
-    """What is asked of a source. times: of ``TIMES``, those that are in it."""
+    """What is asked of a source."""
 
     quiets: bool
     compares_times: bool
     pastes_times: bool
+    #: Of ``TIMES``, those that are in it.
     times: frozenset[bytes]
     is_of_system: bool
     names_file: bool

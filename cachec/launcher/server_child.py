@@ -23,8 +23,8 @@ from typing import NoReturn
 
 from cachec.base.fsio import Identity, identity_if_there, is_identity
 from cachec.launcher import client
-from cachec.launcher.ending import pack, unpack
-from cachec.launcher.stage import Served
+from cachec.launcher.result import pack, unpack
+from cachec.launcher.stage import ServerChildState
 from cachec.store.locks import SERVES
 from cachec.tracing.process import children
 
@@ -65,15 +65,18 @@ def serve(connection: socket.socket, channel: socket.socket, sources: dict[str, 
     status = 1
     try:
         os.setsid()  # what the command leaves behind, if this is killed, is found by it
-        served = Served()
-        status = _serve(connection, channel, sources, served)
-        served.keeper.dismiss()
+        server_state = ServerChildState()
+        status = _serve(connection, channel, sources, server_state)
+        server_state.keeper.dismiss()
     finally:
         os._exit(status)
 
 
 def _serve(
-    connection: socket.socket, channel: socket.socket, sources: dict[str, Identity | None], served: Served
+    connection: socket.socket,
+    channel: socket.socket,
+    sources: dict[str, Identity | None],
+    server_state: ServerChildState,
 ) -> int:
     """Answer requests as long as that is possible; the status to end with."""
     modules = len(sys.modules)
@@ -81,39 +84,39 @@ def _serve(
         if not are_as_they_were(sources):
             return STALE
         with connection:
-            is_as_before = _answered(connection, served)
+            is_as_before = _answer(connection, server_state)
         if not is_as_before or len(sys.modules) != modules or threading.active_count() > 1:
             break
         channel.sendall(b"\1")
-        _, handed, _, _ = socket.recv_fds(channel, 1, 1)
-        if not handed:
+        _, received, _, _ = socket.recv_fds(channel, 1, 1)
+        if not received:
             break  # the server has gone, or has enough of us
-        connection = socket.socket(fileno=handed[0])
+        connection = socket.socket(fileno=received[0])
     return 0
 
 
-def _answered(connection: socket.socket, served: Served) -> bool:
+def _answer(connection: socket.socket, server_state: ServerChildState) -> bool:
     """Answer one request; whether this process is as it was before."""
-    from cachec.launcher.full import conclude
+    from cachec.launcher.execute import conclude
 
     connection.settimeout(_PATIENCE)
-    held = _descriptors()
+    before = _descriptors()
     with open("/proc/self/comm", "wb", 0) as name:
         name.write(b"%b%d" % (SERVES.encode(), client.peer(connection)))
-    line = _taken(connection)
+    line = _receive_request(connection)
     connection.sendall(os.getpid().to_bytes(8, "little"))
     if connection.recv(1) != b"\1":
         return False
     _end_with(connection)
-    ending = conclude(line, {}, served=served)
+    ending = conclude(line, {}, server_state=server_state)
     # What the other reads and writes from here on is no news, and with it all is done.
     fcntl.fcntl(connection, fcntl.F_SETFL, fcntl.fcntl(connection, fcntl.F_GETFL) & ~os.O_ASYNC)
     is_as_before = ending is not None and ending.stored
     if is_as_before:
         _give_back()
-        is_as_before = _descriptors() == held and not _has_children(served.keeper.pid)
+        is_as_before = _descriptors() == before and not _has_children(server_state.keeper.pid)
     connection.settimeout(None)
-    connection.sendall(pack([]) if ending is None else ending.packed())
+    connection.sendall(pack([]) if ending is None else ending.encode())
     if not is_as_before:
         return False
     # A signal that the other sends on comes before this, and ends us: none is left for the next request.
@@ -121,10 +124,10 @@ def _answered(connection: socket.socket, served: Served) -> bool:
     return connection.recv(1) == b""
 
 
-def _taken(connection: socket.socket) -> list[str]:
+def _receive_request(connection: socket.socket) -> list[str]:
     """The command line of a request. Its folder, streams and variables become those of this process."""
-    _, handed, _, _ = socket.recv_fds(connection, 1, _DESCRIPTORS)
-    folder, *streams = handed
+    _, received, _, _ = socket.recv_fds(connection, 1, _DESCRIPTORS)
+    folder, *streams = received
     with connection.makefile("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
         count, *fields = unpack(stream.read(min(length, _MAX_REQUEST)))

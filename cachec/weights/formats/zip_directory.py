@@ -33,12 +33,15 @@ _ENCRYPTED = 0x1 | 0x40 | 0x2000
 
 
 class Member(NamedTuple):
-    """A stored member. offset, nbytes: of its bytes in the file. at: where its local record begins. crc: CRC-32."""
+    """A stored member."""
 
     name: str
+    #: With ``nbytes``: of its bytes in the file.
     offset: int
     nbytes: int
+    #: Where its local record begins.
     at: int
+    #: CRC-32.
     crc: int
 
 
@@ -128,7 +131,7 @@ def _directory(file: CheckpointFile) -> tuple[int, int, int]:
 def _zip64(file: CheckpointFile, extra: bytes, values: tuple[int, int, int], what: str) -> tuple[int, int, int]:
     """Sizes and offset with the values of the zip64 field in place of 0xFFFFFFFF."""
     numbers = list(values)
-    seen, at = False, 0
+    is_zip64, at = False, 0
     while at < len(extra):
         if at + 4 > len(extra):
             raise file.error(f"{what}: a malformed extra field")
@@ -139,16 +142,16 @@ def _zip64(file: CheckpointFile, extra: bytes, values: tuple[int, int, int], wha
         at += 4 + length
         if tag != 1:
             continue
-        if seen:
+        if is_zip64:
             raise file.error(f"{what}: expected one zip64 field, found two")
-        seen = True
+        is_zip64 = True
         for number, value in enumerate(values):
             if value == _ZIP64:
                 if len(body) < 8:
                     raise file.error(f"{what}: a zip64 field that is too short")
                 numbers[number] = int.from_bytes(body[:8], "little")
                 body = body[8:]
-    if not seen and _ZIP64 in values:
+    if not is_zip64 and _ZIP64 in values:
         raise file.error(f"{what}: expected a zip64 field, found none")
     return numbers[0], numbers[1], numbers[2]
 

@@ -132,11 +132,11 @@ def test_each_request_has_its_own_folder_for_scratch_files(
 ) -> None:
     servers.say(
         "import os, tempfile\n"
-        "from cachec.launcher import full\n"
-        "def conclude(*given, before=full.conclude, **more):\n"
+        "from cachec.launcher import execute\n"
+        "def conclude(*given, before=execute.conclude, **more):\n"
         "    print(tempfile.gettempdir(), file=open(os.environ['TOLD'], 'w')) if 'TOLD' in os.environ else None\n"
         "    return before(*given, **more)\n"
-        "full.conclude = conclude"
+        "execute.conclude = conclude"
     )
     _ready(servers)
     pid = _answered(launcher, servers)
@@ -151,11 +151,11 @@ def test_one_is_left_where_a_module_was_imported(launcher: Launcher, servers: Se
     (servers.script.parent / "something.py").write_text("")
     servers.say(
         f"{_OLD_ENOUGH}sys.path.append({os.fspath(servers.script.parent)!r})\n"
-        "from cachec.launcher import full\n"
-        "def conclude(*given, before=full.conclude, **more):\n"
+        "from cachec.launcher import execute\n"
+        "def conclude(*given, before=execute.conclude, **more):\n"
         "    if 'IMPORTS' in __import__('os').environ: import something\n"
         "    return before(*given, **more)\n"
-        "full.conclude = conclude"
+        "execute.conclude = conclude"
     )
     _ready(servers)
     pid = _answered(launcher, servers)

@@ -12,22 +12,22 @@ from typing import Any
 import msgspec
 
 from cachec import recording
+from cachec.base.display_text import is_text
 from cachec.base.lookups import stdin_kind
-from cachec.base.texts import is_text
 from cachec.commands.process import run_process
-from cachec.commands.traced import CLOSED, Changed, Reads, Traced, run_traced, unstorable
+from cachec.commands.traced_run import CLOSED, InputChanged, Reads, TracedRun, run_traced, unstorable
 from cachec.key.dependencies import stdin_digest, terminal_digest
 from cachec.key.tools.environment import LOCALE_NAME, variable_digest
-from cachec.launcher import texts
-from cachec.launcher.command import Command
+from cachec.launcher import source_scan
+from cachec.launcher.build_tools import BY_TIME, advice
+from cachec.launcher.command import CommandSpec
+from cachec.launcher.command_key import environment, files_in_key
 from cachec.launcher.direct import default_folder
-from cachec.launcher.ending import mistake_words
-from cachec.launcher.helpers import BY_TIME, advice
-from cachec.launcher.outputs import OutputPlaces, Untouched, check_stored
-from cachec.launcher.places import leaked
-from cachec.launcher.request import environment, files_in_key
-from cachec.launcher.searches import searched
-from cachec.launcher.stage import CommandFailed, Opened
+from cachec.launcher.outputs import AllowedOutputs, PreservedTimestamps, check_stored
+from cachec.launcher.path_map import find_leaks
+from cachec.launcher.result import mistake_words, path_to_start
+from cachec.launcher.stage import CommandContext, CommandFailed
+from cachec.launcher.variable_reads import find_variable_reads
 from cachec.model import Read, Reason
 from cachec.programs.artifact import File
 from cachec.recording import Recorder
@@ -35,7 +35,11 @@ from cachec.tracing.accesses import Accesses, Change, Effect
 
 
 def run_command(
-    opened: Opened, command: Command, argv: Sequence[str], stdin: str | None, descriptors: Sequence[int] = ()
+    opened: CommandContext,
+    command: CommandSpec,
+    argv: Sequence[str],
+    stdin: str | None,
+    descriptors: Sequence[int] = (),
 ) -> dict[str, Any]:
     """Run it on its real paths and say what it wrote. To be called in the context of a stage's run.
 
@@ -51,22 +55,28 @@ def run_command(
         source = CLOSED
         recorder.keep_out(Reason.UNDESCRIBED, "its standard input is closed")
     before, begin = stdin_digest(opened.store.digests) if stdin is None else "", _offset()
-    untouched = Untouched(command.outputs if command.options.restat else (), opened.store.digests)
-    flags = texts.time_flags(command)
+    timestamps = PreservedTimestamps(command.outputs if command.options.restat else (), opened.store.digests)
+    flags = source_scan.time_flags(command)
     traced = partial(
         run_traced, environ=environ, cwd=command.cwd, stdin=source, descriptors=descriptors, keeper=opened.keeper
     )
     run = traced([argv[0], *flags, *argv[1:]])
-    sees_time = bool(flags) and texts.warns_of_time(run.ended.stderr)
+    sees_time = bool(flags) and source_scan.warns_of_time(run.ended.stderr)
     if sees_time:
-        if texts.EPOCH not in environ:
+        if source_scan.EPOCH not in environ:
             recorder.keep_out(Reason.VOLATILE_INPUT, "the time or the date is in its result")
         # For what it says without the flags.
         run = traced(argv)
     elif _was_interrupted(run):
         recorder.keep_out(Reason.UNTRACED, "a signal interrupted one of its look-ups, which a tracer makes possible")
-        program = argv[0] if "/" in argv[0] else command.program
-        bare = run_process(argv, program, environ=environ, cwd=command.cwd, stdin=stdin, in_session=True)
+        bare = run_process(
+            argv,
+            path_to_start(command.program, argv[0]),
+            environ=environ,
+            cwd=command.cwd,
+            stdin=stdin,
+            in_session=True,
+        )
         run = run._replace(ended=bare)
     if run.ended.returncode:
         raise CommandFailed(run.ended)
@@ -75,17 +85,17 @@ def run_command(
             recorder.keep_out(Reason.UNDESCRIBED, "it used an open file that it was given beside its streams")
         if stdin is None:
             _note_stdin(run.accesses, before, recorder)
-        untouched.put_back()
+        timestamps.restore()
         taken = _offset() - begin if stdin is None and run.accesses.uses_stdin else 0
-        return {**_observed(opened, command, run, recorder, sees_time=sees_time), "taken": taken}
+        return {**_record_run(opened, command, run, recorder, sees_time=sees_time), "taken": taken}
     except OSError as error:  # of a file that it made, and that can't be read, say
         recorder.keep_out(Reason.NOT_UNDERSTOOD, str(error))
     except Exception as error:  # noqa: BLE001  # the command has run: what it said is the user's, whatever is wrong here
         recorder.keep_out(Reason.NOT_UNDERSTOOD, mistake_words(error))
-    return _unstored(run)
+    return _unstored_result(run)
 
 
-def _was_interrupted(run: Traced) -> bool:
+def _was_interrupted(run: TracedRun) -> bool:
     """Whether a command failed since a signal interrupted one of its look-ups, and may run once more."""
     ended, accesses = run.ended, run.accesses
     if not (ended.returncode and accesses.may_be_interrupted) or accesses.changes or accesses.problems:
@@ -93,30 +103,32 @@ def _was_interrupted(run: Traced) -> bool:
     return not accesses.uses_stdin and os.strerror(errno.EINTR).encode() in ended.stderr + ended.stdout
 
 
-def _observed(opened: Opened, command: Command, run: Traced, recorder: Recorder, *, sees_time: bool) -> dict[str, Any]:
+def _record_run(
+    opened: CommandContext, command: CommandSpec, run: TracedRun, recorder: Recorder, *, sees_time: bool
+) -> dict[str, Any]:
     """Put what a run looked up into the trace, and return what it wrote."""
-    allowed = OutputPlaces(command, opened.variables)
+    allowed = AllowedOutputs(command, opened.variables)
     changes = [change for change in run.accesses.changes if not allowed.is_cache(change.path)]
     for reason, detail in run.problems(network=command.options.network == "trust"):
         recorder.keep_out(reason, detail)
     why = unstorable(changes, allowed.allows)
     if why:
         written = {change.path for change in changes if change.effect & Effect.WRITTEN}
-        for path in sorted(written & run.opened()):
+        for path in sorted(written & run.opened_files()):
             recorder.keep_out(Reason.INPUT_CHANGED, f"the command read {path} and then changed it")
         recorder.keep_out(Reason.UNDESCRIBED, why)
     if run.accesses.changes and not changes and not run.ended.stdout:
         recorder.keep_out(Reason.UNDESCRIBED, "all that it wrote is in caches of programs, which are no outputs")
     if recorder.kept_out() is None:
         named = {change.path for change in changes if allowed.is_named(change.path)}
-        _Record(opened, command, run, recorder, sees_time=sees_time).record(named, allowed.is_cache)
+        _ReadRecorder(opened, command, run, recorder, sees_time=sees_time).record(named, allowed.is_cache)
     _check_written(command, changes, recorder)
     if recorder.kept_out() is not None:  # what it wrote may be what no store holds
-        return _unstored(run)
+        return _unstored_result(run)
     return _result(opened, command, run, changes, recorder)
 
 
-def _unstored(run: Traced) -> dict[str, Any]:
+def _unstored_result(run: TracedRun) -> dict[str, Any]:
     return {"stdout": run.ended.stdout, "stderr": run.ended.stderr, "outputs": [], "modes": [], "paths": []}
 
 
@@ -139,10 +151,12 @@ def _offset() -> int:
     return os.lseek(0, 0, os.SEEK_CUR) if stdin_kind() == "file" else 0
 
 
-class _Record:
+class _ReadRecorder:
     """Puts what a run looked up into the trace."""
 
-    def __init__(self, opened: Opened, command: Command, run: Traced, recorder: Recorder, *, sees_time: bool) -> None:
+    def __init__(
+        self, opened: CommandContext, command: CommandSpec, run: TracedRun, recorder: Recorder, *, sees_time: bool
+    ) -> None:
         """sees_time: whether the run used the time that a variable says."""
         self._sees_time = sees_time
         self._opened = opened
@@ -167,8 +181,8 @@ class _Record:
             is_cache=is_cache,
             passes=lambda path, _: path in keyed or (bool(withheld) and os.path.realpath(path) in withheld),
         )
-        opened = self._run.opened()
-        for name in sorted(BY_TIME & set(map(os.path.basename, reads.started()))):
+        opened = self._run.opened_files()
+        for name in sorted(BY_TIME & set(map(os.path.basename, reads.started_programs()))):
             self._recorder.keep_out(Reason.UNDESCRIBED, f"it starts {name}: {advice(name)}")
         for path in sorted(withheld & opened):
             self._recorder.keep_out(Reason.UNDESCRIBED, f"weight {path}, which counts by its name, was read")
@@ -184,40 +198,42 @@ class _Record:
                 if read.kind == "content":
                     files[full] = read.digest
                 is_here = read.kind == "lookup" and read.where == places.cwd  # asked by PWD: another one elsewhere
-                kept = "." if is_here else places.kept(read.where) if read.where else ""
-                self._recorder.traced(read if kept == read.where else msgspec.structs.replace(read, where=kept))
-        except (Changed, OSError) as error:
+                anchored = "." if is_here else places.to_anchored(read.where) if read.where else ""
+                self._recorder.traced(read if anchored == read.where else msgspec.structs.replace(read, where=anchored))
+        except (InputChanged, OSError) as error:
             self._recorder.keep_out(Reason.INPUT_CHANGED, str(error))
             return
-        self._of_texts(files, reads.started())
+        self._record_texts(files, reads.started_programs())
 
-    def _of_texts(self, files: Mapping[str, str], started: Iterable[str]) -> None:
+    def _record_texts(self, files: Mapping[str, str], started: Iterable[str]) -> None:
         """What the texts of a program say of what else its result may hold."""
         command, places = self._command, self._opened.places
         is_source = command.adapter is not None and bool(command.adapter.time)
-        is_compiled = is_source or any(texts.is_compiler(path) for path in started)
+        is_compiled = is_source or any(source_scan.is_compiler(path) for path in started)
         if is_compiled:
-            self._of_time(files)
+            self._record_time(files)
             if any(path.endswith(".cfg") for path in files):  # it may hold flags like -g
                 self._recorder.seen(Read("folder", "cwd", "", places.digest("cwd")))
-        for group in texts.alike(files):  # #pragma once: one file by two paths, or two files
-            if is_compiled and texts.compares_times(group):
+        for group in source_scan.alike(files):  # #pragma once: one file by two paths, or two files
+            if is_compiled and source_scan.compares_times(group):
                 why = f"the compiler compares the times of {' and '.join(group)}, which are alike (#pragma once)"
                 self._recorder.keep_out(Reason.VOLATILE_INPUT, why)
-            kept = "\0".join(map(places.kept, group))
-            self._recorder.seen(Read("same", f"{len(group)} paths", kept, places.sameness(kept)))
+            anchored = "\0".join(map(places.to_anchored, group))
+            self._recorder.seen(Read("same", f"{len(group)} paths", anchored, places.sameness(anchored)))
         if places.base is None:
             return
-        may_hold = texts.may_hold_folder(command, files, places.base) if is_source else not command.is_known
+        may_hold = source_scan.may_hold_folder(command, files, places.base) if is_source else not command.is_known
         if may_hold and not command.options.relocatable:
             self._recorder.seen(Read("folder", "base_dir", "", places.digest("base_dir")))
 
-    def _of_time(self, files: Mapping[str, str]) -> None:
+    def _record_time(self, files: Mapping[str, str]) -> None:
         environ = self._opened.variables
-        why = "it used the time" if self._sees_time else texts.why_volatile(self._command, files)
-        if why and texts.EPOCH in environ and texts.heeds_epoch(self._command, environ):  # but not for a file's time
-            self._recorder.environment(texts.EPOCH, variable_digest(texts.EPOCH, environ))
-            why = texts.why_volatile(self._command, files, texts.TIMES[2:])
+        why = "it used the time" if self._sees_time else source_scan.why_nondeterministic(self._command, files)
+        if (
+            why and source_scan.EPOCH in environ and source_scan.heeds_epoch(self._command, environ)
+        ):  # but not for a file's time
+            self._recorder.environment(source_scan.EPOCH, variable_digest(source_scan.EPOCH, environ))
+            why = source_scan.why_nondeterministic(self._command, files, source_scan.TIMES[2:])
         if why:
             self._recorder.keep_out(Reason.VOLATILE_INPUT, why)
         if self._run.ended.stdout or self._run.ended.stderr:  # messages are in a language
@@ -225,7 +241,7 @@ class _Record:
 
 
 def _result(
-    opened: Opened, command: Command, run: Traced, changes: Sequence[Change], recorder: Recorder
+    opened: CommandContext, command: CommandSpec, run: TracedRun, changes: Sequence[Change], recorder: Recorder
 ) -> dict[str, Any]:
     """What a run wrote, with the paths from an anchor, and depfiles and streams without the base folder."""
     places = opened.places
@@ -253,7 +269,7 @@ def _result(
         elif stat.S_ISDIR(after.mode):
             outputs.append(None)
         else:
-            if texts.holds_times(path, command.argv):
+            if source_scan.holds_times(path, command.argv):
                 why = f"clang puts the times of headers into {path}, unless it gets -Xclang -fno-pch-timestamp"
                 recorder.keep_out(Reason.VOLATILE_INPUT, why)
             text = _content(path) if is_depfile else b""
@@ -264,21 +280,21 @@ def _result(
         for name in (path, outputs[-1]):
             if isinstance(name, str) and not is_text(name):
                 recorder.keep_out(Reason.NOT_UNDERSTOOD, f"{name!a} is not UTF-8")
-        paths.append(os.path.relpath(path, here) if path.startswith(f"{here}/") else places.kept(path))
+        paths.append(os.path.relpath(path, here) if path.startswith(f"{here}/") else places.to_anchored(path))
         modes.append(f"{stat.S_IMODE(after.mode):o}")
     check_stored(recorder, files)
     templates = [*map(places.template, streams), *(each for each in outputs if isinstance(each, bytes)), *linked]
     bases = {} if places.base is None else {"base_dir": places.base}
-    for name, file in leaked(bases, whole, templates).items():  # the result counts for this folder alone
+    for name, file in find_leaks(bases, whole, templates).items():  # the result counts for this folder alone
         shown = os.path.relpath(file, here) if file.startswith(f"{here}/") else file
         recorder.seen(Read("folder", name, shown, places.digest(name)))
     written = [*streams, *linked, *map(_content, files)]
-    for read in searched(run.accesses.inputs, places, opened.variables, written):
+    for read in find_variable_reads(run.accesses.inputs, places, opened.variables, written):
         recorder.seen(read)
     return {"stdout": templates[0], "stderr": templates[1], "outputs": outputs, "modes": modes, "paths": paths}
 
 
-def _check_written(command: Command, changes: Sequence[Change], recorder: Recorder) -> None:
+def _check_written(command: CommandSpec, changes: Sequence[Change], recorder: Recorder) -> None:
     """Keep the result out where an output was not written: the command may have found it up to date."""
     made = {change.path for change in changes}
     for output in command.outputs:

@@ -19,12 +19,12 @@ from cachec.recording import CommandRun, FileSeen, Recorder
 from cachec.weights.formats import WEIGHT_SUFFIXES
 
 #: Bytes of a file that a reproducer keeps by itself; a larger one is looked for in its place when one is made.
-KEPT_FILE = 4 << 20
+MAX_FILE_BYTES = 4 << 20
 #: The same for all files of a run, and how many files of declared folders are looked at.
-KEPT_RUN = 32 << 20
+MAX_RUN_BYTES = 32 << 20
 _MAX_FILES = 1024
 #: How many contents a run keeps: a hit reads their names.
-KEPT_FILES = 64
+MAX_FILES = 64
 #: A larger file that nobody declared is not hashed for this.
 _MAX_HASHED = 64 << 20
 #: Bytes of the end of what the command wrote to stderr.
@@ -33,7 +33,7 @@ _STDERR = 8192
 _PIECES = re.compile(r"[=,]")
 
 
-class Witness:
+class FileCapture:
     """Looks before a command starts, and again when it has ended."""
 
     def __init__(
@@ -51,55 +51,55 @@ class Witness:
     ) -> None:
         """inputs, outputs, weights: absolute paths; folders among inputs are walked. stdin: bytes, or a path."""
         self._recorder = recorder
-        before = [seen.data for run in recorder.commands() for seen in run.inputs if seen.data is not None]
-        self._kept, self._files = sum(map(len, before)), len(before)
-        self._before = {path: _identity(path) for path in (*outputs, *_named(args[1:], cwd))}
+        before = [file.data for run in recorder.commands() for file in run.inputs if file.data is not None]
+        self._captured_bytes, self._files = sum(map(len, before)), len(before)
+        self._before = {path: _identity(path) for path in (*outputs, *_argument_paths(args[1:], cwd))}
         files = [*_files(inputs), *(path for path, state in self._before.items() if state is not None)]
         # Nobody said so, and yet a reproducer holds their specs alone.
         unsaid = (path for path in files if os.path.splitext(path)[1] in WEIGHT_SUFFIXES)
         weights = {**dict.fromkeys(unsaid, "content"), **weights}
         self._withheld = {place for path in weights if (place := _place(path)) is not None}
         self.run = CommandRun(tuple(args), program, cwd, dict(environ), weights)
-        self.run.inputs = tuple(seen for path in dict.fromkeys(files) if (seen := self._seen(path)) is not None)
+        self.run.inputs = tuple(file for path in dict.fromkeys(files) if (file := self._describe(path)) is not None)
         if isinstance(stdin, bytes):
-            self.run.stdin = FileSeen("", digest_bytes(stdin), len(stdin), self._keep(stdin))
+            self.run.stdin = FileSeen("", digest_bytes(stdin), len(stdin), self._capture(stdin))
         elif stdin is not None:
-            self.run.stdin = self._seen(stdin)
+            self.run.stdin = self._describe(stdin)
         recorder.command(self.run)
 
-    def ended(self, returncode: int, stderr: bytes) -> None:
+    def record_end(self, returncode: int, stderr: bytes) -> None:
         """The command has ended: note what it wrote."""
         self.run.returncode = returncode
         self.run.stderr = stderr[-_STDERR:]
         written = [path for path, before in self._before.items() if (now := _identity(path)) != before and now]
-        self.run.outputs = tuple(seen for path in written if (seen := self._seen(path, keep=False)) is not None)
+        self.run.outputs = tuple(file for path in written if (file := self._describe(path, keep=False)) is not None)
 
-    def _seen(self, path: str, *, keep: bool = True) -> FileSeen | None:
+    def _describe(self, path: str, *, keep: bool = True) -> FileSeen | None:
         """None for a weight, for what is gone meanwhile or can't be read, and for what is too large to be hashed."""
         try:
             status = os.stat(path)
             if (status.st_dev, status.st_ino) in self._withheld or status.st_size > _MAX_HASHED:
                 return None
-            if keep and self._has_room(status.st_size):
+            if keep and self._fits(status.st_size):
                 with fsio.closing(fsio.open_read(path)) as fd:
                     data = fsio.pread_exact(fd, 0, status.st_size)
-                return FileSeen(path, digest_bytes(data), len(data), self._keep(data))
+                return FileSeen(path, digest_bytes(data), len(data), self._capture(data))
             return FileSeen(path, self._recorder.digests.of_path(path), status.st_size)
         except (OSError, EOFError):
             return None  # what the key and the reads say of it is looked at elsewhere; a reproducer does without
 
-    def _keep(self, data: bytes) -> bytes | None:
-        if not self._has_room(len(data)):
+    def _capture(self, data: bytes) -> bytes | None:
+        if not self._fits(len(data)):
             return None
-        self._kept += len(data)
+        self._captured_bytes += len(data)
         self._files += 1
         return data
 
-    def _has_room(self, nbytes: int) -> bool:
-        return nbytes <= KEPT_FILE and self._kept + nbytes <= KEPT_RUN and self._files < KEPT_FILES
+    def _fits(self, nbytes: int) -> bool:
+        return nbytes <= MAX_FILE_BYTES and self._captured_bytes + nbytes <= MAX_RUN_BYTES and self._files < MAX_FILES
 
 
-def _named(args: Sequence[str], cwd: str) -> Iterator[str]:
+def _argument_paths(args: Sequence[str], cwd: str) -> Iterator[str]:
     for arg in args:
         for piece in dict.fromkeys((arg, *_PIECES.split(arg))):
             if piece and "\0" not in piece and len(piece) < 4096:
@@ -107,15 +107,15 @@ def _named(args: Sequence[str], cwd: str) -> Iterator[str]:
 
 
 def _files(paths: Collection[str]) -> Iterator[str]:
-    left = _MAX_FILES
+    remaining = _MAX_FILES
     for path in paths:
         if not os.path.isdir(path):
             yield path
             continue
         for folder, names, files in os.walk(path):
             names.sort()
-            for name in sorted(files)[:left]:
-                left -= 1
+            for name in sorted(files)[:remaining]:
+                remaining -= 1
                 yield os.path.join(folder, name)
 
 

@@ -22,19 +22,19 @@ _PAUSE = 0.005
 def is_there(folder: str, name: str) -> bool:
     """Whether there is a server now, be it started by this process. folder, name: of its socket, as ``client.ask``
     gives them."""
-    held, may_be_there = hold(folder, name)
-    if held < 0:
+    folder_fd, may_be_there = hold(folder, name)
+    if folder_fd < 0:
         return may_be_there
     from cachec.base.msgspec_import import import_msgspec
 
     import_msgspec()
     from cachec.launcher.server import start
 
-    start(held, name)
-    os.close(held)
-    held, may_be_there = hold(folder, name)
-    if held >= 0:  # it did not come to be
-        os.close(held)
+    start(folder_fd, name)
+    os.close(folder_fd)
+    folder_fd, may_be_there = hold(folder, name)
+    if folder_fd >= 0:  # it did not come to be
+        os.close(folder_fd)
     return may_be_there
 
 
@@ -53,22 +53,22 @@ def hold(folder: str, name: str) -> tuple[int, bool]:
                 return -1, False
             fsio.make_dir(os.path.dirname(folder))
             os.mkdir(folder, 0o700)
-        held = client.open_own(folder)
+        folder_fd = client.open_own(folder)
     except FileExistsError:
         return hold(folder, name)  # another has made it just now
     except (CachecError, OSError):  # whoever goes on tells what is wrong, where it matters
         return -1, False
     try:
-        has_waited = _waited(held)
-        if has_waited is False and not _is_there(held, name):
+        has_waited = _lock_folder(folder_fd)
+        if has_waited is False and not _is_there(folder_fd, name):
             if _is_refused(folder, settings):
                 return -1, False
-            held, locked = -1, held
+            folder_fd, locked = -1, folder_fd
             return locked, False
         return -1, has_waited is not None
     finally:
-        if held >= 0:
-            os.close(held)
+        if folder_fd >= 0:
+            os.close(folder_fd)
 
 
 def _is_refused(folder: str, settings: config.Settings) -> bool:
@@ -78,13 +78,13 @@ def _is_refused(folder: str, settings: config.Settings) -> bool:
     return bool(Store(os.path.dirname(folder)).why_refused(settings.shared))
 
 
-def _waited(held: int) -> bool | None:
+def _lock_folder(folder_fd: int) -> bool | None:
     """Lock the folder: whether another had it before; None where another has it for too long."""
     until = time.monotonic() + client.PATIENCE
     has_waited = False
     while True:
         try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(folder_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() >= until:
                 return None
@@ -94,10 +94,10 @@ def _waited(held: int) -> bool | None:
             return has_waited
 
 
-def _is_there(held: int, name: str) -> bool:
+def _is_there(folder_fd: int, name: str) -> bool:
     """Whether a server has come between the question and the lock. What one that is gone has left counts for none."""
     try:
-        connection, _ = client.connect(held, name)
+        connection, _ = client.connect(folder_fd, name)
     except OSError:
         return False
     connection.close()
