@@ -19,8 +19,8 @@ import cachec
 from bench.harness import Row, interleaved, private_bytes, settle, sharded_checkpoint, sparse_checkpoint
 from cachec.base.distributions import Distributions
 from cachec.base.hashing import FileDigests
-from cachec.key.tools.followed import LOOKS
-from cachec.key.tools.tools import RECHECK_SECONDS, ToolKeys
+from cachec.key.tools.distribution_watch import LOOKS
+from cachec.key.tools.toolchain import RECHECK_SECONDS, ToolKeys
 
 MIB, GIB, TIB = 1 << 20, 1 << 30, 1 << 40
 

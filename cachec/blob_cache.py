@@ -278,7 +278,7 @@ class Foreign:
 
     def _nearest(self, digest: Digest, parts: tuple[Part, ...]) -> str:
         """What makes another key of the nearest entry's, in words; empty where none can be read."""
-        from cachec.key.compare import first_difference  # after a miss only
+        from cachec.key.key_diff import first_difference  # after a miss only
 
         with suppress(StoreFault):  # said to a person alone; what is wrong there is met, and counted, by who needs it
             for near in self._opened.store.recent(self.name).nearest(parts):

@@ -14,11 +14,11 @@ from cachec.store.store import Store
 from cachec.store.usage import Usage
 
 if TYPE_CHECKING:  # of stages: slow to import, and what only keeps the bytes of others has none
-    from cachec.key.dependencies import Dependencies
+    from cachec.key.trace_validation import Dependencies
     from cachec.programs.registry import Plugins
     from cachec.remote.chain import Remotes
     from cachec.stage.engine import Engine
-    from cachec.stage.observing import Observing
+    from cachec.stage.trace_builder import Observing
     from cachec.weights import WeightSet
 
 
@@ -66,7 +66,7 @@ class OpenedCache:
         """The engine. requests: a ``key.request.Requests``, or what stands for one. digest_of: of a weight, by name.
         observing: what becomes of observations and paths; None where commands are run, which tell what they read."""
         from cachec.stage.engine import Engine
-        from cachec.stage.look import Looker, Tools
+        from cachec.stage.lookup import Looker, Tools
 
         looker = Looker(self.store, plugins, dependencies, digest_of, observing)
         tools = Tools(self.store, self.store.digests, requests, plugins, looker, observing)

@@ -8,7 +8,7 @@ from cachec import report
 from cachec.base.texts import SHOWN_KEY, number_of
 from cachec.cli.session import Session, clean, json_option, pass_session, print_as_json, print_wrapped
 from cachec.errors import CachecError
-from cachec.key.compare import differences
+from cachec.key.key_diff import differences
 
 
 @click.command("diff")

@@ -23,9 +23,9 @@ from cachec.commands.call import CommandCall, Declared
 from cachec.commands.process import Ended, run_process
 from cachec.commands.traced import Changed, Reads, Traced, is_changed_in_place, run_traced_apart
 from cachec.errors import CachecWarning, UsageError
-from cachec.key.dependencies import ABSENT, listing_digest, search_environ
-from cachec.key.tools.loader import DEFAULT_CACHE, default_folders
-from cachec.key.tools.tools import ToolKeys
+from cachec.key.tools.elf_dependencies import DEFAULT_CACHE, default_folders
+from cachec.key.tools.toolchain import ToolKeys
+from cachec.key.trace_validation import ABSENT, listing_digest, search_environ
 from cachec.model import Reason
 from cachec.recording import Recorder
 from cachec.tracing.accesses import Change, Effect, Input, Kind

@@ -29,7 +29,7 @@ from cachec.base import fsio
 from cachec.base.hashing import FileDigests, digest_bytes
 from cachec.base.lookups import described_state, names_in, owner_words, real_folder, umask
 from cachec.commands.process import Ended, run_process
-from cachec.key.dependencies import (
+from cachec.key.trace_validation import (
     FOLDER,
     attributes_digest,
     content_digest,

@@ -19,12 +19,12 @@ from cachec.base.instances import attribute, class_attribute, function_of
 from cachec.base.lazy import later
 from cachec.base.texts import module_of
 from cachec.errors import CachecError, PluginError, StoreFault, UnkeyableArgument, UnresolvedCode
-from cachec.key import canonical
+from cachec.key import option_encoding
+from cachec.key.argument_info import Inventory
 from cachec.key.code.fingerprint import CodeKeys
-from cachec.key.companions import Companions
-from cachec.key.inventory import Inventory
-from cachec.key.tools.process import PACKAGES
-from cachec.key.words import describe, name_of_class, spelled, words_of
+from cachec.key.describe import describe, name_of_class, spelled, words_of
+from cachec.key.external_data import Companions
+from cachec.key.tools.process_queries import PACKAGES
 from cachec.model import Part, PartKind
 from cachec.programs.artifact import Dir, File
 from cachec.programs.program import Program
@@ -33,11 +33,11 @@ from cachec.weights import Weight, WeightSet
 from cachec.weights.manifest import Manifest
 
 if TYPE_CHECKING:  # not of most hits
-    from cachec.key import folders
-    from cachec.key.leaves import Leaves
-    from cachec.programs import supported
+    from cachec.key import path_digests
+    from cachec.key.flatten import Leaves
+    from cachec.programs import supported_versions
 else:
-    folders, supported = later("cachec.key.folders"), later("cachec.programs.supported")
+    path_digests, supported_versions = later("cachec.key.path_digests"), later("cachec.programs.supported_versions")
 
 #: From this size the plain arrays of an argument get a warning: they are hashed at every call.
 LARGE_ARRAYS = 1 << 20
@@ -81,7 +81,7 @@ class ArgumentKeys:
         name = ""
         try:
             for name, value in arguments.items():
-                scalar = canonical.SCALARS.get(type(value))  # keyed by plain value, and nothing in it to look for
+                scalar = option_encoding.SCALARS.get(type(value))  # keyed by plain value, and nothing in it to look for
                 if scalar is not None:
                     payloads.append(Payload(PartKind.ARGUMENT, name, scalar(value), _annotator(value, name)))
                     continue
@@ -89,7 +89,7 @@ class ArgumentKeys:
                     payloads += self._weights(value, name, inventory, per_rank=per_rank)
                     continue
                 collector = self._collector(per_rank, inventory)
-                data = canonical.encode(value, collector.special, name)
+                data = option_encoding.encode(value, collector.special, name)
                 if sum(collector.arrays) > LARGE_ARRAYS:
                     inventory.large[name] = (len(collector.arrays), sum(collector.arrays))
                 if not (len(collector.payloads) == 1 and collector.paths == [name]):
@@ -115,7 +115,7 @@ class ArgumentKeys:
 
 def _annotator(value: object, name: str) -> Callable[[], Annotation]:
     def annotate() -> Annotation:
-        from cachec.key.leaves import leaves  # where a part is kept
+        from cachec.key.flatten import leaves  # where a part is kept
 
         return Annotation(describe(value, name=name), value=spelled(value, name), leaves=leaves(value, name))
 
@@ -192,13 +192,13 @@ class Collector:
             inside = _array_leaves(path, str(value.dtype), tuple(value.shape), digest)
             annotation = Annotation(f"{said} {digest[:12]}", leaves=inside)
             return Payload(PartKind.ARGUMENT, path, digest.encode(), lambda: annotation)
-        if module_of(type(value)) == "builtins" or canonical.plain(value):
+        if module_of(type(value)) == "builtins" or option_encoding.plain(value):
             return None
         plugin = self._plugins.for_type(type(value))
         if plugin is None:
             return None
         self._inventory.plugins.add(plugin.name)
-        with supported.Asking(plugin):
+        with supported_versions.Asking(plugin):
             found = plugin.fingerprint(value)
         if found.nbytes:
             self.arrays.append(found.nbytes)
@@ -210,7 +210,7 @@ class Collector:
         self._inventory.weights[path] = value
         data, said = value.spec_digest.encode(), ""
         if value.layout.nesting is not None:
-            tree = canonical.encode(value.layout.nesting.form, self.special, path)
+            tree = option_encoding.encode(value.layout.nesting.form, self.special, path)
             data, said = data + frame("tree", tree), f", tree {digest_bytes(tree)[:12]}"
         if self._per_rank:
             data += b" rank %d" % (-1 if value.rank is None else value.rank)
@@ -225,7 +225,7 @@ class Collector:
         place = os.fspath(value)
         self._inventory.paths.append(place)
         try:
-            digest = folders.path_digest(place, self._digests)
+            digest = path_digests.path_digest(place, self._digests)
             beside = self._companions.of(place, digest)
         except OSError as error:
             if fsio.is_exhausted(error):
@@ -361,7 +361,7 @@ def array_digest(value: Any) -> str:
     hasher = Hasher("array")
     hasher.part("dtype", f"{value.dtype.str}{value.dtype.char}{value.dtype!r}".encode())
     if value.dtype.metadata or value.dtype.names or value.dtype.subdtype:
-        hasher.part("told", canonical.encode(value.dtype, lambda each, path: None, "dtype"))
+        hasher.part("told", option_encoding.encode(value.dtype, lambda each, path: None, "dtype"))
     hasher.part("shape", repr(value.shape).encode())
     hasher.part("data", memoryview(value.reshape(-1).view("u1")) if value.flags.c_contiguous else value.tobytes())
     if not value.flags.c_contiguous:
@@ -383,12 +383,12 @@ class GlobalKeys:
 
     def encode(self, value: object, path: str) -> bytes:
         """Raises UnkeyableArgument for a value without a stable form."""
-        return canonical.encode(value, self._special, path)
+        return option_encoding.encode(value, self._special, path)
 
     def _special(self, value: object, path: str) -> bytes | None:
         if isinstance(value, File | Dir):
             place = os.fspath(value)
-            digest = self._companions.whole(place, folders.path_digest(place, self._digests))
+            digest = self._companions.whole(place, path_digests.path_digest(place, self._digests))
             return digest.encode() + _beside_content(value, place)[0]
         if isinstance(value, PurePath):
             return b"path " + os.fsencode(value)
@@ -399,12 +399,12 @@ class GlobalKeys:
             return array_digest(value).encode()
         if _is_tensor(value):
             return tensor_digest(value, path).encode()
-        if isinstance(value, type) or canonical.plain(value):
+        if isinstance(value, type) or option_encoding.plain(value):
             return None
         plugin = self._plugins.for_type(type(value))
         if plugin is None:
             return None
-        with supported.Asking(plugin):
+        with supported_versions.Asking(plugin):
             return plugin.fingerprint(value).digest.encode()
 
 

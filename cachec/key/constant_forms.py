@@ -15,7 +15,7 @@ from typing import Final
 from weakref import WeakKeyDictionary
 
 from cachec.base.hashing import digest_bytes
-from cachec.key.canonical import SCALARS, encode
+from cachec.key.option_encoding import SCALARS, encode
 
 #: ``CO_HAS_DOCSTRING`` of Python 3.13 (Include/cpython/code.h).
 _HAS_DOCSTRING: Final = 0x4000000

@@ -14,7 +14,7 @@ from typing import get_args
 
 from cachec.base.texts import is_text
 from cachec.errors import UsageError
-from cachec.key.tools.variables import matches
+from cachec.key.tools.command_variables import matches
 from cachec.launcher import adapters
 from cachec.launcher.adapters import Adapter, Flag, WeightKey
 from cachec.launcher.command import Command, Options, Output, OutputKind, PassThrough, Piece

@@ -18,7 +18,7 @@ from cachec.stage.engine import Call
 from cachec.store.index import only_looking
 
 if TYPE_CHECKING:
-    from cachec.key.compare import PartDifference
+    from cachec.key.key_diff import PartDifference
 
 
 class Explanation(msgspec.Struct, frozen=True):
@@ -76,7 +76,7 @@ def _from_engine(opened: Opened, command: Command, stripped: Sequence[StrippedIn
         raise UsageError(outcome.detail)
     if outcome.hit or outcome.reason in {Reason.DEPENDENCY_CHANGED, Reason.WEIGHT_CONTENT_CHANGED}:
         return Explanation(outcome)
-    from cachec.key.compare import differences  # a hit differs in nothing
+    from cachec.key.key_diff import differences  # a hit differs in nothing
 
     parts = call.keyed.parts()
     try:

@@ -22,10 +22,10 @@ from cachec.base.lookups import describe_status, found_at, stdin_kind, umask
 from cachec.base.mounts import TRACKED_FILESYSTEMS, WATCHED_FILESYSTEMS
 from cachec.errors import ConfigError, StoreFault, UsageError
 from cachec.events import inert
-from cachec.key.dependencies import mode_and_content_digest
+from cachec.key.tools.command_variables import Rule, overlap
 from cachec.key.tools.environment import LOCALE
 from cachec.key.tools.executables import which
-from cachec.key.tools.variables import Rule, overlap
+from cachec.key.trace_validation import mode_and_content_digest
 from cachec.launcher import adapters, direct
 from cachec.launcher.command import Command
 from cachec.launcher.outputs import lock_of, outputs_of
@@ -34,7 +34,7 @@ from cachec.launcher.stage import Opened
 from cachec.launcher.stripping import wants_strip
 from cachec.model import Entry, Mode, Outcome, Read, Reason, Trace
 from cachec.stage.engine import Answer
-from cachec.stage.look import Looker
+from cachec.stage.lookup import Looker
 from cachec.store.row_codec import unpack
 from cachec.store.store import Store
 
@@ -301,7 +301,7 @@ class Draft:
     def _is_certain(self, path: str, state: bytes, digest: str) -> bool:
         if path in self._remembered:
             return True
-        if not digest:  # a file of a distribution, trusted as RECORD is (see key/tools/tools.py)
+        if not digest:  # a file of a distribution, trusted as RECORD is (see key/tools/toolchain)
             if not fsio.is_settled(fsio.identity(path)):
                 raise _Unfit
             return True

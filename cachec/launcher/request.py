@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 from cachec.base.distributions import Distributions
 from cachec.base.hashing import FileDigests, Hasher, digest_bytes, frame
 from cachec.base.lookups import umask
-from cachec.key.folders import path_digest
-from cachec.key.inventory import Inventory
+from cachec.key.argument_info import Inventory
+from cachec.key.path_digests import path_digest
+from cachec.key.tools.command_variables import Rule, unmatched
 from cachec.key.tools.environment import LOCALE, environment_parts
 from cachec.key.tools.platform import CPUINFO, cpu_features
-from cachec.key.tools.tools import ToolKeys
-from cachec.key.tools.variables import Rule, unmatched
+from cachec.key.tools.toolchain import ToolKeys
 from cachec.launcher.adapters import AdapterEnvironment
 from cachec.launcher.command import Command, Options, PassThrough
 from cachec.launcher.depth import deepened
@@ -27,7 +27,7 @@ from cachec.launcher.texts import EPOCH, reports_time
 from cachec.model import Part, PartKind, Reason
 
 if TYPE_CHECKING:
-    from cachec.key.compare import PartDifference
+    from cachec.key.key_diff import PartDifference
     from cachec.launcher.stripping import StrippedInput
     from cachec.programs.program import Program
 

@@ -16,8 +16,8 @@ from cachec.base.lookups import stdin_kind
 from cachec.base.texts import is_text
 from cachec.commands.process import run_process
 from cachec.commands.traced import CLOSED, Changed, Reads, Traced, run_traced, unstorable
-from cachec.key.dependencies import stdin_digest, terminal_digest
 from cachec.key.tools.environment import LOCALE_NAME, variable_digest
+from cachec.key.trace_validation import stdin_digest, terminal_digest
 from cachec.launcher import texts
 from cachec.launcher.command import Command
 from cachec.launcher.direct import default_folder

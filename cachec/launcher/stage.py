@@ -16,9 +16,9 @@ from cachec.base.distributions import Distributions
 from cachec.base.hashing import Known
 from cachec.context import OpenedCache
 from cachec.errors import UsageError
-from cachec.key.dependencies import Dependencies, lookup_digest, searched_digest
-from cachec.key.options import StageOptions
+from cachec.key.stage_options import StageOptions
 from cachec.key.tools.executables import interpreter_name, which
+from cachec.key.trace_validation import Dependencies, lookup_digest, searched_digest
 from cachec.launcher import options
 from cachec.launcher.command import Command, Options
 from cachec.launcher.places import Places, current_folder

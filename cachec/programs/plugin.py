@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, Protocol
 from cachec.base.texts import module_of
 from cachec.errors import PluginError
 from cachec.programs.artifact import File
-from cachec.programs.generator import Generator
 from cachec.programs.program import Program
+from cachec.programs.random_generator import Generator
 from cachec.weights import WeightSet
 
 

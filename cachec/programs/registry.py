@@ -87,7 +87,7 @@ class Plugins:
 
     def _check(self, plugins: Iterable[Plugin]) -> None:
         """The versions are looked at once a process."""
-        from cachec.programs.supported import unsupported_version
+        from cachec.programs.supported_versions import unsupported_version
 
         for plugin in plugins:
             if plugin.name not in self._outside:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from types import FrameType
 
-from cachec.recording.frames import asker
+from cachec.recording.calling_frames import asker
 from cachec.recording.observations import Observed
 from cachec.recording.thread_owner import current, job_function
 

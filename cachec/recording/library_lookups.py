@@ -15,7 +15,7 @@ from types import CodeType, FrameType
 
 from cachec.base.fsio import identity_if_there
 from cachec.base.paths import access_letters, entries, links_on, resolve_path
-from cachec.recording.frames import takes_either
+from cachec.recording.calling_frames import takes_either
 from cachec.recording.observations import Observed, is_absolute, is_unrepeatable
 
 #: What a frame of such a function says that is looked at; noted with a run.

@@ -14,8 +14,8 @@ from msgspec import field
 
 from cachec.base.fsio import Identity
 from cachec.base.paths import absolute, current_folder, descriptors, links_on, relative_to, resolve_path
-from cachec.recording.processes import Starter
 from cachec.recording.thread_owner import thread_mark
+from cachec.recording.unobserved_processes import Starter
 
 #: The clock of time stamps of files (linux/time.h), which Python has no name for.
 _CLOCK_REALTIME_COARSE = 5

@@ -17,8 +17,8 @@ from cachec.model import Read, Reason
 from cachec.recording import thread_owner
 
 if TYPE_CHECKING:
-    from cachec.recording.net import Net  # on a miss only
     from cachec.recording.observations import Observed
+    from cachec.recording.run_observer import Net  # on a miss only
 
 
 class FileSeen(msgspec.Struct, frozen=True):

@@ -16,7 +16,7 @@ import msgspec
 from cachec.base.distributions import Distributions
 from cachec.base.texts import is_secret
 from cachec.errors import CachecError
-from cachec.key.options import StageLike
+from cachec.key.stage_options import StageLike
 from cachec.model import Digest, Read
 from cachec.recording import CommandRun, FileSeen, Recorder
 from cachec.reproduce.arguments import Contents, Value, describe_value, store_manifest

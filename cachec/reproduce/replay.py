@@ -22,7 +22,7 @@ from cachec.codecs.encoder import encode
 from cachec.commands import run as command
 from cachec.errors import ReproducerError, StoreFault, UsageError
 from cachec.key.tools.executables import which
-from cachec.key.tools.tools import ToolKeys
+from cachec.key.tools.toolchain import ToolKeys
 from cachec.model import WeightSpec
 from cachec.programs.registry import Plugins
 from cachec.recording import Recorder, recording

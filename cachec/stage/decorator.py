@@ -9,8 +9,8 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 from cachec.base.instances import attribute
 from cachec.errors import UnsupportedFunction, UsageError
-from cachec.key.binding import Binding
-from cachec.key.options import StageOptions
+from cachec.key.argument_binding import Binding
+from cachec.key.stage_options import StageOptions
 from cachec.model import Mode, Outcome
 from cachec.stage.engine import Engine
 
@@ -50,7 +50,7 @@ class Stage(Generic[P, R]):
         self.binding = Binding(plain)
         self.engine = engine
         if options.isolated:
-            from cachec.key import generators  # noqa: F401 - a later state of ``random`` is compared with that of now
+            from cachec.key import random_generators  # noqa: F401 - a later state of ``random`` is compared with that of now
         self.is_asynchronous = bool(plain.__code__.co_flags & _COROUTINE)
         self._before: tuple[Any, ...] = ()
 

@@ -27,14 +27,14 @@ from cachec.errors import (
     UsageError,
 )
 from cachec.events import EventLog
-from cachec.key.binding import Binding
+from cachec.key.argument_binding import Binding
 from cachec.model import Fault, Fetched, Mode, Outcome, Reason, Trace
-from cachec.stage.bracket import Bracket  # at once: where no descriptor is left, the stage runs all the same
-from cachec.stage.look import Look, Tools
+from cachec.stage.lookup import Look, Tools
+from cachec.stage.run_hooks import Bracket  # at once: where no descriptor is left, the stage runs all the same
 from cachec.store.index import only_looking
 
 if TYPE_CHECKING:  # on a miss only, or of stages
-    from cachec.key.request import Request
+    from cachec.key.key_builder import Request
     from cachec.remote.chain import LookupReport, Remotes
     from cachec.stage.run import Finished, Run
     from cachec.store.locks import KeyLock
@@ -154,7 +154,7 @@ class Call:
         """A run of the stage, not started. One that can't be guarded is counted, and raises its UsageError."""
         try:
             if self.stage.options.isolated:
-                from cachec.stage.isolated import IsolatedRun
+                from cachec.stage.isolated_run import IsolatedRun
 
                 return IsolatedRun(self.engine.tools, self.stage, self.keyed, self.arguments)
             from cachec.stage.run import Run
@@ -170,7 +170,7 @@ class Call:
 
     def missed(self, look: Look) -> tuple[Reason, str]:
         """The same for a call that goes on without a hit: a fault of the cache is counted, and its user warned."""
-        from cachec.stage.warn import warn_on_miss  # on a miss only
+        from cachec.stage.argument_warnings import warn_on_miss  # on a miss only
 
         if look.trace is not None:
             reason, detail = Reason.REFRESH, ""
@@ -203,9 +203,9 @@ class Call:
         if self._on_hit is not None:
             self._on_hit(look.value)
         if look.generators:
-            from cachec.key import generators  # few runs have moved one
+            from cachec.key import random_generators  # few runs have moved one
 
-            generators.put(self.engine.tools.plugins, look.generators)
+            random_generators.put(self.engine.tools.plugins, look.generators)
         return Answer(look.value, self.outcome(Reason.HIT, saved=look.trace.seconds), look.trace)
 
     def ran(self, finished: Finished, reason: Reason, detail: str) -> Answer:
@@ -366,7 +366,7 @@ class Engine:
 
     async def _run_isolated(self, call: Call, run: Any, look: Look, why: tuple[Reason, str], *, store: bool) -> Answer:
         """Run the stage in a process of its own, or here where that can't be done."""
-        from cachec.stage.isolated import Fallback
+        from cachec.stage.isolated_run import Fallback
         from cachec.worker.caller import Limits
 
         token = _computing.set(_computing.get() | {call.keyed.digest})
@@ -391,7 +391,7 @@ class Engine:
 
     async def _verify(self, call: Call, look: Look) -> Answer:
         """Run although there is a hit, and hold the two results against each other; the fresh one is returned."""
-        from cachec.stage.verify import difference, undeclared  # in this mode only
+        from cachec.stage.verify_mode import difference, undeclared  # in this mode only
 
         run = call.run(watched=True)
         if call.stage.options.isolated:
@@ -473,7 +473,7 @@ async def _result(call: Call, arguments: Mapping[str, Any], bracket: Bracket) ->
 
 
 def _reason_of(error: Uncacheable) -> Reason:
-    from cachec.programs.supported import bypass_reason  # not on a hit
+    from cachec.programs.supported_versions import bypass_reason  # not on a hit
 
     return bypass_reason(error)
 

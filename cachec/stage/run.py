@@ -15,24 +15,24 @@ from cachec import recording
 from cachec.base import fsio
 from cachec.base.cached_properties import filled
 from cachec.base.hashing import digest_bytes
-from cachec.codecs.data import SCALARS
 from cachec.codecs.encoder import encode
 from cachec.codecs.files import files_size
+from cachec.codecs.json_data import SCALARS
 from cachec.errors import CachecError, LinkError, StoreFault, Uncacheable, UnkeyableArgument, UnresolvedCode, UsageError
-from cachec.key.code.memos import memo_name
-from cachec.key.guard import bare, callers_weights, replace_weights, returned, short_texts
-from cachec.key.options import StageLike
-from cachec.key.request import Request
-from cachec.key.words import words_of
+from cachec.key.code.lru_cache_validity import memo_name
+from cachec.key.describe import words_of
+from cachec.key.key_builder import Request
+from cachec.key.stage_options import StageLike
+from cachec.key.weight_guards import bare, callers_weights, replace_weights, returned, short_texts
 from cachec.model import ArtifactRef, Fault, KeyDescription, Node, PartKind, Read, Reason, Trace
 from cachec.programs.plugin import Plugin
-from cachec.programs.supported import Asking, bypass_reason
+from cachec.programs.supported_versions import Asking, bypass_reason
 from cachec.recording import Recorder
-from cachec.stage import folding
-from cachec.stage.bracket import Bracket
-from cachec.stage.look import Tools, describe_change
-from cachec.stage.meanwhile import Meanwhile
-from cachec.stage.memo_use import MemoUse, RecordedFill, memos_named
+from cachec.stage import inlined_weights
+from cachec.stage.concurrent_runs import Meanwhile
+from cachec.stage.lookup import Tools, describe_change
+from cachec.stage.lru_cache_use import MemoUse, RecordedFill, memos_named
+from cachec.stage.run_hooks import Bracket
 from cachec.store.artifacts import ArtifactSink
 from cachec.store.size_limit import BoundedSink
 from cachec.weights import WeightSet
@@ -233,9 +233,9 @@ class Run:
     def _returned(self, result: Any, node: Node | None) -> Any:
         """A result that is not stored, as the caller gets it. node: what was to be stored, if it came to that."""
         inventory = self._request.inventory
-        made = folding.made_in_value(result) if node is None else folding.made_in_node(node)
+        made = inlined_weights.made_in_value(result) if node is None else inlined_weights.made_in_node(node)
         with recording.recording(self.recorder), self.bracket:
-            inside = folding.folded(self.recorder.reads(), inventory.weights, inventory.folded, made)
+            inside = inlined_weights.folded(self.recorder.reads(), inventory.weights, inventory.folded, made)
         value = callers_weights(result, inventory.weights)
         return returned(value, inventory.callers, inside) if inventory.callers or inside else value
 
@@ -303,7 +303,7 @@ class Run:
             self.recorder.has_project_paths or requests.coverage(self._request).has_project_paths
         ):
             return
-        from cachec.key.dependencies import path_digest
+        from cachec.key.trace_validation import path_digest
         from cachec.stage.project_paths import holds_path  # few stages have such values
 
         folder = observing.project_folder(self._request)
@@ -366,7 +366,7 @@ class Run:
         """How the stage was called, and what is stored beside: the stripped IR and the manifests that the parts refer
         to, by which a later miss is told, and the inputs that a reproducer needs.
         """
-        from cachec.key.contents import MAX_KEPT, content_of
+        from cachec.key.content_diff import MAX_KEPT, content_of
         from cachec.reproduce.recipe import recipe_of
 
         made = recipe_of(self._stage, self._given, self.recorder)
@@ -406,7 +406,7 @@ class Run:
         except (UsageError, OSError) as error:
             return f"an input can't be looked at again: {error}"
         if not is_same:
-            from cachec.key.compare import first_difference  # rarely needed
+            from cachec.key.key_diff import first_difference  # rarely needed
 
             return first_difference(self._request.parts(), again.parts()).detail
         self._again = again

@@ -22,10 +22,10 @@ from cachec.commands.process import Ended as EndedProcess
 from cachec.commands.traced import Traced, untraced
 from cachec.store.locks import forking_to_exec
 from cachec.tracing.codec import DamagedRecord, decode
-from cachec.worker.memory import resident
+from cachec.worker.memory_usage import resident
 from cachec.worker.messages import Call, Done, Failed, Output, Prepared, Setup, Start, Started
 from cachec.worker.protocol import CannotSend, Channel, Ended
-from cachec.worker.values import Values, WeightRequest, answer_request
+from cachec.worker.value_transfer import Values, WeightRequest, answer_request
 
 #: What is kept of the standard error of a worker, for the message of one that crashed. Characters.
 _TAIL = 4000
@@ -184,7 +184,7 @@ class _Starter:
         self.close = weakref.finalize(self, _end_starter, self._control, self._process, state.pid)
         # It ends with this process by itself. A worker waits for one that it has for the stages that its stage calls:
         # what it left behind would keep its result out.
-        self.close.atexit = "cachec.worker.child" in sys.modules
+        self.close.atexit = "cachec.worker.worker_process" in sys.modules
         with contextlib.suppress(Ended):  # it was killed at once, as the first order finds out
             self._control.send(Start(state.pid, list(state.path), _packages(), idle_seconds))
 
@@ -338,7 +338,7 @@ def _command_line(control: int) -> list[str]:
 
     # The folder of cachec comes first for its own imports alone: ``Start.path`` replaces the path.
     folder = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    text = "import sys; sys.path.insert(0, sys.argv.pop(1)); from cachec.worker.starter import main; main()"
+    text = "import sys; sys.path.insert(0, sys.argv.pop(1)); from cachec.worker.fork_server import main; main()"
     return [sys.executable, *flags(), "-c", text, folder, str(control)]
 
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from cachec.model import GeneratorState, Read
-from cachec.worker.replay import MainModule
+from cachec.worker.main_replay import MainModule
 
 #: Globals by module and name: digests of their forms, empty for what has none.
 Table = Mapping[str, Mapping[str, str]]

@@ -26,9 +26,9 @@ from cachec.commands.environment import command_environment
 from cachec.commands.process import end_session
 from cachec.commands.run import run, scratch
 from cachec.errors import CachecWarning, UsageError
-from cachec.key.dependencies import ABSENT, PRESENT, Dependencies, lookup_digest
 from cachec.key.tools.environment import LOCALE_NAME
-from cachec.key.tools.tools import ToolKeys
+from cachec.key.tools.toolchain import ToolKeys
+from cachec.key.trace_validation import ABSENT, PRESENT, Dependencies, lookup_digest
 from cachec.model import Read, Reason
 from cachec.recording import Recorder
 

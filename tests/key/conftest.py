@@ -17,14 +17,14 @@ from typing import Any
 
 import pytest
 
-from cachec.key import canonical
-from cachec.key.code.executed import executed
+from cachec.key import option_encoding
+from cachec.key.code.executed_source import executed
 from cachec.key.code.fingerprint import CodeKey, CodeKeys
-from tests.key.tools.test_checkout import Rows
+from tests.key.tools.test_own_checkout import Rows
 
 
 def encode_value(value: object, path: str) -> bytes:
-    return canonical.encode(value, lambda _value, _path: None, path)
+    return option_encoding.encode(value, lambda _value, _path: None, path)
 
 
 class Project:

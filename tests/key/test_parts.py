@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from cachec.base.hashing import Hasher
+from cachec.key.argument_info import Inventory
 from cachec.key.arguments import Annotation, Payload
-from cachec.key.inventory import Inventory
-from cachec.key.request import _SHORT, Request, _Parts
-from cachec.key.words import MAX_VALUE, spelled
+from cachec.key.describe import MAX_VALUE, spelled
+from cachec.key.key_builder import _SHORT, Request, _Parts
 from cachec.launcher.request import CommandRequest
 from cachec.model import Part, PartKind, part_label
 from tests.parts import part

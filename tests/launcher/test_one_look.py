@@ -14,7 +14,7 @@ from cachec.launcher import memo
 from cachec.launcher.explain import explain
 from cachec.launcher.request import CommandRequests
 from cachec.model import Reason
-from cachec.stage.look import Looker
+from cachec.stage.lookup import Looker
 from cachec.store.index import DiskcacheIndex
 from cachec.store.leases import Leases
 from tests.launcher.conftest import Launcher, write

@@ -11,7 +11,7 @@ import pytest
 from cachec.errors import PluginError
 from cachec.programs.registry import installed_plugins
 from cachec.worker.protocol import Channel
-from cachec.worker.values import Values
+from cachec.worker.value_transfer import Values
 
 #: More than what else a message holds.
 _LARGE = 1_000_000

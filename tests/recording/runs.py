@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from cachec.recording import Recorder, current, recording
-from cachec.recording.net import Net
 from cachec.recording.observations import Observed
+from cachec.recording.run_observer import Net
 
 
 @contextmanager

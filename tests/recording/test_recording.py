@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from cachec.recording import current
-from cachec.recording.frames import asker
-from cachec.recording.hook import audit_hook
+from cachec.recording.audit_hook import audit_hook
+from cachec.recording.calling_frames import asker
 from cachec.recording.observations import Observed
 from cachec.recording.thread_owner import thread_mark
 from tests.recording.runs import observed_run

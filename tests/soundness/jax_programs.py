@@ -21,7 +21,7 @@ import numpy as np
 
 import cachec
 from cachec.errors import CachecError
-from cachec.key.code.executed import executed
+from cachec.key.code.executed_source import executed
 from tests.soundness.runner import Report, judge
 
 # Programs are easier to read as they are.

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from cachec.errors import CachecError, CacheMissError
-from cachec.key.code.executed import executed
+from cachec.key.code.executed_source import executed
 from cachec.model import Mode
 
 
@@ -204,7 +204,7 @@ def warm() -> None:
     folder = tempfile.mkdtemp(prefix="soundness-warm-")
     try:
         work({"store": f"{folder}/store", "projects": [[folder, [["write", {"main.py": _WARM}], ["call"], ["look"]]]]})
-        importlib.import_module("cachec.key.compare")
+        importlib.import_module("cachec.key.key_diff")
     finally:
         shutil.rmtree(folder)
     sys.dont_write_bytecode = True

@@ -20,8 +20,8 @@ import pytest
 
 import cachec
 from cachec import Reason
-from cachec.key.tools.followed import LOOKS
-from tests.key.tools.test_tools import Clock, wheel
+from cachec.key.tools.distribution_watch import LOOKS
+from tests.key.tools.test_toolchain import Clock, wheel
 
 
 def test_a_second_call_hits_and_gives_the_same(cache):

@@ -14,7 +14,7 @@ import pytest
 
 import cachec
 from cachec import Reason
-from cachec.key.code.ran import RanKeys
+from cachec.key.code.run_reads import RanKeys
 
 _TEXT = """
 import collections, dataclasses, enum

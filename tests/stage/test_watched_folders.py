@@ -18,8 +18,8 @@ import cachec
 from cachec.base import folder_names
 from cachec.base.inotify import Inotify
 from cachec.base.mounts import Mounts
-from cachec.stage import watching
-from cachec.stage.watching import LEVELS, LOOKS, Below, Places, texts_of
+from cachec.stage import watched_folders
+from cachec.stage.watched_folders import LEVELS, LOOKS, Below, Places, texts_of
 
 from .conftest import Program
 
@@ -180,7 +180,7 @@ def test_folders_with_data_within_so_many_levels(tmp_path: Path) -> None:
 
 
 def test_no_more_folders_than_so_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "FOLDERS", 3)
+    monkeypatch.setattr(watched_folders, "FOLDERS", 3)
     _data(*(tmp_path / each for each in "abcd"))
     assert _watched(tmp_path) == {".", "a", "b"}
 
@@ -321,7 +321,7 @@ def test_without_a_watch_folders_are_looked_at_each_time(
         raise OSError(errno.ENOSPC, "no more")
 
     monkeypatch.setattr(folder_names, "folder_watcher", lambda own=folder_names.FolderWatcher(): own)
-    monkeypatch.setattr(watching, "folder_watcher", folder_names.folder_watcher)
+    monkeypatch.setattr(watched_folders, "folder_watcher", folder_names.folder_watcher)
     monkeypatch.setattr(Inotify, "__init__" if refused == "queue" else "watch", refuse)
     _data(tmp_path / "a")
     below = Below()

@@ -14,7 +14,7 @@ import pytest
 import cachec
 from cachec.programs.registry import installed_plugins
 from cachec.worker.protocol import CannotSend, Channel, Ended
-from cachec.worker.values import Values, WeightRequest, answer_request, received_weights
+from cachec.worker.value_transfer import Values, WeightRequest, answer_request, received_weights
 
 
 @pytest.fixture

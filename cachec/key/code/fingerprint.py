@@ -23,15 +23,15 @@ from cachec.base.cached_properties import UnfilledProperties, excluded_propertie
 from cachec.base.hashing import Hasher, Memory
 from cachec.base.instances import attribute, function_of
 from cachec.errors import CachecError, CapturedWeights, UnkeyableArgument, UnresolvedCode
-from cachec.key.code.graph import Graph, module_name, text_alone
-from cachec.key.code.live import Walk
-from cachec.key.code.memos import Memo, Memos
-from cachec.key.code.modules import Locator, Origin, Sources, SourceText, Span, TextVersion
-from cachec.key.code.static import Static
-from cachec.key.code.syntax import FORMAT
-from cachec.key.code.units import Units
-from cachec.key.code.watch import Watch
-from cachec.key.words import words_of
+from cachec.key.code.code_snapshot import Watch
+from cachec.key.code.deferred_imports import Static
+from cachec.key.code.live_objects import Walk
+from cachec.key.code.lru_cache_validity import Memo, Memos
+from cachec.key.code.module_sources import Locator, Origin, Sources, SourceText, Span, TextVersion
+from cachec.key.code.normalized_syntax import FORMAT
+from cachec.key.code.part_graph import Graph, module_name, text_alone
+from cachec.key.code.whole_modules import Units
+from cachec.key.describe import words_of
 from cachec.model import Part
 
 #: Keys that are remembered; the oldest are forgotten first, so that lambdas made in a loop don't pile up.

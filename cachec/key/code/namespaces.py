@@ -16,17 +16,17 @@ from typing import Any
 from cachec.base.hashing import Hasher, digest_bytes
 from cachec.base.instances import attribute
 from cachec.base.texts import module_of
-from cachec.key.code.graph import Graph, file_part, module_name, package_name
-from cachec.key.code.library import is_mock, is_plain, is_put
-from cachec.key.code.modules import Locator, is_cell
+from cachec.key.code.code_snapshot import MISSING
+from cachec.key.code.deferred_imports import Static
+from cachec.key.code.library_objects import is_mock, is_plain, is_put
+from cachec.key.code.module_sources import Locator, is_cell
+from cachec.key.code.normalized_syntax import docstrings, documentation
 from cachec.key.code.origins import Origins
+from cachec.key.code.part_graph import Graph, file_part, module_name, package_name
+from cachec.key.code.referenced_values import Live, Values, wraps
 from cachec.key.code.scopes import Chain, ImportUse
-from cachec.key.code.static import Static
-from cachec.key.code.syntax import docstrings, documentation
-from cachec.key.code.units import Unit, Units
-from cachec.key.code.values import Live, Values, wraps
-from cachec.key.code.watch import MISSING
-from cachec.key.words import name_of_class
+from cachec.key.code.whole_modules import Unit, Units
+from cachec.key.describe import name_of_class
 
 #: What every module has: its name counts as in labels, and its place on this machine not at all.
 _MODULE_NAMES = frozenset(

@@ -10,12 +10,12 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from cachec.base.texts import module_of
-from cachec.key.code import classes
-from cachec.key.code.executed import executed
-from cachec.key.code.graph import Graph, module_name, package_name
-from cachec.key.code.modules import CELLS, Locator, Sources, cell_names, is_cell
-from cachec.key.code.units import Unit, Units
-from cachec.key.code.watch import MISSING
+from cachec.key.code import generated_members
+from cachec.key.code.code_snapshot import MISSING
+from cachec.key.code.executed_source import executed
+from cachec.key.code.module_sources import CELLS, Locator, Sources, cell_names, is_cell
+from cachec.key.code.part_graph import Graph, module_name, package_name
+from cachec.key.code.whole_modules import Unit, Units
 
 
 class Origins:
@@ -50,9 +50,9 @@ class Origins:
         module = module_of(cls)
         kind, distribution = self.of_module(module)
         if module == "builtins":  # which a class statement says, too, where the globals have no name of their own
-            is_own = not cls.__flags__ & classes.HEAPTYPE or vars(builtins).get(cls.__name__) is cls
+            is_own = not cls.__flags__ & generated_members.HEAPTYPE or vars(builtins).get(cls.__name__) is cls
             return (kind if is_own else "project", "")
-        if kind != "project" and classes.is_made_elsewhere(cls):
+        if kind != "project" and generated_members.is_made_elsewhere(cls):
             return ("project", "")
         return (kind, distribution)
 

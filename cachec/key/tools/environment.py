@@ -35,7 +35,7 @@ def variable_digest(name: str, environ: Mapping[str, str]) -> str:
     """
     value = environ.get(name)
     if name == OBEYED_NAME:
-        from cachec.key.tools.variables import Rule  # of programs
+        from cachec.key.tools.command_variables import Rule  # of programs
 
         value = "\0".join(f"{each}={environ[each]}" for each in Rule((), (), others=True).matching(environ))
     if name == EVERY_NAME:

@@ -13,7 +13,7 @@ from cachec.base.elf import ElfError, is_elf
 from cachec.base.fsio import Identity
 from cachec.base.paths import current_folder
 from cachec.errors import UsageError
-from cachec.key.tools.loader import Loader
+from cachec.key.tools.elf_dependencies import Loader
 
 #: The kernel follows this many interpreters of interpreters (fs/exec.c).
 _MAX_DEPTH = 4

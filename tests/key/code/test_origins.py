@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from cachec.key.code.graph import Graph
-from cachec.key.code.modules import Locator, Sources
+from cachec.key.code.module_sources import Locator, Sources
 from cachec.key.code.origins import Origins
-from cachec.key.code.units import Units
+from cachec.key.code.part_graph import Graph
+from cachec.key.code.whole_modules import Units
 
 _NATIVE = f"/site-packages/made/native{EXTENSION_SUFFIXES[0]}"
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from cachec.key.code import syntax
-from cachec.key.code.modules import SourceText
-from cachec.key.code.syntax import parsed
+from cachec.key.code import normalized_syntax
+from cachec.key.code.module_sources import SourceText
+from cachec.key.code.normalized_syntax import parsed
 
 MISMATCH = "AST constructor recursion depth mismatch (before=18, after=9)"
 
@@ -54,9 +54,9 @@ def free() -> bool:
     got: list[bool] = []
 
     def ask() -> None:
-        got.append(syntax._Turn.lock.acquire(blocking=False))
+        got.append(normalized_syntax._Turn.lock.acquire(blocking=False))
         if got[0]:
-            syntax._Turn.lock.release()
+            normalized_syntax._Turn.lock.release()
 
     thread = threading.Thread(target=ask)
     thread.start()
@@ -80,11 +80,11 @@ def test_one_thread_parses_at_a_time_and_may_while_it_does(monkeypatch: pytest.M
 
 
 def test_it_waits_for_no_thread_that_is_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(syntax, "_SECONDS", 0.01)
+    monkeypatch.setattr(normalized_syntax, "_SECONDS", 0.01)
     held, done = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with syntax._Turn.lock:
+        with normalized_syntax._Turn.lock:
             held.set()
             done.wait()
 
