@@ -18,7 +18,7 @@ from cachec.model import Mode, Outcome, Reason
 if TYPE_CHECKING:
     from cachec.base.distributions import Distributions
     from cachec.blob_cache import Foreign
-    from cachec.key.code.run_reads import RanKeys
+    from cachec.key.code.run_reads import RunReads
     from cachec.stage.decorator import Stage
     from cachec.stage.engine import Engine
     from cachec.weights import WeightSet
@@ -342,7 +342,7 @@ def _engine(opened: OpenedCache) -> Engine:
     from cachec.base.distributions import Distributions
     from cachec.key.arguments import GlobalKeys
     from cachec.key.code.fingerprint import CodeKeys
-    from cachec.key.key_builder import Requests
+    from cachec.key.key_builder import KeyBuilder
     from cachec.key.tools.toolchain import ToolKeys
     from cachec.key.trace_validation import Dependencies
     from cachec.programs.registry import Plugins
@@ -355,13 +355,13 @@ def _engine(opened: OpenedCache) -> Engine:
     recorded = settings.record == "auto"
     encode = GlobalKeys(digests, plugins).encode
     code = CodeKeys(_owner(distributions), encode, recorded=recorded, memory=digests.memory)
-    requests = Requests(digests, code, tools, distributions, plugins, settings.key_parts)
+    requests = KeyBuilder(digests, code, tools, distributions, plugins, settings.key_parts)
     base_dir = None if settings.base_dir is None else os.fspath(settings.base_dir)
 
-    def ran() -> RanKeys:
-        from cachec.key.code.run_reads import RanKeys  # on a miss, or for a read that few traces have
+    def ran() -> RunReads:
+        from cachec.key.code.run_reads import RunReads  # on a miss, or for a read that few traces have
 
-        return RanKeys(code, tools.metadata, (os.fspath(opened.store.folder),), plugins.packages)
+        return RunReads(code, tools.metadata, (os.fspath(opened.store.folder),), plugins.packages)
 
     return opened.engine(
         requests,

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from cachec.base.cached_properties import UnfilledProperties
     from cachec.key.aliasing import Sharing
     from cachec.key.code.fingerprint import CodeKey
-    from cachec.key.code.lru_cache_contents import Held
+    from cachec.key.code.lru_cache_contents import MemoEntries
     from cachec.key.code.lru_cache_validity import Memo
     from cachec.model import Part
     from cachec.programs.program import Program
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from cachec.weights.manifest import Folded, Manifest
 
 
-class Inventory(msgspec.Struct, eq=False):
+class ArgumentInfo(msgspec.Struct, eq=False):
     """What turned up in the arguments of one call: weight sets and programs by argument path; the number and bytes of
     arrays that are large together, by argument; the plugins whose types did; the code and stages that callables reach,
     functions with memos and installed distributions, which the stage may reach too; instances with cached properties
-    that hold nothing yet (``unfilled``); what memos hold (``held``), and the names of those that answer for objects
+    that hold nothing yet (``unfilled``); what memos hold (``memo_entries``), and the names of those that answer for objects
     which changed since (``stale``); paths that count by content, and by digest of it (``files``);
     states of the process by which values answer; manifests, and what the caller calls the weights that programs renamed
     (``Manifest.callers``); which objects are one, of a stage that runs in a process of its own (``sharing``)."""
@@ -43,7 +43,7 @@ class Inventory(msgspec.Struct, eq=False):
     files: dict[str, str] = {}
     memos: list[Memo] = []
     unfilled: list[UnfilledProperties] = []
-    held: Held = {}
+    memo_entries: MemoEntries = {}
     stale: list[str] = []
     states: set[str] = set()
     sharing: Sharing | None = None
@@ -54,7 +54,7 @@ class Inventory(msgspec.Struct, eq=False):
         return bool(self.stages or self.distributions or self.plugins)
 
     @property
-    def folded(self) -> Folded:
+    def folded_weights(self) -> Folded:
         """The weights that are in the programs and files by value."""
         if not self.manifests:
             return {}

@@ -20,9 +20,9 @@ from cachec.base.lazy import later
 from cachec.base.texts import module_of
 from cachec.errors import CachecError, PluginError, StoreFault, UnkeyableArgument, UnresolvedCode
 from cachec.key import option_encoding
-from cachec.key.argument_info import Inventory
+from cachec.key.argument_info import ArgumentInfo
 from cachec.key.code.fingerprint import CodeKeys
-from cachec.key.describe import describe, name_of_class, spelled, words_of
+from cachec.key.describe import describe, name_of_class, literal_text, words_of
 from cachec.key.external_data import Companions
 from cachec.key.tools.process_queries import PACKAGES
 from cachec.model import Part, PartKind
@@ -73,7 +73,7 @@ class ArgumentKeys:
     def __init__(self, digests: FileDigests, code: CodeKeys, plugins: Plugins) -> None:
         self._services = (digests, Companions(digests), code, plugins)
 
-    def payloads(self, arguments: Mapping[str, Any], *, per_rank: bool, inventory: Inventory) -> list[Payload]:
+    def payloads(self, arguments: Mapping[str, Any], *, per_rank: bool, inventory: ArgumentInfo) -> list[Payload]:
         """One payload or more an argument, in order; fills ``inventory``.
 
         Raises UnkeyableArgument that names the argument, and UnresolvedCode where code of the argument raises."""
@@ -105,10 +105,10 @@ class ArgumentKeys:
         inventory.check_callers()
         return payloads
 
-    def _collector(self, per_rank: bool, inventory: Inventory) -> Collector:
-        return Collector(*self._services, per_rank, inventory)
+    def _collector(self, per_rank: bool, inventory: ArgumentInfo) -> ArgumentCollector:
+        return ArgumentCollector(*self._services, per_rank, inventory)
 
-    def _weights(self, value: WeightSet, name: str, inventory: Inventory, *, per_rank: bool) -> list[Payload]:
+    def _weights(self, value: WeightSet, name: str, inventory: ArgumentInfo, *, per_rank: bool) -> list[Payload]:
         collector = self._collector(per_rank, inventory)
         return [collector.weights(value, name), *collector.payloads]
 
@@ -117,12 +117,12 @@ def _annotator(value: object, name: str) -> Callable[[], Annotation]:
     def annotate() -> Annotation:
         from cachec.key.flatten import leaves  # where a part is kept
 
-        return Annotation(describe(value, name=name), value=spelled(value, name), leaves=leaves(value, name))
+        return Annotation(describe(value, name=name), value=literal_text(value, name), leaves=leaves(value, name))
 
     return annotate
 
 
-class Collector:
+class ArgumentCollector:
     """Answers for the values inside one argument that are not keyed by plain value; each becomes a payload itself."""
 
     __slots__ = (
@@ -144,7 +144,7 @@ class Collector:
         code: CodeKeys,
         plugins: Plugins,
         per_rank: bool,
-        inventory: Inventory,
+        inventory: ArgumentInfo,
     ) -> None:
         self._digests = digests
         self._companions = companions
@@ -170,7 +170,7 @@ class Collector:
             return self.weights(value, path)
         if isinstance(value, Program):
             self._inventory.programs[path] = value
-            self._called(value.manifest, path)
+            self._collect_manifest(value.manifest, path)
             return Payload(PartKind.PROGRAM, path, value.topology.encode(), lambda: _of_program(value))
         if isinstance(value, File | Dir | PurePath):
             return self._file(value, path)
@@ -234,18 +234,18 @@ class Collector:
                 f"argument {path} is a path and keyed by the content of {place!r}, which can't be read: "
                 f"{error.strerror}. Pass a str to key a path by its text, or leave it out with ignore=[...]"
             ) from error
-        aspects, words = _beside_content(value, place)
+        aspects, words = _name_properties(value, place)
         for name, content in beside:
             aspects += frame("beside", os.fsencode(name)) + frame("content", content.encode())
             words += f", {name} {content[:12] or 'absent'}"
         base = os.path.basename(place)
         if isinstance(value, File | Dir) and value.manifest is not None:
-            self._called(value.manifest, path)
+            self._collect_manifest(value.manifest, path)
         self._inventory.files[digest] = place
         annotation = Annotation(f"{base} {digest[:12]}{words}", (digest,), value=base, subject=base)
         return Payload(PartKind.FILE, path, digest.encode() + aspects, lambda: annotation)
 
-    def _called(self, manifest: Manifest, path: str) -> None:
+    def _collect_manifest(self, manifest: Manifest, path: str) -> None:
         self._inventory.manifests[path] = manifest
         for name, there in manifest.callers.items():
             self._inventory.callers.setdefault(name, there)
@@ -297,7 +297,7 @@ def _of_program(program: Program) -> Annotation:
     return Annotation(program.format, refs, version=program.format, subject=name)
 
 
-def _beside_content(value: File | Dir | PurePath, place: str) -> tuple[bytes, str]:
+def _name_properties(value: File | Dir | PurePath, place: str) -> tuple[bytes, str]:
     """What counts of a path beside content, for the key and in words: the suffix, by which compilers choose a language,
     and of a File or Dir its kind and manifest. Neither folder nor name: a project that was moved still hits.
     """
@@ -389,7 +389,7 @@ class GlobalKeys:
         if isinstance(value, File | Dir):
             place = os.fspath(value)
             digest = self._companions.whole(place, path_digests.path_digest(place, self._digests))
-            return digest.encode() + _beside_content(value, place)[0]
+            return digest.encode() + _name_properties(value, place)[0]
         if isinstance(value, PurePath):
             return b"path " + os.fsencode(value)
         if isinstance(value, Program):

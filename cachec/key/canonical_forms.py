@@ -145,7 +145,7 @@ class Forms:
 
     def _form(self, value: object, meet: Callable[[object], None] | None = None) -> tuple[bytes | None, str]:
         try:
-            return self._walked(value, meet), ""
+            return self._walk_value(value, meet), ""
         except _FormlessError as error:
             return None, str(error)
         except RecursionError:
@@ -153,11 +153,11 @@ class Forms:
         except Exception as error:  # noqa: BLE001 - what a library's code raises is no fault of the call
             return None, f"a value that can't be read ({type(error).__name__}: {error})"
 
-    def _walked(self, value: object, meet: Callable[[object], None] | None) -> bytes:
-        walk = _Walk(self)
+    def _walk_value(self, value: object, meet: Callable[[object], None] | None) -> bytes:
+        walk = _FormWriter(self)
         form = walk.form(value)
         if meet is not None:
-            for each in walk.met():
+            for each in walk.identities():
                 meet(each)
         return form
 
@@ -200,7 +200,7 @@ class Forms:
         return found is value
 
 
-class _Walk:
+class _FormWriter:
     """One form being made.
 
     A value that is reached again from inside itself is written as how many levels above it is; one that was written
@@ -247,7 +247,7 @@ class _Walk:
         finally:
             del self._levels[key]
 
-    def met(self) -> list[object]:
+    def identities(self) -> list[object]:
         """The objects that were walked and whose identity counts, in order."""
         return [each for each in self._alive if id(each) in self._numbers]
 
@@ -261,7 +261,7 @@ class _Walk:
         scalars = scalars_form(values)
         return self.node(kind, *map(self.form, values)) if scalars is None else self.node(kind, scalars)
 
-    def unordered(self, kind: str, values: Iterable[object]) -> bytes:
+    def encode_unordered(self, kind: str, values: Iterable[object]) -> bytes:
         """Values in the order of their forms."""
         numbers, forms = self._numbers, []
         for value in values:
@@ -292,9 +292,9 @@ class _Walk:
             parts += [
                 part for key, value in list(_attributes_of(cls).items()) if (part := self._class_part(key, value))
             ]
-            parts.append(self._described(cls))
+            parts.append(self._plugin_form(cls))
             if "_abc_impl" in vars(cls):
-                parts.append(self.forms("registered", _registered(cls)))
+                parts.append(self.forms("registered", _registered_names(cls)))
             form = b"c" + bytes.fromhex(digest_bytes(self.node("class", *parts)))
             if self._lowest >= level:
                 self._forms.classes[cls] = form, frozenset(self._inside)
@@ -323,7 +323,7 @@ class _Walk:
         for base, inherited in _INHERITED:
             if issubclass(cls, base):
                 return inherited(self, value)
-        described = self._described(value)
+        described = self._plugin_form(value)
         if described:
             return described
         by_name = _BY_NAME.get(f"{module_of(cls)}.{cls.__qualname__}")
@@ -338,7 +338,7 @@ class _Walk:
                 return self.forms("named", (attribute(value, "__module__"), own))
         return self._instance(value, cls)
 
-    def _described(self, value: object) -> bytes:
+    def _plugin_form(self, value: object) -> bytes:
         cls = type(value)
         try:
             described = self._forms.describe(value)
@@ -362,21 +362,21 @@ class _Walk:
             return self.node("object", form if base is None else form + self._builtin(value, base))
         if any(each.__flags__ & _HEAPTYPE and self._forms.is_own_module(module_of(each)) for each in authors):
             raise _FormlessError(f"a {module_of(cls)}.{cls.__qualname__}, whose state its own code makes")
-        return self._reduced(value, cls, reduce)
+        return self._encode_reduced(value, cls, reduce)
 
     def _builtin(self, value: Any, base: type) -> bytes:
         """What an instance of a subclass of a built-in class has of that class."""
         if base is dict:
             return self.pairs("dict", dict.items(value))
         if base in (set, frozenset):
-            return self.unordered("set", base.__iter__(value))
+            return self.encode_unordered("set", base.__iter__(value))
         if base in (list, tuple):
             return self.forms("list", base.__iter__(value))
         if base is bytearray:
             return self.form(bytes(memoryview(value)))
         return self.form(base.__getnewargs__(value)[0] if base in (str, bytes) else _PLAIN[base](value))
 
-    def _reduced(self, value: Any, cls: type, reduce: Callable[[Any], Any] | None) -> bytes:
+    def _encode_reduced(self, value: Any, cls: type, reduce: Callable[[Any], Any] | None) -> bytes:
         try:
             reduced = value.__reduce_ex__(4) if reduce is None else reduce(value)
         except Exception as error:
@@ -393,7 +393,7 @@ class _Walk:
         name = value.__module__, value.__qualname__
         if self._forms.is_installed(value, value.__qualname__):
             return self.forms("named", name)
-        described = self._described(value)
+        described = self._plugin_form(value)
         if described:
             return described
         cells = dict(zip(value.__code__.co_freevars, value.__closure__ or (), strict=True))
@@ -444,7 +444,7 @@ def _attributes_of(cls: type) -> Mapping[str, Any]:
     return {**held, "_value2member_map_": members}
 
 
-def _module(walk: _Walk, value: types.ModuleType) -> bytes:
+def _module(walk: _FormWriter, value: types.ModuleType) -> bytes:
     name = attribute(value, "__name__")
     if sys.modules.get(name) is value:
         return walk.forms("module", (name,))
@@ -471,7 +471,7 @@ def _names_in(code: types.CodeType) -> set[str]:
     return set(code.co_names).union(*inner)
 
 
-def _compiled(walk: _Walk, value: Any) -> bytes:
+def _encode_builtin(walk: _FormWriter, value: Any) -> bytes:
     """A built-in function or method."""
     owner = value.__self__
     is_of_module = owner is None or isinstance(owner, types.ModuleType) or type(owner).__name__ == "PyCapsule"
@@ -480,55 +480,55 @@ def _compiled(walk: _Walk, value: Any) -> bytes:
     return walk.forms("bound", (owner, value.__name__))
 
 
-def _descriptor(walk: _Walk, value: Any) -> bytes:
+def _descriptor(walk: _FormWriter, value: Any) -> bytes:
     owner = value.__objclass__
     return walk.forms("descriptor", (type(value).__name__, module_of(owner), owner.__qualname__, value.__name__))
 
 
-def _cell(walk: _Walk, value: types.CellType) -> bytes:
+def _cell(walk: _FormWriter, value: types.CellType) -> bytes:
     try:
         return walk.node("cell", walk.form(value.cell_contents))
     except ValueError:
         return walk.node("cell")
 
 
-def _lock(walk: _Walk, value: Any) -> bytes:
+def _lock(walk: _FormWriter, value: Any) -> bytes:
     if not repr(value).startswith("<unlocked"):
         raise _FormlessError("a lock that is held")
     return walk.forms("lock", (type(value).__name__,))
 
 
-def _context_variable(walk: _Walk, value: ContextVar[Any]) -> bytes:
+def _context_variable(walk: _FormWriter, value: ContextVar[Any]) -> bytes:
     try:
         return walk.forms("context", (value.name, value.get()))
     except LookupError:
         return walk.forms("context", (value.name,))
 
 
-def _logger(walk: _Walk, value: logging.Logger) -> bytes:
+def _logger(walk: _FormWriter, value: logging.Logger) -> bytes:
     return walk.forms("logger", (value.name, value.level, value.disabled, value.propagate))
 
 
-def _unsent(walk: _Walk, value: Unsent) -> bytes:
+def _unsent(walk: _FormWriter, value: Unsent) -> bytes:
     raise _FormlessError("what this worker was not sent")
 
 
-def _stream(walk: _Walk, value: object) -> bytes:
+def _stream(walk: _FormWriter, value: object) -> bytes:
     for name in ("stdin", "stdout", "stderr", "__stdin__", "__stdout__", "__stderr__"):
         if value is getattr(sys, name, None):
             return walk.forms("stream", (name.strip("_"),))
     raise _FormlessError("an open file")
 
 
-_HANDLERS: Final[dict[type, Callable[[_Walk, Any], bytes]]] = {
+_HANDLERS: Final[dict[type, Callable[[_FormWriter, Any], bytes]]] = {
     tuple: lambda walk, value: walk.forms("tuple", value),
     list: lambda walk, value: walk.forms("list", value),
     dict: lambda walk, value: walk.pairs("dict", list(value.items())),
-    set: lambda walk, value: walk.unordered("set", value),
-    frozenset: lambda walk, value: walk.unordered("frozenset", value),
+    set: lambda walk, value: walk.encode_unordered("set", value),
+    frozenset: lambda walk, value: walk.encode_unordered("frozenset", value),
     types.MappingProxyType: lambda walk, value: walk.pairs("proxy", dict(value).items()),
     memoryview: lambda walk, value: walk.forms("view", (value.format, value.readonly, value.shape, value.tobytes())),
-    types.FunctionType: _Walk.function,
+    types.FunctionType: _FormWriter.function,
     types.MethodType: lambda walk, value: walk.forms("method", (value.__func__, value.__self__)),
     types.CodeType: lambda walk, value: walk.node("code", code_form(value)),
     types.CellType: _cell,
@@ -537,8 +537,8 @@ _HANDLERS: Final[dict[type, Callable[[_Walk, Any], bytes]]] = {
     property: lambda walk, value: walk.forms("property", (value.fget, value.fset, value.fdel)),
     functools.partial: lambda walk, value: walk.forms("partial", (value.func, value.args, value.keywords, vars(value))),
     functools.cached_property: lambda walk, value: walk.forms("cached", (value.func, value.attrname)),
-    functools._lru_cache_wrapper: _Walk.memo,
-    types.BuiltinFunctionType: _compiled,
+    functools._lru_cache_wrapper: _FormWriter.memo,
+    types.BuiltinFunctionType: _encode_builtin,
     types.MethodWrapperType: lambda walk, value: walk.forms("bound", (value.__self__, value.__name__)),
     types.WrapperDescriptorType: _descriptor,
     types.MethodDescriptorType: _descriptor,
@@ -550,15 +550,15 @@ _HANDLERS: Final[dict[type, Callable[[_Walk, Any], bytes]]] = {
     weakref.KeyedRef: lambda walk, value: walk.forms("weak", (value(),)),
 }
 
-_INHERITED: Final[tuple[tuple[type, Callable[[_Walk, Any], bytes]], ...]] = (
+_INHERITED: Final[tuple[tuple[type, Callable[[_FormWriter, Any], bytes]], ...]] = (
     (types.ModuleType, _module),
     (logging.Logger, _logger),
     (Unsent, _unsent),
 )
 
 #: Types by name, so that their modules are not imported for this.
-_BY_NAME: Final[dict[str, Callable[[_Walk, Any], bytes]]] = {
-    "numpy.ndarray": _Walk.array,
+_BY_NAME: Final[dict[str, Callable[[_FormWriter, Any], bytes]]] = {
+    "numpy.ndarray": _FormWriter.array,
     "_thread.lock": _lock,
     "_thread.RLock": _lock,
     "_thread._local": lambda walk, value: walk.pairs("local", vars(value).items()),
@@ -583,7 +583,7 @@ _PLAIN: Final[dict[type, Callable[[Any], object]]] = {
 }
 
 
-def _registered(cls: Any) -> list[str]:
+def _registered_names(cls: Any) -> list[str]:
     """The names of the classes that were registered with an abstract one."""
     found = [reference() for reference in _abc._get_dump(cls)[0]]
     return sorted(f"{module_of(each)}.{each.__qualname__}" for each in found if each is not None)

@@ -24,7 +24,7 @@ MAX_BYTES = 1 << 20
 _MAX_LEAVES = 20_000
 
 #: Bytes up to which a file that a call works on is stored, so that a later difference is told.
-MAX_KEPT = 1 << 16
+MAX_STORED_BYTES = 1 << 16
 
 #: Characters of the text of one function, and of all that a call reaches, that are kept.
 _MAX_TEXT, _MAX_TEXTS = 1 << 14, 1 << 18

@@ -54,7 +54,7 @@ def words_of(error: BaseException) -> str:
     return f"{type(error).__qualname__}({', '.join(plain)})"
 
 
-def spelled(value: object, name: str) -> str:
+def literal_text(value: object, name: str) -> str:
     """``value`` as it is written, whole; empty where that takes more than ``MAX_VALUE`` characters, or is not all."""
     text = describe(value, MAX_VALUE, name)
     is_whole = not text.endswith("…") if type(value) is str else "…" not in text
@@ -116,18 +116,18 @@ def _container(value: Any, cls: type, limit: int, depth: int, outer: str | None)
         if left == "{":
             texts = sorted(itertools.islice(texts, 64))
         single = "," if cls is tuple and len(value) == 1 else ""
-        return f"{left}{_joined(texts, limit, len(value))}{single}{right}"
+        return f"{left}{_join_texts(texts, limit, len(value))}{single}{right}"
     if cls in MAPPINGS:
         pairs = (f"{_describe(key, limit, depth, None)}: {told(item, key)}" for key, item in value.items())
-        return f"{{{_joined(pairs, limit, len(value))}}}"
+        return f"{{{_join_texts(pairs, limit, len(value))}}}"
     names = getattr(cls, "_fields", None) if isinstance(value, tuple) else field_names(cls)
     if names is not None:
         parts = (f"{name}={told(attribute(value, name), name)}" for name in names)
-        return f"{cls.__qualname__}({_joined(parts, limit, len(names))})"
+        return f"{cls.__qualname__}({_join_texts(parts, limit, len(names))})"
     return None
 
 
-def _joined(texts: Iterable[str], limit: int, count: int) -> str:
+def _join_texts(texts: Iterable[str], limit: int, count: int) -> str:
     """As many texts as fit into ``limit`` with their brackets, and how many there are where some do not."""
     shown: list[str] = []
     used = 2

@@ -17,8 +17,8 @@ import msgspec
 from cachec.base.hashing import FileDigests, digest_bytes, frame
 from cachec.errors import UnkeyableArgument, UnresolvedCode
 from cachec.key.aliasing import Sharing
-from cachec.key.argument_info import Inventory
-from cachec.key.arguments import Annotation, ArgumentKeys, Collector, Payload
+from cachec.key.argument_info import ArgumentInfo
+from cachec.key.arguments import Annotation, ArgumentKeys, ArgumentCollector, Payload
 from cachec.key.plugin_forms import FormsWithPlugins
 from cachec.key.stage_options import StageLike, text_part
 from cachec.model import Part, PartKind
@@ -63,7 +63,7 @@ class IsolatedArguments(ArgumentKeys):
         super().__init__(digests, _Callables(forms), plugins)  # type: ignore[arg-type]
         self._forms = forms
 
-    def payloads(self, arguments: Mapping[str, Any], *, per_rank: bool, inventory: Inventory) -> list[Payload]:
+    def payloads(self, arguments: Mapping[str, Any], *, per_rank: bool, inventory: ArgumentInfo) -> list[Payload]:
         """As of other stages; a value without a canonical form counts by the form that two processes compare.
 
         Raises UnresolvedCode where it has none of both."""
@@ -86,7 +86,7 @@ class IsolatedArguments(ArgumentKeys):
             found.append(Payload(PartKind.ARGUMENT, "shared objects", data, partial(_itself, annotation)))
         return found
 
-    def _collector(self, per_rank: bool, inventory: Inventory) -> Collector:
+    def _collector(self, per_rank: bool, inventory: ArgumentInfo) -> ArgumentCollector:
         return _SharingCollector(*self._services, per_rank, inventory)
 
     def function_part(self, stage: StageLike) -> Part:
@@ -96,7 +96,7 @@ class IsolatedArguments(ArgumentKeys):
         return text_part(PartKind.CODE, stage.options.name, f"isolated {digest}", digest[:12])
 
 
-class _SharingCollector(Collector):
+class _SharingCollector(ArgumentCollector):
     """A collector of a stage that runs in a process of its own: how an array lies in memory counts, and whether it can
     be written, and which objects are one."""
 

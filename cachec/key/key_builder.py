@@ -17,10 +17,10 @@ from cachec.base.distributions import Distributions
 from cachec.base.hashing import FileDigests, digest_bytes, frame
 from cachec.base.lazy import later
 from cachec.errors import UsageError
-from cachec.key.argument_info import Inventory
+from cachec.key.argument_info import ArgumentInfo
 from cachec.key.arguments import Annotation, ArgumentKeys, Payload
 from cachec.key.code.fingerprint import CodeKey, CodeKeys
-from cachec.key.code.lru_cache_contents import KeptResults
+from cachec.key.code.lru_cache_contents import LruCacheContents
 from cachec.key.code.part_graph import reading_text_alone
 from cachec.key.external_data import Companions
 from cachec.key.stage_options import StageLike, StageOptions, text_part
@@ -47,13 +47,13 @@ _DOMAIN = frame("domain", b"key")
 _SHORT = 4096
 
 #: Sets of code of which the texts are remembered.
-_TOLD = 64
+_MAX_TEXTS = 64
 
 #: Stages of which the parts of the last call are remembered.
-_KEPT = 1024
+_MAX_CACHED = 1024
 
 
-class _Parts(msgspec.Struct, frozen=True):
+class _KeyParts(msgspec.Struct, frozen=True):
     """The parts of a stage that do not come from arguments, and their framed bytes. code: what they all follow from,
     None where something else takes part too."""
 
@@ -62,11 +62,11 @@ class _Parts(msgspec.Struct, frozen=True):
     code: CodeKey | None = None
 
     @classmethod
-    def of(cls, parts: tuple[Part, ...], code: CodeKey | None = None) -> _Parts:
+    def of(cls, parts: tuple[Part, ...], code: CodeKey | None = None) -> _KeyParts:
         return cls(parts, b"".join(frame(part.label, part.digest.encode()) for part in parts), code)
 
 
-class _ToldCode(msgspec.Struct, frozen=True):
+class _CodeTexts(msgspec.Struct, frozen=True):
     """The texts of code, with the names of the parts that they are of, and their digest."""
 
     codes: tuple[CodeKey, ...]
@@ -75,37 +75,37 @@ class _ToldCode(msgspec.Struct, frozen=True):
     refs: tuple[Digest]
 
     @classmethod
-    def of(cls, codes: tuple[CodeKey, ...]) -> _ToldCode:
+    def of(cls, codes: tuple[CodeKey, ...]) -> _CodeTexts:
         from cachec.key.content_diff import code_texts  # on a miss only
 
         texts = code_texts(codes)
         return cls(codes, texts, frozenset(name for code in codes for name in code.texts), (digest_bytes(texts),))
 
-    def referred(self, part: Part) -> Part:
+    def refer(self, part: Part) -> Part:
         """A part with a reference to its text, where that is known."""
         is_told = part.kind is PartKind.CODE and part.name in self.names
         return msgspec.structs.replace(part, refs=self.refs) if is_told else part
 
 
-class Request:
+class CacheKey:
     """The key of one call, and what was found in its arguments."""
 
-    __slots__ = ("_parts", "_payloads", "_said", "_told", "codes", "digest", "inventory", "stage")
+    __slots__ = ("_parts", "_payloads", "_described_parts", "_find_texts", "codes", "digest", "inventory", "stage")
 
     def __init__(
         self,
         stage: StageLike,
-        parts: _Parts,
+        parts: _KeyParts,
         payloads: Sequence[Payload],
-        inventory: Inventory,
-        told: Callable[[Request], _ToldCode] | None = None,
+        inventory: ArgumentInfo,
+        told: Callable[[CacheKey], _CodeTexts] | None = None,
     ) -> None:
         """told: the texts of the code that a request reaches."""
         self.stage = stage
         #: The keys of the code that it reaches, once they were asked for.
         self.codes: tuple[CodeKey, ...] = ()
-        self._told = told
-        self._said: tuple[Part, ...] | None = None
+        self._find_texts = told
+        self._described_parts: tuple[Part, ...] | None = None
         said = tuple([(payload.kind, payload.name, payload.data) for payload in payloads])
         is_short = sum([len(data) for _, _, data in said]) <= _SHORT
         self.digest = (_digest_known if is_short else _digest)(parts.prefix, said)
@@ -119,15 +119,15 @@ class Request:
         The code of callable arguments is spelled out function by function here; in the key it is one digest each. Where
         its text is known it refers to ``texts``.
         """
-        if self._said is None:
-            told = None if self._told is None else self._told(self)
+        if self._described_parts is None:
+            told = None if self._find_texts is None else self._find_texts(self)
             parts = (*self._parts.parts, *self.inventory.code, *(payload.part() for payload in self._payloads))
-            self._said = parts if told is None else tuple(map(told.referred, parts))
-        return self._said
+            self._described_parts = parts if told is None else tuple(map(told.refer, parts))
+        return self._described_parts
 
     def texts(self) -> bytes:
         """The text of the code that this reaches, as ``CodeTexts`` in JSON; it tells a later miss what changed."""
-        return b"" if self._told is None else self._told(self).texts
+        return b"" if self._find_texts is None else self._find_texts(self).texts
 
     @property
     def keeps_out(self) -> str:
@@ -149,7 +149,7 @@ def _digest(prefix: bytes, payloads: tuple[tuple[PartKind, str, bytes], ...]) ->
 _digest_known = lru_cache(maxsize=1024)(_digest)
 
 
-class Requests:
+class KeyBuilder:
     """Assembles keys. One an opened cache; remembers fingerprints between calls."""
 
     def __init__(
@@ -170,9 +170,9 @@ class Requests:
         self._key_parts = key_parts
         self._arguments = ArgumentKeys(digests, code, plugins)
         # By options: a method is another stage object each time that it is taken from its instance.
-        self._last: BoundedDict[tuple[StageOptions, _Parts]] = BoundedDict(_KEPT)
-        self._told: BoundedDict[_ToldCode] = BoundedDict(_TOLD)
-        self._kept = KeptResults(code.of_value)
+        self._last: BoundedDict[tuple[StageOptions, _KeyParts]] = BoundedDict(_MAX_CACHED)
+        self._known_texts: BoundedDict[_CodeTexts] = BoundedDict(_MAX_TEXTS)
+        self._lru_cache_contents = LruCacheContents(code.of_value)
 
     @cached_property
     def forms(self) -> FormsWithPlugins:
@@ -182,7 +182,7 @@ class Requests:
         return FormsWithPlugins(self._plugins)
 
     @cached_property
-    def _isolated(self) -> IsolatedArguments:
+    def _isolated_arguments(self) -> IsolatedArguments:
         from cachec.key.isolated_key import IsolatedArguments
 
         return IsolatedArguments(self._digests, self._plugins, self.forms)
@@ -195,7 +195,7 @@ class Requests:
         fresh: bool = False,
         without: cached_properties.Without = cached_properties.NOTHING,
         text_alone: frozenset[str] = frozenset(),
-    ) -> Request:
+    ) -> CacheKey:
         """The key of a call with these arguments (defaults filled in). Raises UsageError where there can be none.
 
         fresh: look at every file of every tool now, and trust no look of the last second. without: attributes that do
@@ -209,37 +209,37 @@ class Requests:
             arguments = {name: value for name, value in arguments.items() if name not in options.ignore}
         if options.isolated:
             return self._isolated_request(stage, arguments, fresh=fresh)
-        inventory = Inventory()
+        inventory = ArgumentInfo()
         with cached_properties.meeting(without) as met:
             payloads = self._arguments.payloads(arguments, per_rank=options.per_rank, inventory=inventory)
             parts = self._stage_parts(stage, inventory, fresh=fresh)
-            inventory.held = self._kept.held(inventory.memos)
-            payloads += self._kept_payloads(inventory)
+            inventory.memo_entries = self._lru_cache_contents.snapshot(inventory.memos)
+            payloads += self._memo_payloads(inventory)
         inventory.unfilled += met.unfilled
-        return Request(stage, parts, payloads, inventory, self._told_code)
+        return CacheKey(stage, parts, payloads, inventory, self._code_texts)
 
-    def _kept_payloads(self, inventory: Inventory) -> Iterator[Payload]:
+    def _memo_payloads(self, inventory: ArgumentInfo) -> Iterator[Payload]:
         names = {id(memo.function): memo.name for memo in inventory.memos}
-        changed = self._kept.changed(inventory.held)
-        for function, digests in self._kept.counted(inventory.held).items():
+        changed = self._lru_cache_contents.changed_functions(inventory.memo_entries)
+        for function, digests in self._lru_cache_contents.digests(inventory.memo_entries).items():
             if function in changed:
                 inventory.stale.append(names[function])
                 digests.append(os.urandom(16).hex())  # no call is known to be like this one
             said = partial(Annotation, f"{len(digests)} results that it keeps")
             yield Payload(PartKind.CODE, f"{names[function]}.<kept>", "".join(digests).encode(), said)
 
-    def ran(self, request: Request) -> None:
+    def note_run(self, request: CacheKey) -> None:
         """Note what a run of a request put into memos."""
-        before = request.inventory.held
-        if request.inventory.memos and not self._kept.counted(before):
+        before = request.inventory.memo_entries
+        if request.inventory.memos and not self._lru_cache_contents.digests(before):
             with cached_properties.meeting():
-                self._kept.made(before, self._kept.held(request.inventory.memos))
+                self._lru_cache_contents.note_run(before, self._lru_cache_contents.snapshot(request.inventory.memos))
 
     def is_project(self, path: str) -> bool:
         """Whether a file, by the name that its code has, is the project's."""
         return self._code.is_project(path)
 
-    def coverage(self, request: Request) -> Coverage:
+    def coverage(self, request: CacheKey) -> Coverage:
         """What the key of a request holds of code."""
         from cachec.key.code.key_coverage import Coverage  # for a run
 
@@ -256,7 +256,7 @@ class Requests:
             coverage.add(code)
         return coverage
 
-    def _stages(self, request: Request) -> list[tuple[Any, CodeKey]]:
+    def _stages(self, request: CacheKey) -> list[tuple[Any, CodeKey]]:
         """The stage of a request and those that it reaches, each with the key that its code has now."""
         pending: list[Any] = [request.stage, *request.inventory.stages]
         found = []
@@ -266,29 +266,29 @@ class Requests:
             pending += [one for one in code.stages if not any(one is known for known in pending)]
         return found
 
-    def _all_reached(self, request: Request) -> tuple[CodeKey, ...]:
+    def _all_reached(self, request: CacheKey) -> tuple[CodeKey, ...]:
         if request.stage.options.isolated:
             return ()
         if not request.codes:
             request.codes = (*(code for _, code in self._stages(request)), *request.inventory.callables)
         return request.codes
 
-    def _told_code(self, request: Request) -> _ToldCode:
+    def _code_texts(self, request: CacheKey) -> _CodeTexts:
         codes = self._all_reached(request)
         name = tuple(map(id, codes))
-        told = self._told.get(name)
+        told = self._known_texts.get(name)
         if told is None or not all(map(is_, told.codes, codes)):
-            told = _ToldCode.of(codes)
-            self._told.put(name, told)
+            told = _CodeTexts.of(codes)
+            self._known_texts.put(name, told)
         return told
 
-    def _isolated_request(self, stage: StageLike, arguments: Mapping[str, Any], *, fresh: bool) -> Request:
+    def _isolated_request(self, stage: StageLike, arguments: Mapping[str, Any], *, fresh: bool) -> CacheKey:
         """The same of a stage that runs in a process of its own: what that looks up is in its trace."""
-        inventory = Inventory()
+        inventory = ArgumentInfo()
         per_rank = stage.options.per_rank
-        payloads = self._isolated.payloads(arguments, per_rank=per_rank, inventory=inventory)
-        parts = _Parts.of((*self._declared_parts(stage, fresh=fresh), self._isolated.function_part(stage)))
-        return Request(stage, parts, payloads, inventory)
+        payloads = self._isolated_arguments.payloads(arguments, per_rank=per_rank, inventory=inventory)
+        parts = _KeyParts.of((*self._declared_parts(stage, fresh=fresh), self._isolated_arguments.function_part(stage)))
+        return CacheKey(stage, parts, payloads, inventory)
 
     def _declared_parts(self, stage: StageLike, *, fresh: bool) -> list[Part]:
         """What a stage declares: its name and version, tools, variables and files; and the platform."""
@@ -364,7 +364,7 @@ class Requests:
         from cachec.key import random_generators  # of isolated stages
         from cachec.key.trace_validation import ABSENT
 
-        found = random_generators.named(self._plugins, name)
+        found = random_generators.find_generator(self._plugins, name)
         state = None if found is None else found.state()
         return ABSENT if found is None or state is None else random_generators.digest(found, state)
 
@@ -389,25 +389,25 @@ class Requests:
                 for path in _files_in(os.path.abspath(item)):
                     yield Read("file", path, "", self._digests.of_path(path))
 
-    def unimported(self, request: Request) -> frozenset[str]:
+    def unimported_modules(self, request: CacheKey) -> frozenset[str]:
         """The names of modules that the key of a request reads from source, and that are not imported."""
         names = frozenset[str]().union(*(code.unimported for code in self._all_reached(request)))
         return names - sys.modules.keys()
 
-    def stale_memos(self, request: Request) -> list[str]:
+    def stale_memos(self, request: CacheKey) -> list[str]:
         """The names of functions with a memo that may answer for code which has changed since it was filled."""
         return [*self._code.stale(request.inventory.memos), *request.inventory.stale]
 
-    def filled(
-        self, before: Request, arguments: Mapping[str, Any], without: cached_properties.Without, reads: Iterable[Read]
-    ) -> Request | None:
+    def with_filled_properties(
+        self, before: CacheKey, arguments: Mapping[str, Any], without: cached_properties.Without, reads: Iterable[Read]
+    ) -> CacheKey | None:
         """The request of now, after a run filled cached properties (``without``) and changed nothing else, where a run
         of it would go as the one of ``before`` went; None where that can't be told.
 
         Raises UsageError where what they hold has no stable form. reads: of the run.
         """
         now = self.request(before.stage, arguments)
-        self._code.filled(before.inventory.memos, now.inventory.memos)
+        self._code.note_fill(before.inventory.memos, now.inventory.memos)
         reached = self._all_reached(now)
         if any(read.kind in {"code", "module"} for read in reads) or any(code.codes for code in reached):
             return None
@@ -421,7 +421,7 @@ class Requests:
                     return None
         return now
 
-    def speaking(self, request: Request) -> tuple[Plugin, ...]:
+    def speaking(self, request: CacheKey) -> tuple[Plugin, ...]:
         """The plugins that speak for what a call works with, by name: those whose ambient state is in its key."""
         return self._speaking(request.inventory)
 
@@ -434,7 +434,7 @@ class Requests:
         options = stage.options
         return self._code.of(stage.__wrapped__, depends=options.depends_on_code, has_version=bool(options.version))
 
-    def _stage_parts(self, stage: StageLike, inventory: Inventory, *, fresh: bool) -> _Parts:
+    def _stage_parts(self, stage: StageLike, inventory: ArgumentInfo, *, fresh: bool) -> _KeyParts:
         options = stage.options
         at = id(options), sys.get_int_max_str_digits()  # which anybody may set, and no code tells of
         known = self._last.get(at)
@@ -449,18 +449,18 @@ class Requests:
         # Fingerprints that did not change are the same objects as before, and then so are their framed bytes.
         if last is not None and _same(last.parts, parts):
             return last
-        made = _Parts.of(parts, self._all_code(stage, inventory))
+        made = _KeyParts.of(parts, self._all_code(stage, inventory))
         self._last.put(at, (options, made))
         return made
 
-    def _all_code(self, stage: StageLike, inventory: Inventory) -> CodeKey | None:
+    def _all_code(self, stage: StageLike, inventory: ArgumentInfo) -> CodeKey | None:
         """The code of a stage, where nothing else of this process can change its parts."""
         options = stage.options
         is_alone = not (self._key_parts or options.tools or options.env or options.depends or inventory.reaches_more)
         code = self.code_of(stage) if is_alone else None
         return None if code is None or code.stages or code.distributions else code
 
-    def _fingerprints(self, stage: StageLike, inventory: Inventory, *, fresh: bool) -> list[Part]:
+    def _fingerprints(self, stage: StageLike, inventory: ArgumentInfo, *, fresh: bool) -> list[Part]:
         parts: list[Part] = []
         distributions = inventory.distributions
         seen: set[int] = set()
@@ -481,7 +481,7 @@ class Requests:
             platform = platform or not each.options.portable
         parts += [self._tools.distribution(name, fresh=fresh) for name in sorted(distributions)]
         if distributions:
-            parts += self._tools.required(distributions, fresh=fresh)
+            parts += self._tools.requirement_parts(distributions, fresh=fresh)
         parts += self._ambient(inventory)
         parts += self._extra_parts()
         parts.append(platform_part(portable=not platform))
@@ -524,18 +524,18 @@ class Requests:
 
         return extra_parts(self._key_parts)
 
-    def _ambient(self, inventory: Inventory) -> Iterable[Part]:
+    def _ambient(self, inventory: ArgumentInfo) -> Iterable[Part]:
         for plugin in self._speaking(inventory):
             with supported_versions.Asking(plugin):
                 settings = plugin.ambient()
             for setting, value in sorted(settings.items()):
                 yield text_part(PartKind.AMBIENT, f"{plugin.name}/{setting}", value, value)
 
-    def _speaking(self, inventory: Inventory) -> tuple[Plugin, ...]:
+    def _speaking(self, inventory: ArgumentInfo) -> tuple[Plugin, ...]:
         if not inventory.distributions and not inventory.plugins:
             return ()
         speaking = {plugin.name: plugin for plugin in self._plugins.for_distributions(inventory.distributions)}
-        speaking.update((name, self._plugins.named(name)) for name in inventory.plugins)
+        speaking.update((name, self._plugins.find(name)) for name in inventory.plugins)
         return tuple(speaking[name] for name in sorted(speaking))
 
 

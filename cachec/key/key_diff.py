@@ -106,11 +106,11 @@ def spec_difference(old: Mapping[str, WeightSpec], new: Mapping[str, WeightSpec]
     words = [f"{name!r}: {_fields(old[name], new[name])}" for name in changed[:_SHOWN_SPECS]]
     if len(changed) > _SHOWN_SPECS:
         words.append(f"and {len(changed) - _SHOWN_SPECS} more changed")
-    words += [_listed(kind, names) for kind, names in (("added", added), ("removed", removed)) if names]
+    words += [_list_names(kind, names) for kind, names in (("added", added), ("removed", removed)) if names]
     return "; ".join(words)
 
 
-def _listed(kind: str, names: Sequence[str]) -> str:
+def _list_names(kind: str, names: Sequence[str]) -> str:
     shown = ", ".join(repr(name) for name in names[:_SHOWN_SPECS])
     more = f" and {len(names) - _SHOWN_SPECS} more" if len(names) > _SHOWN_SPECS else ""
     return f"{len(names)} {kind}: {shown}{more}"

@@ -11,7 +11,7 @@ from cachec.programs.registry import Plugins
 from cachec.programs.supported_versions import Asking
 
 
-class Settings(NamedTuple):
+class LibrarySettings(NamedTuple):
     """Those of one library. told: as ``Plugin.ambient`` says them. carried: what another process is given."""
 
     told: Mapping[str, str]
@@ -28,19 +28,19 @@ def digest(plugin: Plugin) -> str:
     return hasher.digest()
 
 
-def snapshot(plugins: Plugins) -> dict[str, Settings]:
+def snapshot(plugins: Plugins) -> dict[str, LibrarySettings]:
     """The settings of this process, by plugin."""
     found = {}
     for plugin in plugins.all():
         with Asking(plugin):
-            found[plugin.name] = Settings(plugin.ambient(), plugin.ambient_values())
+            found[plugin.name] = LibrarySettings(plugin.ambient(), plugin.ambient_values())
     return found
 
 
-def apply(plugins: Plugins, settings: Mapping[str, Settings]) -> str:
+def apply(plugins: Plugins, settings: Mapping[str, LibrarySettings]) -> str:
     """Have this process work with these settings. Returns what can't be set, in words; empty where all is."""
     for name, wanted in settings.items():
-        plugin = plugins.named(name)
+        plugin = plugins.find(name)
         with Asking(plugin):
             now = plugin.ambient()
             if now != wanted.told:

@@ -22,7 +22,7 @@ _MOST: Final = 1000
 _KIND: Final = functools._lru_cache_wrapper
 
 
-def remembered(
+def recorded_contents(
     modules: Mapping[str, ModuleType], names: Collection[str], forms: Callable[[object], Forms]
 ) -> dict[str, dict[str, str]]:
     """Module -> memo -> what it remembers, as text, of the memos that code names. forms: of a module's values."""
@@ -38,11 +38,11 @@ def remembered(
 
 
 def agrees(module: str, path: str, text: str, forms: Callable[[object], Forms]) -> bool:
-    """Whether a memo of this process remembers nothing else than ``remembered`` told of it in another."""
+    """Whether a memo of this process remembers nothing else than ``recorded_contents`` told of it in another."""
     live: Any = sys.modules.get(module)
     memo = live
     for name in path.split("."):
-        memo = _unwrapped(vars(memo).get(name)) if hasattr(memo, "__dict__") else None
+        memo = _unwrap(vars(memo).get(name)) if hasattr(memo, "__dict__") else None
     if type(memo) is not _KIND:
         return True  # the module is imported anew, or counts as another
     theirs = dict(each.split(":") for each in text.split())
@@ -55,12 +55,12 @@ def _memos(module: ModuleType, names: Collection[str]) -> Iterator[tuple[str, An
             yield name, value
         elif issubclass(type(value), type) and value.__module__ == module.__name__:
             for part in names & vars(value).keys():
-                memo = _unwrapped(vars(value)[part])
+                memo = _unwrap(vars(value)[part])
                 if type(memo) is _KIND:
                     yield f"{name}.{part}", memo
 
 
-def _unwrapped(value: Any) -> Any:
+def _unwrap(value: Any) -> Any:
     kind = type(value)
     if kind is property:
         return value.fget

@@ -42,7 +42,7 @@ _LITERALS = (ast.Tuple, ast.List, ast.Set)
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
-class Bindings:
+class NameBindings:
     """Judges the statements of one module, in their order. The bodies of its functions may have been removed."""
 
     def __init__(self, body: Sequence[ast.stmt]) -> None:
@@ -80,7 +80,7 @@ class Bindings:
         if isinstance(node, ast.ClassDef) and self._is_plain_class(node):
             return node.name
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None and self._is_constant(node):
-            return script_statements.dotted(_target(node))[0]
+            return script_statements.dotted_words(_target(node))[0]
         return ""
 
     def _is_plain_function(self, node: ast.FunctionDef | ast.AsyncFunctionDef, decorators: Sequence[str]) -> bool:
@@ -111,7 +111,7 @@ class Bindings:
         if isinstance(node, _DEFINITIONS):
             return self._is_plain_function(node, decorators)
         if isinstance(node, ast.Assign | ast.AnnAssign):
-            return self._is_constant(node) and not is_special(script_statements.dotted(_target(node))[0])
+            return self._is_constant(node) and not is_special(script_statements.dotted_words(_target(node))[0])
         return isinstance(node, ast.Pass) or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
 
     def _is_constant(self, node: ast.Assign | ast.AnnAssign) -> bool:

@@ -62,7 +62,7 @@ def encode(value: object, special: Special, path: str = "") -> bytes:
     scalar = SCALARS.get(type(value))
     if scalar is not None:
         return scalar(value)
-    return _Walk(special).encode(value, path)
+    return _OptionWriter(special).encode(value, path)
 
 
 def plain(value: object) -> bool:
@@ -76,14 +76,14 @@ def plain(value: object) -> bool:
 # --- plain scalars: exact types only, no special, no recursion
 
 
-def _framed(tag: bytes, data: bytes) -> bytes:
+def _frame(tag: bytes, data: bytes) -> bytes:
     return _LENGTH.pack(tag, len(data)) + data
 
 
 def _int(value: int) -> bytes:
     if -0x8000_0000_0000_0000 <= value <= 0x7FFF_FFFF_FFFF_FFFF:
         return _INT64.pack(b"i", value)
-    return _framed(b"I", value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True))
+    return _frame(b"I", value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True))
 
 
 def _float(value: float) -> bytes:
@@ -114,7 +114,7 @@ SCALARS: Final[Mapping[type, Callable[[Any], bytes]]] = {
 # --- everything else
 
 
-class _Walk:
+class _OptionWriter:
     """One encoding: who to ask, and the containers that are being walked (for cycles)."""
 
     __slots__ = ("_active", "_containers", "_special")
@@ -133,7 +133,7 @@ class _Walk:
             raise _refusal(value, path, "an object whose __class__ is no class")
         answer = self._special(value, path)
         if answer is not None:
-            return _framed(b"*", answer)
+            return _frame(b"*", answer)
         form = _CONTAINERS.get(cls) or _form(value)
         if form is None:
             raise _refusal(value, path)
@@ -158,7 +158,7 @@ class _Walk:
             forms.append(scalar(value) if scalar is not None else self.encode(value, f"{path}[{index}]"))
         return _LENGTH.pack(tag, len(forms)) + b"".join(forms)
 
-    def unordered(self, tag: bytes, values: Iterable[object], path: str) -> bytes:
+    def sort_encodings(self, tag: bytes, values: Iterable[object], path: str) -> bytes:
         """Values in the order of their forms."""
         # special is asked in an order that no hash seed and no insertion changes, for it may note what it was asked
         forms = sorted(self.encode(value, f"{path}{{{describe(value, 30)}}}") for value in sorted(values, key=_order))
@@ -182,7 +182,7 @@ class _Walk:
     def cls(self, cls: type, path: str) -> bytes:
         """The class of an instance: what the caller says of it, else its name."""
         answer = self._special(cls, f"{path}.__class__")
-        return _framed(b"*", answer) if answer is not None else _class_name(cls)
+        return _frame(b"*", answer) if answer is not None else _class_name(cls)
 
     def instance(self, value: object, names: Iterable[str], path: str) -> bytes:
         """Class, the fields ``names``, and whatever else the instance holds, in the order of ``state``."""
@@ -202,15 +202,15 @@ class _Walk:
         answer = self._special(cls, f"{path}.__class__")
         if answer is None:
             raise _refusal(value, path)
-        form = b"W" + _framed(b"*", answer) + self.attributes(counted_attributes(value), path)
+        form = b"W" + _frame(b"*", answer) + self.attributes(counted_attributes(value), path)
         if base is dict:
             return form + self.mapping(b"{", dict(dict.items(value)), path)
         if base in (set, frozenset):
-            return form + self.unordered(b"u", base.__iter__(value), path)
+            return form + self.sort_encodings(b"u", base.__iter__(value), path)
         return form if base is None else form + self.items(b"[", base.__iter__(value), path)  # type: ignore[attr-defined]
 
 
-_Form = Callable[[_Walk, Any, str], bytes]
+_Form = Callable[[_OptionWriter, Any, str], bytes]
 
 
 def _order(value: object) -> str:
@@ -218,15 +218,15 @@ def _order(value: object) -> str:
 
 
 def _class_name(cls: type) -> bytes:
-    return _framed(b"c", f"{module_of(cls)}:{cls.__qualname__}".encode("utf-8", "surrogatepass"))
+    return _frame(b"c", f"{module_of(cls)}:{cls.__qualname__}".encode("utf-8", "surrogatepass"))
 
 
-def _memoryview(walk: _Walk, value: memoryview, path: str) -> bytes:
+def _memoryview(walk: _OptionWriter, value: memoryview, path: str) -> bytes:
     said = (value.format, value.readonly, *(value.shape or ()))
     return b"m" + walk.items(b"(", said, path) + _bytes(value.tobytes())
 
 
-def _type(walk: _Walk, value: type, path: str) -> bytes:
+def _type(walk: _OptionWriter, value: type, path: str) -> bytes:
     resolved: object = sys.modules.get(module_of(value))
     for name in value.__qualname__.split("."):
         resolved = getattr(resolved, name, None)
@@ -235,12 +235,12 @@ def _type(walk: _Walk, value: type, path: str) -> bytes:
     return _class_name(value)
 
 
-def _ordered_dict(walk: _Walk, value: collections.OrderedDict[Any, Any], path: str) -> bytes:
+def _ordered_dict(walk: _OptionWriter, value: collections.OrderedDict[Any, Any], path: str) -> bytes:
     _without_attributes(value, path)
     return walk.mapping(b"<", value, path)
 
 
-def _counter(walk: _Walk, value: collections.Counter[Any], path: str) -> bytes:
+def _counter(walk: _OptionWriter, value: collections.Counter[Any], path: str) -> bytes:
     _without_attributes(value, path)
     return walk.mapping(b"C", value, path)
 
@@ -253,23 +253,23 @@ def _without_attributes(value: object, path: str) -> None:
         )
 
 
-def _defaultdict(walk: _Walk, value: collections.defaultdict[Any, Any], path: str) -> bytes:
+def _defaultdict(walk: _OptionWriter, value: collections.defaultdict[Any, Any], path: str) -> bytes:
     factory = walk.encode(value.default_factory, f"{path}.default_factory")
     return b"D" + factory + walk.mapping(b"{", value, path)
 
 
-def _deque(walk: _Walk, value: collections.deque[Any], path: str) -> bytes:
+def _deque(walk: _OptionWriter, value: collections.deque[Any], path: str) -> bytes:
     return b"Q" + walk.encode(value.maxlen, path) + walk.items(b"[", value, path)
 
 
 _CONTAINERS: Final[Mapping[type, _Form]] = {
     complex: lambda walk, value, path: b"j" + _float(value.real) + _float(value.imag),
-    bytearray: lambda walk, value, path: _framed(b"B", bytes(value)),
+    bytearray: lambda walk, value, path: _frame(b"B", bytes(value)),
     memoryview: _memoryview,
     tuple: lambda walk, value, path: walk.items(b"(", value, path),
     list: lambda walk, value, path: walk.items(b"[", value, path),
-    set: lambda walk, value, path: walk.unordered(b"u", value, path),
-    frozenset: lambda walk, value, path: walk.unordered(b"U", value, path),
+    set: lambda walk, value, path: walk.sort_encodings(b"u", value, path),
+    frozenset: lambda walk, value, path: walk.sort_encodings(b"U", value, path),
     dict: lambda walk, value, path: walk.mapping(b"{", value, path),
     collections.OrderedDict: _ordered_dict,
     collections.defaultdict: _defaultdict,
@@ -315,13 +315,13 @@ _LIBRARY: Final[Mapping[str, _Form]] = {
 }
 
 
-def _pure_path(walk: _Walk, value: PurePath, path: str) -> bytes:
+def _pure_path(walk: _OptionWriter, value: PurePath, path: str) -> bytes:
     if hasattr(value, "stat"):
         raise _refusal(value, path, "a path, which is keyed by the content of its file by the caller")
     return b"L" + _bytes(type(value).__name__.encode()) + _str(str(value))
 
 
-def _numpy_scalar(walk: _Walk, value: Any, path: str) -> bytes:
+def _numpy_scalar(walk: _OptionWriter, value: Any, path: str) -> bytes:
     dtype = value.dtype
     head = b"n" + _numpy_dtype(walk, dtype, path)
     if dtype.kind == "c" and dtype.char in "FD":
@@ -332,7 +332,7 @@ def _numpy_scalar(walk: _Walk, value: Any, path: str) -> bytes:
     return head + _bytes(value.tobytes())
 
 
-def _numpy_dtype(walk: _Walk, value: Any, path: str) -> bytes:
+def _numpy_dtype(walk: _OptionWriter, value: Any, path: str) -> bytes:
     if value.kind == "T":
         raise _refusal(value, path)  # a StringDType has settings that no attribute of dtype shows
     parts: list[object] = [value.str, value.name, value.char, value.itemsize, value.isalignedstruct]
@@ -366,7 +366,7 @@ def _library_form(cls: type) -> _Form | None:
     return None
 
 
-def _generator(walk: _Walk, value: Any, path: str) -> bytes:
+def _generator(walk: _OptionWriter, value: Any, path: str) -> bytes:
     # Ints and, for some algorithms, arrays of them: the words of its state.
     kept = value.bit_generator.state if hasattr(value, "bit_generator") else value.get_state(legacy=False)
     words = {k: v.tolist() if hasattr(v, "tolist") else v for k, v in _flat(kept)}
@@ -381,7 +381,7 @@ def _flat(state: Mapping[str, Any], above: str = "") -> Iterable[tuple[str, Any]
             yield above + name, value
 
 
-def _zone(walk: _Walk, value: Any, path: str) -> bytes:
+def _zone(walk: _OptionWriter, value: Any, path: str) -> bytes:
     if value.key is None:
         raise _refusal(value, path, "a time zone without a name")
     return b"L" + _bytes(b"zoneinfo") + _str(value.key)
@@ -390,7 +390,7 @@ def _zone(walk: _Walk, value: Any, path: str) -> bytes:
 # --- classes of the user
 
 
-def _enum(walk: _Walk, value: enum.Enum, path: str) -> bytes:
+def _enum(walk: _OptionWriter, value: enum.Enum, path: str) -> bytes:
     raw = value.value
     simple = type(raw) in SCALARS or (type(raw) is tuple and all(type(item) in SCALARS for item in raw))
     form = walk.encode(raw, f"{path}.value") if simple else b"_"  # the name says it; the class has the rest
@@ -436,7 +436,7 @@ def _form(value: object) -> _Form | None:
     return None
 
 
-def _named_tuple(walk: _Walk, value: Any, path: str) -> bytes:
+def _named_tuple(walk: _OptionWriter, value: Any, path: str) -> bytes:
     head = b"t" + walk.cls(type(value), path) + walk.items(b"(", type(value)._fields, path)
     return head + walk.items(b"(", tuple(value), path)
 

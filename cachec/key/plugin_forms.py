@@ -13,7 +13,7 @@ from cachec.base.anchors import project_of
 from cachec.base.installed import InstalledFolders
 from cachec.key.canonical_forms import Forms, OwnModules
 from cachec.key.module_globals import described_by, table
-from cachec.key.random_generators import shared
+from cachec.key.random_generators import shared_generator
 from cachec.programs.program import Program
 from cachec.programs.registry import Plugins
 from cachec.weights import WeightSet
@@ -74,7 +74,7 @@ class FormsWithPlugins:
             return "weights", value.spec_digest
         if isinstance(value, Manifest):
             return "manifest", value.digest
-        if (place := shared(value)) is not None:
+        if (place := shared_generator(value)) is not None:
             return "generator", place  # its state counts for runs that use it
         return self._of_plugins(value)
 

@@ -31,7 +31,7 @@ def every(plugins: Plugins) -> Iterator[Generator]:
         yield from plugin.generators()
 
 
-def named(plugins: Plugins, name: str) -> Generator | None:
+def find_generator(plugins: Plugins, name: str) -> Generator | None:
     """The generator of that name; None where no plugin that is installed has it."""
     return next((each for each in every(plugins) if each.name == name), None)
 
@@ -49,12 +49,12 @@ def digest(generator: Generator, state: bytes) -> str:
 def put(plugins: Plugins, left: Mapping[str, GeneratorState]) -> None:
     """Leave the generators of this process as a run has left its own."""
     for name, each in left.items():
-        found = named(plugins, name)
+        found = find_generator(plugins, name)
         if found is not None:
             found.put(each.state, seeds=each.seeds)
 
 
-def shared(value: object) -> tuple[str, str] | None:
+def shared_generator(value: object) -> tuple[str, str] | None:
     """Where Python or numpy holds a generator, as module and name, if it is their own: ``from random import shuffle``
     is a method of it. None for any other value."""
     for module, name in (("random", "_inst"), ("numpy.random.mtrand", "_rand")):

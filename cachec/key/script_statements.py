@@ -146,7 +146,7 @@ class Selection:
 
     def _is_target(self, node: ast.expr) -> bool:
         if isinstance(node, ast.Attribute):
-            chain = dotted(node)
+            chain = dotted_words(node)
             return bool(chain) and chain[0] in self._known and self._imported.get(chain[0]) not in _NOT_REPEATED
         return isinstance(node, ast.Name) or (isinstance(node, ast.Tuple) and all(map(self._is_target, node.elts)))
 
@@ -182,12 +182,12 @@ class Selection:
             return self._is_operand(node.value)
         if not isinstance(node, ast.Call) or not self._is_pure_call(node):
             return False
-        word = node.func.attr if isinstance(node.func, ast.Attribute) else (dotted(node.func) or [""])[-1]
+        word = node.func.attr if isinstance(node.func, ast.Attribute) else (dotted_words(node.func) or [""])[-1]
         return word in _PATHS
 
     def _is_pure_call(self, node: ast.Call) -> bool:
         function = node.func
-        chain = dotted(function)
+        chain = dotted_words(function)
         if chain:
             words = {chain[-1], ".".join(chain[-2:])}
             is_callable = chain[0] in self._imported or chain[0] in self._numbers
@@ -203,7 +203,7 @@ class Selection:
     def _sets(self, node: ast.expr) -> bool:
         if not isinstance(node, ast.Call) or not self._has_pure_arguments(node):
             return False
-        chain = dotted(node.func)
+        chain = dotted_words(node.func)
         if not chain:
             return self._sets(node.func)
         if chain[0] not in self._known or self._imported.get(chain[0]) in _NOT_REPEATED:
@@ -275,7 +275,7 @@ def read_names(node: ast.AST, functions: dict[str, ast.AST]) -> set[str]:
     return found
 
 
-def dotted(node: ast.expr) -> list[str]:
+def dotted_words(node: ast.expr) -> list[str]:
     """The words of ``a.b.c``; none for anything else."""
     words: list[str] = []
     while isinstance(node, ast.Attribute):

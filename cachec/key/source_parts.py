@@ -35,7 +35,7 @@ from cachec.model import MALFORMED_JSON, Digest, Read
 #: Stands for a file that can't be read.
 ABSENT = digest_bytes(b"no such source")
 
-#: Version of ``Table``. A change of how a text is cut into units must change it.
+#: Version of ``SourceTable``. A change of how a text is cut into units must change it.
 _VERSION = "3"
 
 #: Code objects of these names are parts of the function or statement that they stand in.
@@ -71,7 +71,7 @@ _WORD = re.compile(r"[^\W\d]\w*")
 UNPARSABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 
-class Unit(msgspec.Struct, frozen=True, array_like=True):
+class SourceUnit(msgspec.Struct, frozen=True, array_like=True):
     """A statement, or all functions of one qualified name. line: of the first, for messages. binds: of a statement,
     the name that it does nothing but bind; empty for others. is_constant: whether that is the name of a literal."""
 
@@ -81,7 +81,7 @@ class Unit(msgspec.Struct, frozen=True, array_like=True):
     is_constant: bool = False
 
 
-class Table(msgspec.Struct, frozen=True, array_like=True):
+class SourceTable(msgspec.Struct, frozen=True, array_like=True):
     """The units of a text.
 
     functions: by qualified name, as ``co_qualname`` has it. script_only: functions that only a script defines, below
@@ -89,8 +89,8 @@ class Table(msgspec.Struct, frozen=True, array_like=True):
     names: what ``statements`` read, sorted.
     """
 
-    statements: tuple[Unit, ...]
-    functions: dict[str, Unit]
+    statements: tuple[SourceUnit, ...]
+    functions: dict[str, SourceUnit]
     script_only: tuple[str, ...] = ()
     replayed: tuple[int, ...] = ()
     names: tuple[str, ...] = ()
@@ -104,7 +104,7 @@ class Table(msgspec.Struct, frozen=True, array_like=True):
         hasher = Hasher("source of all" if names is None else "source")
         statements = self.counted_statements(names, replayed, named)
         hasher.part("statements", "".join(each.digest for each in statements).encode())
-        for name in sorted(self.counted(names)):
+        for name in sorted(self.counted_functions(names)):
             unit = self.functions.get(name)
             hasher.part("function/" + name, b"absent" if unit is None else unit.digest.encode())
         return hasher.digest()
@@ -125,7 +125,7 @@ class Table(msgspec.Struct, frozen=True, array_like=True):
 
     def counted_statements(
         self, names: Collection[str] | None, replayed: int | None, named: str | None
-    ) -> Sequence[Unit]:
+    ) -> Sequence[SourceUnit]:
         """The statements that ``digest`` counts."""
         places = range(len(self.statements)) if replayed is None else self.replayed
         found = [self.statements[place] for place in places]
@@ -135,13 +135,13 @@ class Table(msgspec.Struct, frozen=True, array_like=True):
             found = [each for each in found if not each.binds or each.binds in ran or mark(each.binds) in marked]
         return found[:replayed]
 
-    def executed(self, names: Collection[str] | None, replayed: int, named: str | None) -> int:
+    def count_executed(self, names: Collection[str] | None, replayed: int, named: str | None) -> int:
         """How many of the first ``replayed`` statements of a script count."""
         whole, wanted = self.counted_statements(names, len(self.replayed), named), self.replayed[:replayed]
         found = {id(each) for each in whole}
         return sum(id(self.statements[place]) in found for place in wanted)
 
-    def counted(self, names: Collection[str] | None) -> set[str]:
+    def counted_functions(self, names: Collection[str] | None) -> set[str]:
         """The functions that ``digest`` counts."""
         return self.functions.keys() - set(self.script_only) if names is None else set(names)
 
@@ -166,7 +166,7 @@ def words(text: str) -> list[str]:
 
 
 #: Tables by the digest of their text.
-_TABLES: BoundedDict[Table] = BoundedDict(1024)
+_TABLES: BoundedDict[SourceTable] = BoundedDict(1024)
 
 
 def digest(text: bytes, names: Collection[str] | None) -> Digest:
@@ -177,7 +177,7 @@ def digest(text: bytes, names: Collection[str] | None) -> Digest:
     return table(text).digest(names)
 
 
-def table(text: bytes, memory: Memory | None = None) -> Table:
+def table(text: bytes, memory: Memory | None = None) -> SourceTable:
     """The units of a text. Raises one of ``UNPARSABLE`` where it is not Python.
 
     memory: where tables are remembered between processes, by the digest of their text.
@@ -185,27 +185,27 @@ def table(text: bytes, memory: Memory | None = None) -> Table:
     raw = digest_bytes(text)
     found = recall(raw, memory)
     if found is None:
-        found = _table(normalized_syntax.parsed(text))
+        found = _table(normalized_syntax.parse(text))
         _TABLES.put(raw, found)
         if memory is not None:
             memory.remember(_row(raw), msgspec.json.encode(found))
     return found
 
 
-def recall(raw: Digest, memory: Memory | None) -> Table | None:
+def recall(raw: Digest, memory: Memory | None) -> SourceTable | None:
     """The units of the text of that digest, where they are remembered."""
     found = _TABLES.get(raw)
     row = None if found is not None or memory is None else memory.recall(_row(raw))
     if row is not None:
         try:
-            found = msgspec.json.decode(row, type=Table)
+            found = msgspec.json.decode(row, type=SourceTable)
         except MALFORMED_JSON:
             return None  # a damaged memory only costs the time to parse again
         _TABLES.put(raw, found)
     return found
 
 
-def remember(tables: Mapping[Digest, Table], memory: Memory | None) -> None:
+def remember(tables: Mapping[Digest, SourceTable], memory: Memory | None) -> None:
     """Remember tables that another process made of the texts of these digests, so that ``explain`` can name units."""
     for raw, each in tables.items():
         _TABLES.put(raw, each)
@@ -220,7 +220,7 @@ def _row(raw: Digest) -> str:
 # --- reads of kind "source"
 
 
-class Asked(NamedTuple):
+class SourceReadName(NamedTuple):
     """What a read of kind ``source`` counts, as its name spells it. raw: the digest of the text that was read. The
     others are those of ``Table.digest``."""
 
@@ -236,7 +236,7 @@ class Asked(NamedTuple):
         except UNPARSABLE:
             return digest_bytes(b"not Python " + digest_bytes(text).encode())
 
-    def spelled(self) -> str:
+    def to_name(self) -> str:
         """The name of the read: without what is None at its end."""
         fields: list[object] = list(self)
         while len(fields) > 2 and fields[-1] is None:
@@ -256,11 +256,11 @@ def read_of(
     """The read of a file that had this text. replayed: of a script, how many of its ``Table.replayed`` were executed;
     those of them that count are what the read asks for. named: see ``Table.digest``."""
     listed = None if names is None else sorted(names)
-    asked = Asked(digest_bytes(text), listed, replayed, None if listed is None else named)
+    asked = SourceReadName(digest_bytes(text), listed, replayed, None if listed is None else named)
     if replayed is not None and asked.named is not None:
         with contextlib.suppress(*UNPARSABLE):
-            asked = asked._replace(replayed=table(text, memory).executed(names, replayed, named))
-    return Read("source", path, asked.spelled(), asked.digest(text, memory))
+            asked = asked._replace(replayed=table(text, memory).count_executed(names, replayed, named))
+    return Read("source", path, asked.to_name(), asked.digest(text, memory))
 
 
 def read(path: str, names: Collection[str] | None, digests: FileDigests) -> Read:
@@ -273,7 +273,7 @@ def read(path: str, names: Collection[str] | None, digests: FileDigests) -> Read
 def present(read: Read, digests: FileDigests) -> Digest:
     """What the digest of a read would be now. Equal bytes are not parsed, but for an unknown digest (``EMPTY``)."""
     try:
-        asked = msgspec.json.decode(read.name, type=Asked)
+        asked = msgspec.json.decode(read.name, type=SourceReadName)
     except MALFORMED_JSON:
         return ABSENT  # of another store, or damaged
     try:
@@ -291,7 +291,7 @@ def explain(read: Read, digests: FileDigests, path: str) -> str:
 
     path: what to call the file."""
     try:
-        asked = msgspec.json.decode(read.name, type=Asked)
+        asked = msgspec.json.decode(read.name, type=SourceReadName)
     except MALFORMED_JSON:
         return f"what was read of {path} is not known"
     try:
@@ -309,9 +309,9 @@ def explain(read: Read, digests: FileDigests, path: str) -> str:
     return next(_changes(path, before, now, asked), f"{path} is unchanged")
 
 
-def _changes(path: str, before: Table, now: Table, asked: Asked) -> Iterator[str]:
+def _changes(path: str, before: SourceTable, now: SourceTable, asked: SourceReadName) -> Iterator[str]:
     """Each function that differs, then the first statement that does."""
-    for name in sorted(before.counted(asked.names) | now.counted(asked.names)):
+    for name in sorted(before.counted_functions(asked.names) | now.counted_functions(asked.names)):
         old, new = before.functions.get(name), now.functions.get(name)
         if new is None and old is not None:
             yield f"{path}: the function {name} is gone"
@@ -417,7 +417,7 @@ class _Function:
         return normalized_syntax.normalise([node.args, *body])
 
 
-class _Scope:
+class _NameScope:
     """Where a piece of syntax stands. prefix: of qualified names. shared: names that are declared ``global``."""
 
     def __init__(self, prefix: str = "", function: _Function | None = None, script_only: bool = False) -> None:
@@ -426,11 +426,11 @@ class _Scope:
         self.script_only = script_only
         self.shared: set[str] = set()
 
-    def qualified(self, name: str) -> str:
+    def qualify(self, name: str) -> str:
         return name if name in self.shared else self.prefix + name
 
 
-def _table(tree: ast.Module) -> Table:
+def _table(tree: ast.Module) -> SourceTable:
     selected = set(map(id, script_statements.select(tree.body)[0]))
     functions = list(_functions(tree))
     taken: dict[str, list[tuple[bytes, int]]] = {}
@@ -442,11 +442,11 @@ def _table(tree: ast.Module) -> Table:
         hasher = Hasher("functions")
         for text, _ in texts:
             hasher.part("", text)
-        found[name] = Unit(hasher.digest(), texts[0][1])
-    statements: list[Unit] = []
+        found[name] = SourceUnit(hasher.digest(), texts[0][1])
+    statements: list[SourceUnit] = []
     replayed: list[int] = []
     read: set[str] = set()
-    chooser = name_bindings.Bindings(tree.body)
+    chooser = name_bindings.NameBindings(tree.body)
     for node in normalized_syntax.without_docstring(tree.body):
         if script_statements.is_main_guard(node):
             node.body = []
@@ -456,11 +456,11 @@ def _table(tree: ast.Module) -> Table:
             replayed.append(len(statements))
         binds, is_constant = chooser.bound_alone(node), isinstance(node, ast.Assign | ast.AnnAssign)
         statements.append(
-            Unit(digest_bytes(normalized_syntax.normalise(node)), node.lineno, binds, is_constant and bool(binds))
+            SourceUnit(digest_bytes(normalized_syntax.normalise(node)), node.lineno, binds, is_constant and bool(binds))
         )
         read.update(_read(node))
     script_only = {each.name for each in functions} - {each.name for each in functions if not each.script_only}
-    return Table(tuple(statements), found, tuple(sorted(script_only)), tuple(replayed), tuple(sorted(read)))
+    return SourceTable(tuple(statements), found, tuple(sorted(script_only)), tuple(replayed), tuple(sorted(read)))
 
 
 def _read(node: ast.AST) -> Iterator[str]:
@@ -484,26 +484,26 @@ def _read(node: ast.AST) -> Iterator[str]:
 
 def _functions(tree: ast.Module) -> Iterator[_Function]:
     """All functions of a text, in its order, with their qualified names as Python's compiler makes them."""
-    stack: list[tuple[ast.AST, _Scope]] = [(tree, _Scope())]
+    stack: list[tuple[ast.AST, _NameScope]] = [(tree, _NameScope())]
     while stack:
         node, scope = stack.pop()
         children = _children(node)
         body: Sequence[ast.AST] = ()
         inner = scope
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            name = scope.prefix + "<lambda>" if isinstance(node, ast.Lambda) else scope.qualified(node.name)
+            name = scope.prefix + "<lambda>" if isinstance(node, ast.Lambda) else scope.qualify(node.name)
             function = _Function(name, node, scope.script_only)
             yield function
             body = [node.body] if isinstance(node, ast.Lambda) else node.body
-            inner = _Scope(name + ".<locals>.", function, scope.script_only)
+            inner = _NameScope(name + ".<locals>.", function, scope.script_only)
         elif isinstance(node, ast.ClassDef):
-            body, inner = node.body, _Scope(scope.qualified(node.name) + ".", None, scope.script_only)
+            body, inner = node.body, _NameScope(scope.qualify(node.name) + ".", None, scope.script_only)
         elif isinstance(node, ast.Global):
             scope.shared.update(node.names)
         elif isinstance(node, ast.Yield | ast.YieldFrom) and scope.function is not None:
             scope.function.is_generator = True
         elif not scope.prefix and script_statements.is_main_guard(node):
-            body, inner = node.body, _Scope(script_only=True)
+            body, inner = node.body, _NameScope(script_only=True)
         if body:
             inside = set(map(id, body))
             children = [child for child in children if id(child) not in inside]

@@ -34,20 +34,20 @@ def replace_weights(value: Any, path: str, replace: Replace) -> Any:
     with no weight set inside is returned itself, one with some is made again, so the caller's is never changed. Paths
     are those of the key: ``options['a'][2].weights``.
     """
-    return _replaced(value, path, replace, (), (WeightSet,))
+    return _replace_sets(value, path, replace, (), (WeightSet,))
 
 
 def bare(value: Any) -> Any:
     """``value`` with no manifest in it saying what is in no key, so that no stage may see it."""
-    return _relinked(value, lambda manifest: manifest.bare() if manifest.callers or manifest.folded else manifest)
+    return _relink(value, lambda manifest: manifest.bare() if manifest.callers or manifest.folded else manifest)
 
 
-def returned(value: Any, callers: Mapping[str, str], folded: Folded) -> Any:
-    """``value`` with every manifest in it as ``Manifest.returned`` has it."""
-    return _relinked(value, lambda manifest: manifest.returned(callers, folded))
+def with_returned_manifests(value: Any, callers: Mapping[str, str], folded: Folded) -> Any:
+    """``value`` with every manifest in it as ``Manifest.with_returned_manifests`` has it."""
+    return _relink(value, lambda manifest: manifest.returned(callers, folded))
 
 
-def _relinked(value: Any, change: Callable[[Manifest], Manifest]) -> Any:
+def _relink(value: Any, change: Callable[[Manifest], Manifest]) -> Any:
     """``value`` with every program, and every file with a manifest, in it linked as ``change`` says."""
 
     def relinked(held: Any, _path: str) -> Any:
@@ -56,10 +56,10 @@ def _relinked(value: Any, change: Callable[[Manifest], Manifest]) -> Any:
         manifest = None if held.manifest is None else change(held.manifest)
         return held if manifest is held.manifest else held.linked_as(manifest)
 
-    return _replaced(value, "", relinked, (), (Program, File, Dir, Manifest))
+    return _replace_sets(value, "", relinked, (), (Program, File, Dir, Manifest))
 
 
-def _replaced(value: Any, path: str, replace: Replace, within: tuple[int, ...], kinds: tuple[type, ...]) -> Any:
+def _replace_sets(value: Any, path: str, replace: Replace, within: tuple[int, ...], kinds: tuple[type, ...]) -> Any:
     if isinstance(value, kinds):
         return replace(value, path)
     if id(value) in within or len(within) >= MAX_DEPTH:
@@ -68,7 +68,7 @@ def _replaced(value: Any, path: str, replace: Replace, within: tuple[int, ...], 
     made = {
         key: new
         for key, old, place in _items(value, path)
-        if (new := _replaced(old, place, replace, within, kinds)) is not old
+        if (new := _replace_sets(old, place, replace, within, kinds)) is not old
     }
     return _with(value, made) if made else value
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from cachec.base.distributions import Distributions
 from cachec.base.hashing import FileDigests, Hasher, digest_bytes, frame
 from cachec.base.lookups import umask
-from cachec.key.argument_info import Inventory
+from cachec.key.argument_info import ArgumentInfo
 from cachec.key.path_digests import path_digest
-from cachec.key.tools.command_variables import Rule, unmatched
+from cachec.key.tools.command_variables import Rule, list_unmatched
 from cachec.key.tools.environment import LOCALE, environment_parts
 from cachec.key.tools.platform import CPUINFO, cpu_features
 from cachec.key.tools.toolchain import ToolKeys
@@ -65,7 +65,7 @@ class CommandRequest:
         self.keeps_out = keeps_out
         framed = b"".join(frame(part.label, part.digest.encode()) for part in parts)
         self.digest = digest_bytes(_DOMAIN + framed)
-        self.inventory = Inventory()
+        self.inventory = ArgumentInfo()
         self.inventory.programs.update(programs)
         self.inventory.files.update(files)
 
@@ -314,7 +314,7 @@ def sealed_variables(command: Command, names: Iterable[str]) -> frozenset[str]:
     """
     described = _described_environment(command)
     shown = (*described.keyed, *_ALWAYS, *LOCALE)
-    return frozenset(unmatched(names, shown))
+    return frozenset(list_unmatched(names, shown))
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:

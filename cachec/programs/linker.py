@@ -48,7 +48,7 @@ def link(artifact: File | Program, weights: WeightSet) -> Any:
     if manifest.digest != weights.manifest.digest:
         manifest.check(weights.specs)
     _check_folded(manifest.folded, offered, artifact.digests if isinstance(artifact, File) else None)
-    return installed_plugins().named(plugin).link(artifact, weights)
+    return installed_plugins().find(plugin).link(artifact, weights)
 
 
 def _check_folded(folded: Folded, offered: WeightSet, digests: FileDigests | None) -> None:

@@ -9,14 +9,14 @@ from typing import Any
 
 from cachec.base.distributions import OWN_FOLDER
 from cachec.errors import CachecWarning
-from cachec.key.argument_info import Inventory
+from cachec.key.argument_info import ArgumentInfo
 from cachec.key.arguments import path_like_text
 from cachec.key.stage_options import StageOptions
 from cachec.weights import WeightSet
 
 
 def warn_on_miss(
-    options: StageOptions, arguments: Mapping[str, Any], inventory: Inventory, annotations: Mapping[str, Any]
+    options: StageOptions, arguments: Mapping[str, Any], inventory: ArgumentInfo, annotations: Mapping[str, Any]
 ) -> None:
     """Warn of large plain arrays (hashed at every call), once an argument, of text that names a file, and of a dict
     where weights are asked for. annotations: of the stage's function."""

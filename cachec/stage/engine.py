@@ -34,7 +34,7 @@ from cachec.stage.run_hooks import Bracket  # at once: where no descriptor is le
 from cachec.store.index import only_looking
 
 if TYPE_CHECKING:  # on a miss only, or of stages
-    from cachec.key.key_builder import Request
+    from cachec.key.key_builder import CacheKey
     from cachec.remote.chain import LookupReport, Remotes
     from cachec.stage.run import Finished, Run
     from cachec.store.locks import KeyLock
@@ -88,11 +88,11 @@ class Call:
         self.stopped: StopIteration | None = None
         self.without: tuple[Reason, str] = (Reason.KEY_UNREADABLE, "")
         self.fetched: Fetched | None = None
-        self._request: Request | None = None
+        self._request: CacheKey | None = None
         self._fault: Fault | None = None
 
     @property
-    def keyed(self) -> Request:
+    def keyed(self) -> CacheKey:
         """The request; there is one after ``look``."""
         assert self._request is not None
         return self._request

@@ -487,7 +487,7 @@ class IsolatedRun(Run):
 
     def _decoded(self, node: Node) -> Any:
         weights = self._request.inventory.weights
-        return decode(node, self._tools.store.objects, self._tools.plugins.named, weights.__getitem__)
+        return decode(node, self._tools.store.objects, self._tools.plugins.find, weights.__getitem__)
 
     def _changed(self) -> str:
         """Which input is no longer what the run found, in words; empty where all still hold."""

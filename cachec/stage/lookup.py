@@ -37,7 +37,7 @@ from cachec.store.store import Store
 
 if TYPE_CHECKING:  # of stages: a command is looked up without any of it
     from cachec.base.installed import InstalledFolders
-    from cachec.key.key_builder import Request, Requests
+    from cachec.key.key_builder import CacheKey, KeyBuilder
     from cachec.programs.registry import Plugins
     from cachec.recording import Recorder
     from cachec.stage.trace_builder import Observing
@@ -94,7 +94,7 @@ class Looker:
         self._digest_of = digest_of
         self._observing = observing
 
-    def look(self, request: Request, *, decode: bool = True) -> Look:
+    def look(self, request: CacheKey, *, decode: bool = True) -> Look:
         """A hit with its value, or the reason of the miss as far as the entry alone tells it.
 
         decode: where False, the value is not made: it is only seen to that its artifacts are there and whole.
@@ -113,7 +113,7 @@ class Looker:
             reason = MISS_OF_FAULT.get(fault.fault, Reason.STORE_UNAVAILABLE)
             return Look(reason, detail=fault.detail, fault=fault.fault)
 
-    def _match(self, request: Request, entry: Entry, *, decode: bool) -> Look:
+    def _match(self, request: CacheKey, entry: Entry, *, decode: bool) -> Look:
         weights = request.inventory.weights
         seen: dict[tuple[str, str, str], Digest | None] = {}
         changed: Read | None = None
@@ -146,7 +146,7 @@ class Looker:
             return Look(reason, detail=explain(resolved, self._store.digests, changed.where))
         return Look(reason, detail=describe_change(changed, request.keeps_out, self._change(changed, request)))
 
-    def _nearest_change(self, entry: Entry, request: Request) -> Read | None:
+    def _nearest_change(self, entry: Entry, request: CacheKey) -> Read | None:
         """What differs first from the run that most is as it was for: of many runs, the others tell of old changes."""
         differing = []
         for trace in entry.traces[:_COMPARED]:
@@ -159,10 +159,10 @@ class Looker:
                 differing.append(found)
         return min(differing, key=len)[0] if len(differing) > 1 else None
 
-    def _change(self, read: Read, request: Request) -> str:
+    def _change(self, read: Read, request: CacheKey) -> str:
         return self._dependencies.change(self.resolved(read, request))
 
-    def decode(self, request: Request, trace: Trace) -> Any:
+    def decode(self, request: CacheKey, trace: Trace) -> Any:
         """The result of a run, as this call gets it. Raises StoreFault, OSError."""
         from cachec import codecs  # a question decodes nothing
 
@@ -172,11 +172,11 @@ class Looker:
             from cachec.stage import inlined_weights
 
             made = inlined_weights.made_in_node(trace.value)
-            folded = inlined_weights.folded(trace.reads, inventory.weights, inventory.folded, made)
+            folded = inlined_weights.folded(trace.reads, inventory.weights, inventory.folded_weights, made)
         return codecs.decode(
             trace.value,
             self._store.objects,
-            self._plugins.named,
+            self._plugins.find,
             inventory.weights.__getitem__,
             trace.manifest,
             names=inventory.callers,
@@ -193,7 +193,7 @@ class Looker:
         data = self._store.objects.read(trace.generators)
         left = from_json(data, dict[str, GeneratorState], partial(StoreFault, Fault.ROW_CORRUPT), "random generators")
         for name, each in left.items():
-            found = random_generators.named(self._plugins, name)
+            found = random_generators.find_generator(self._plugins, name)
             if found is None:
                 raise ResultUnusableHere(
                     Fault.ROW_CORRUPT, f"no plugin that is installed has a generator {clean(name)}"
@@ -202,7 +202,7 @@ class Looker:
                 raise StoreFault(Fault.ROW_CORRUPT, f"what is stored is no state of the generator of {name}")
         return left
 
-    def _import(self, module: str, request: Request, trace: Trace) -> None:
+    def _import(self, module: str, request: CacheKey, trace: Trace) -> None:
         """Import a module of a class in a result, as the run did: one of the project that the key or a read of code of
         the trace holds, and none else, whatever the row says. Raises ClassNotLoaded."""
         from importlib import import_module  # rarely needed
@@ -229,7 +229,7 @@ class Looker:
         held = weights.get(read.where)
         return self._digest_of(held, read.name) if held is not None and read.name in held else None
 
-    def present_of_other(self, place: tuple[str, str, str], request: Request) -> Digest | None:
+    def present_of_other(self, place: tuple[str, str, str], request: CacheKey) -> Digest | None:
         """The digest that a read of another machine has here; None where its place means nothing here, or where hours
         would go by until that is known.
         """
@@ -240,17 +240,17 @@ class Looker:
             return None
         return self.present(read, request.inventory.weights)
 
-    def resolved(self, read: Read, request: Request) -> Read:
+    def resolved(self, read: Read, request: CacheKey) -> Read:
         """A read of a trace with the path that it stands for here."""
         return read if self._observing is None else self._observing.resolved(read, request)
 
-    def kept(self, reads: tuple[Read, ...], request: Request) -> tuple[Read, ...]:
+    def kept(self, reads: tuple[Read, ...], request: CacheKey) -> tuple[Read, ...]:
         """Reads as a trace keeps them: paths from anchors, so that they mean the same place on another machine."""
         if self._observing is None:
             return reads
         return tuple(self._observing.kept(reads, request))
 
-    def _tell_outer(self, trace: Trace, request: Request) -> None:
+    def _tell_outer(self, trace: Trace, request: CacheKey) -> None:
         outer = recording.current()
         if outer is not None:
             outer.nested(request.stage)
@@ -275,7 +275,7 @@ class Looker:
         for name in sorted(os.listdir(path)):
             self._record_argument(outer, os.path.join(path, name))
 
-    def explain(self, request: Request, stage: str, look: Look) -> tuple[Reason, str]:
+    def explain(self, request: CacheKey, stage: str, look: Look) -> tuple[Reason, str]:
         """Why ``look`` missed: for a key never seen, the first part that differs from the nearest entry's."""
         if look.reason is not Reason.FIRST_RUN:
             return look.reason, look.detail
@@ -301,7 +301,7 @@ class Looker:
         remedy = request.remedy(difference.parts[0]) if difference.parts else ""
         return difference.reason, f"{difference.detail}; {remedy}" if remedy else difference.detail
 
-    def last_time(self, request: Request, look: Look) -> float | None:
+    def last_time(self, request: CacheKey, look: Look) -> float | None:
         """Seconds of the newest run under the key, or under the nearest one; None where that is not known."""
         try:
             entry = self._store.lookup(look.near or request.digest)
@@ -317,7 +317,7 @@ class Looker:
         """
         return self._store.nearest(self._store.neighbours(stage, parts).nearest)
 
-    def fetch(self, digest: Digest, request: Request) -> bytes | None:
+    def fetch(self, digest: Digest, request: CacheKey) -> bytes | None:
         """Stripped IR, a manifest or a file by digest: of the arguments, which may not be stored yet, or stored."""
         for program in request.inventory.programs.values():
             if program.ir_digest == digest:
@@ -423,7 +423,7 @@ class Tools(msgspec.Struct, frozen=True, dict=True):
 
     store: Store
     digests: FileDigests
-    requests: Requests
+    requests: KeyBuilder
     plugins: Plugins
     looker: Looker
     observing: Observing | None = None

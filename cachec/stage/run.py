@@ -21,9 +21,9 @@ from cachec.codecs.json_data import SCALARS
 from cachec.errors import CachecError, LinkError, StoreFault, Uncacheable, UnkeyableArgument, UnresolvedCode, UsageError
 from cachec.key.code.lru_cache_validity import memo_name
 from cachec.key.describe import words_of
-from cachec.key.key_builder import Request
+from cachec.key.key_builder import CacheKey
 from cachec.key.stage_options import StageLike
-from cachec.key.weight_guards import bare, callers_weights, replace_weights, returned, short_texts
+from cachec.key.weight_guards import bare, callers_weights, replace_weights, with_returned_manifests, short_texts
 from cachec.model import ArtifactRef, Fault, KeyDescription, Node, PartKind, Read, Reason, Trace
 from cachec.programs.plugin import Plugin
 from cachec.programs.supported_versions import Asking, bypass_reason
@@ -62,7 +62,7 @@ class Run:
         self,
         tools: Tools,
         stage: StageLike,
-        request: Request,
+        request: CacheKey,
         arguments: Mapping[str, Any],
         *,
         watched: bool = False,
@@ -94,7 +94,7 @@ class Run:
         self._seen: frozenset[Read] = frozenset()
         self._sink: BoundedSink | None = None
         #: Modules that the key reads from source and that the run may import; none where nothing observes the run.
-        self._unimported = frozenset[str]() if net is None else tools.requests.unimported(request)
+        self._unimported = frozenset[str]() if net is None else tools.requests.unimported_modules(request)
         self._stale = tools.requests.stale_memos(request)
         self._meanwhile = Meanwhile(self.recorder, request.inventory.memos, request.inventory.unfilled)
         fills = tools.observing.fills if tools.observing is not None else {}
@@ -102,9 +102,9 @@ class Run:
         #: The recorded fills of memos that answered in this run.
         self._fills: list[RecordedFill] = []
         #: What the next call will ask for, where this run filled cached properties.
-        self._next: Request | None = None
+        self._next: CacheKey | None = None
         #: The request as it is at the end.
-        self._again: Request | None = None
+        self._again: CacheKey | None = None
         around = []
         for plugin in tools.requests.speaking(request):
             with Asking(plugin):
@@ -221,7 +221,7 @@ class Run:
             memos = self._again.inventory.memos
             self._memo_use.record(self._stage, reads, memos, net.observed.modules)
 
-    def _taken(self, request: Request) -> str:
+    def _taken(self, request: CacheKey) -> str:
         """What may have given the run what another one filled it with, in words; empty where nothing has."""
         names: list[str] = []
         if request.inventory.memos:
@@ -235,9 +235,9 @@ class Run:
         inventory = self._request.inventory
         made = inlined_weights.made_in_value(result) if node is None else inlined_weights.made_in_node(node)
         with recording.recording(self.recorder), self.bracket:
-            inside = inlined_weights.folded(self.recorder.reads(), inventory.weights, inventory.folded, made)
+            inside = inlined_weights.folded(self.recorder.reads(), inventory.weights, inventory.folded_weights, made)
         value = callers_weights(result, inventory.weights)
-        return returned(value, inventory.callers, inside) if inventory.callers or inside else value
+        return with_returned_manifests(value, inventory.callers, inside) if inventory.callers or inside else value
 
     def encode(self, result: Any, sink: ArtifactSink | None = None) -> Node:
         """The result as stored nodes; its artifacts are in the store, no row points at them yet."""
@@ -366,7 +366,7 @@ class Run:
         """How the stage was called, and what is stored beside: the stripped IR and the manifests that the parts refer
         to, by which a later miss is told, and the inputs that a reproducer needs.
         """
-        from cachec.key.content_diff import MAX_KEPT, content_of
+        from cachec.key.content_diff import MAX_STORED_BYTES, content_of
         from cachec.reproduce.recipe import recipe_of
 
         made = recipe_of(self._stage, self._given, self.recorder)
@@ -380,7 +380,7 @@ class Run:
         if texts:
             contents[digest_bytes(texts)] = texts
         for digest, path in self._request.inventory.files.items():
-            data = None if digest in contents else content_of(path, digest, MAX_KEPT)
+            data = None if digest in contents else content_of(path, digest, MAX_STORED_BYTES)
             if data is not None:
                 contents[digest] = data
         objects = self._tools.store.objects
@@ -390,7 +390,7 @@ class Run:
         """Which input is no longer what the key and the reads say, in words; empty where all still hold."""
         if changed := self._changed_read():
             return changed
-        self._tools.requests.ran(self._request)
+        self._tools.requests.note_run(self._request)
         without = filled(self._request.inventory.unfilled)
         try:
             again = self._tools.requests.request(self._stage, self._given, fresh=True, without=without)
@@ -412,7 +412,7 @@ class Run:
         self._again = again
         if without:
             with contextlib.suppress(UsageError, OSError):  # then the next call is told
-                self._next = self._tools.requests.filled(self._request, self._given, without, self.recorder.reads())
+                self._next = self._tools.requests.with_filled_properties(self._request, self._given, without, self.recorder.reads())
         return ""
 
     def _changed_read(self) -> str:
@@ -448,7 +448,7 @@ class Run:
             self.recorder.net.beside.close()
 
 
-def _ambient(request: Request) -> dict[str, str]:
+def _ambient(request: CacheKey) -> dict[str, str]:
     """The live state of libraries in a key; of one without memos nobody asks."""
     if not request.inventory.memos:
         return {}

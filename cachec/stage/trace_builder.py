@@ -28,9 +28,9 @@ from cachec.base.hashing import EMPTY
 from cachec.base.instances import is_instance
 from cachec.base.paths import absolute, current_folder, links_on, relative_to
 from cachec.key.code.module_sources import is_cell
-from cachec.key.key_builder import Request, Requests
+from cachec.key.key_builder import CacheKey, KeyBuilder
 from cachec.key.tools.environment import EVERY_NAME, variable_digest
-from cachec.key.tools.process_queries import ENVIRONMENT, PACKAGES, asked, state_digest
+from cachec.key.tools.process_queries import ENVIRONMENT, PACKAGES, queried_states, state_digest
 from cachec.key.trace_validation import (
     ABSENT,
     FOLDER,
@@ -47,7 +47,7 @@ from cachec.key.trace_validation import (
 from cachec.model import Read, Reason
 
 if TYPE_CHECKING:  # on a miss only, or for a read that few traces have
-    from cachec.key.code.run_reads import RanKeys
+    from cachec.key.code.run_reads import RunReads
     from cachec.recording import Recorder
     from cachec.recording.observations import Observed
     from cachec.recording.run_observer import Net
@@ -74,7 +74,7 @@ class Observing:
     ran: makes the keys of code that ran, when they are asked for. base_dir: the setting, an anchor.
     """
 
-    def __init__(self, ran: Callable[[], RanKeys], requests: Requests, *, base_dir: str | None, on: bool) -> None:
+    def __init__(self, ran: Callable[[], RunReads], requests: KeyBuilder, *, base_dir: str | None, on: bool) -> None:
         self._make_ran = ran
         self._requests = requests
         self._base_dir = base_dir
@@ -84,7 +84,7 @@ class Observing:
         self._warned: set[str] = set()
 
     @cached_property
-    def _ran(self) -> RanKeys:
+    def _ran(self) -> RunReads:
         return self._make_ran()
 
     @cached_property
@@ -95,7 +95,7 @@ class Observing:
 
     # --- a run
 
-    def net(self, request: Request, *, always: bool = False) -> Net | None:
+    def net(self, request: CacheKey, *, always: bool = False) -> Net | None:
         """The net for a run that is about to begin; None where nothing is recorded, unless it is wanted ``always``."""
         if not self.on and not always:
             return None
@@ -113,7 +113,7 @@ class Observing:
         places.look_below([current, project_of(_source(request))])
         return Net(self._requests.is_project, PlacesWatch(places), {state: tables_of(state) for state in TABLES})
 
-    def collect(self, request: Request, recorder: Recorder) -> frozenset[Read]:
+    def collect(self, request: CacheKey, recorder: Recorder) -> frozenset[Read]:
         """Make reads of what the net of a run caught; keep the result out where that can't be done.
 
         Returns those that are of the time of the look, and not of now: what a run looked at, it may change itself.
@@ -158,11 +158,11 @@ class Observing:
                 function = stage.__wrapped__
                 observed.ran.setdefault(id(function.__code__), Ran(function.__code__, function.__globals__))
         seen = self._ran.code(observed, coverage, self.anchors(request))
-        if seen.kept_out is not None:
-            recorder.keep_out(*seen.kept_out)
+        if seen.storage_refusal is not None:
+            recorder.keep_out(*seen.storage_refusal)
         looked = frozenset(self.resolved(read, request) for read in seen.reads)
         looked |= frozenset(self._looked(request, recorder, observed))
-        states = asked((ran.code, ran.namespace) for ran in list(observed.ran.values())) | request.inventory.states
+        states = queried_states((ran.code, ran.namespace) for ran in list(observed.ran.values())) | request.inventory.states
         if coverage.has_project_paths:
             recorder.has_project_paths = True
         if observed.sought and any("origin" in ran.code.co_names for ran in list(observed.ran.values())):
@@ -175,10 +175,10 @@ class Observing:
             recorder.seen(read)
         self._files(request, recorder, net)
         if coverage.is_as_written:
-            self._ran.brought(observed, coverage.derived, recorder.reads())
+            self._ran.note_imports(observed, coverage.derived, recorder.reads())
         return looked
 
-    def _programs(self, observed: Observed, request: Request, recorder: Recorder) -> None:
+    def _programs(self, observed: Observed, request: CacheKey, recorder: Recorder) -> None:
         """Keep out a result in which a program took part that nobody answers for; say so once a stage."""
         for program, starter in list(observed.undeclared.items()):
             if self._requests.declares_programs(starter.module):
@@ -206,17 +206,17 @@ class Observing:
             elif path is not None and not observed.own(path) and path not in observed.written:
                 observed.differs(path, True)
 
-    def _looked(self, request: Request, recorder: Recorder, observed: Observed) -> Iterator[Read]:
+    def _looked(self, request: CacheKey, recorder: Recorder, observed: Observed) -> Iterator[Read]:
         known = _known(request, recorder)
         # What stays is the run's own result.
         for path in [each for each in observed.new if each in observed.removed or not os.path.lexists(each)]:
             observed.absent.setdefault(path)
             observed.links.setdefault(path, links_on(path))
         for path in list(observed.absent):
-            if path not in known and not self._ran.is_held(path):
+            if path not in known and not self._ran.is_keyed(path):
                 yield from _as_given(observed, Read("absent", path, "", EMPTY))
         for path, names in list(observed.listed.items()):
-            if path not in known and not self._ran.is_held(os.path.join(path, "")):
+            if path not in known and not self._ran.is_keyed(os.path.join(path, "")):
                 own = ""
                 if path in observed.filled:
                     own, names = f"/{'/'.join(sorted(map(_name, names)))}", ()
@@ -224,13 +224,13 @@ class Observing:
                 yield from _as_given(observed, Read("listing", path, own, listing_digest(list(names))))
         for path, is_folder in list(observed.there.items()):
             more = path in known or path in observed.opened or path in observed.listed
-            if not more and not self._ran.is_held(os.path.join(path, "")):
+            if not more and not self._ran.is_keyed(os.path.join(path, "")):
                 yield from _as_given(observed, Read("there", path, "", FOLDER if is_folder else PRESENT))
         for path, met in list(observed.links.items()):
-            if not self._ran.is_held(path):
+            if not self._ran.is_keyed(path):
                 yield from _as_given(observed, Read("links", path, "", links_digest(met)))
         for path, letters in list(observed.allowed.items()):
-            if not self._ran.is_held(path):
+            if not self._ran.is_keyed(path):
                 yield from _as_given(observed, Read("access", path, "", allowed_digest(letters)))
         if observed.copied is not None and not observed.started and not recorder.commands():
             yield Read("env", EVERY_NAME, "", variable_digest(EVERY_NAME, observed.copied))
@@ -244,7 +244,7 @@ class Observing:
                     observed.opened.setdefault(path, opened)
                 observed.stated.setdefault(path, status)
         for path, status in list(observed.stated.items()) if fields else ():
-            if not self._ran.is_held(path):
+            if not self._ran.is_keyed(path):
                 yield from _as_given(observed, Read("status", path, fields, status_digest(status, fields)))
         named = not called.isdisjoint(_GETCWD)
         if observed.cwd and (observed.asked_cwd or named):
@@ -252,7 +252,7 @@ class Observing:
         for name, value in list(observed.variables.items()):
             yield Read("env", name, "", variable_digest(name, {} if value is None else {name: value}))
 
-    def _files(self, request: Request, recorder: Recorder, net: Net) -> None:
+    def _files(self, request: CacheKey, recorder: Recorder, net: Net) -> None:
         observed = net.observed
         # Code by its syntax says less than the file that it is in: what Python opens to import a module is told apart.
         # What is gone by the next look was there all the same when it was opened.
@@ -261,7 +261,7 @@ class Observing:
         folders = tuple(os.path.join(path, "") for path in paths if os.path.isdir(path))
         opened: dict[str, Identity | None] = {**dict.fromkeys(_beside(net)[0]), **observed.opened}
         for path, before in opened.items():
-            if path in known or path.startswith(folders) or self._ran.is_held(path):
+            if path in known or path.startswith(folders) or self._ran.is_keyed(path):
                 continue
             now = identity_if_there(path)
             if before is not None and before != now:
@@ -281,16 +281,16 @@ class Observing:
                     recorder.seen(read)
         # Asked once more now that the digests are taken.
         for path in _beside(net)[1]:
-            if not (path in known or path.startswith(folders) or self._ran.is_held(path)):
+            if not (path in known or path.startswith(folders) or self._ran.is_keyed(path)):
                 recorder.keep_out(Reason.INPUT_CHANGED, f"file {path} was opened, and {_WRITTEN}")
         if net.beside is not None and net.beside.overflowed:
             recorder.keep_out(Reason.UNNAMED_CODE, "more files were opened at once than the kernel tells of (inotify)")
 
-    def project_folder(self, request: Request) -> str | None:
+    def project_folder(self, request: CacheKey) -> str | None:
         """The folder of a stage's project."""
         return self.anchors(request).folder(PROJECT)
 
-    def named_folders(self, texts: Iterable[str], request: Request) -> Iterator[Read]:
+    def named_folders(self, texts: Iterable[str], request: CacheKey) -> Iterator[Read]:
         """Reads of the folders that move with a project, an environment or a user and that a result names in its text.
 
         A path below such a folder counts from its anchor as long as it leads to files: where the result holds it, the
@@ -308,11 +308,11 @@ class Observing:
 
     # --- paths of reads
 
-    def anchors(self, request: Request) -> Anchors:
+    def anchors(self, request: CacheKey) -> Anchors:
         """What the anchors of a stage's reads stand for here and now."""
         return anchors_of(_source(request), self._base_dir, os.environ.get("HOME"))
 
-    def kept(self, reads: Sequence[Read], request: Request) -> Iterator[Read]:
+    def kept(self, reads: Sequence[Read], request: CacheKey) -> Iterator[Read]:
         """Reads as a trace keeps them. A path that the run may have had from an argument, or from the place of a module
         outside of the project, is kept from there too: where these are elsewhere, the run would look elsewhere."""
         anchors = self.anchors(request)
@@ -329,7 +329,7 @@ class Observing:
                     if os.path.join(place, "").startswith(os.path.join(folder, "")):
                         yield msgspec.structs.replace(read, where=anchored_path(name, folder, place))
 
-    def _moving(self, request: Request, anchors: Anchors) -> dict[str, str]:
+    def _moving(self, request: CacheKey, anchors: Anchors) -> dict[str, str]:
         """Folders that are elsewhere with other arguments, and those of modules outside of the project, by anchor."""
         moving = {
             name: folder
@@ -341,14 +341,14 @@ class Observing:
                 moving[f"{MODULE}{name}"] = project_of(file)
         return moving
 
-    def resolved(self, read: Read, request: Request) -> Read:
+    def resolved(self, read: Read, request: CacheKey) -> Read:
         """A kept read with the path that it stands for here; as it is where its anchor is no folder here."""
         if read.kind not in _PATHS or read.where in IN_PROCESS:
             return read
         path = self._resolve(read.where, request)
         return read if path is None or path == read.where else msgspec.structs.replace(read, where=path)
 
-    def _resolve(self, kept: str, request: Request) -> str | None:
+    def _resolve(self, kept: str, request: CacheKey) -> str | None:
         name, _, rest = kept.partition(":")
         if not name.startswith((ARGUMENT, MODULE)):
             return self.anchors(request).resolve(kept)
@@ -359,7 +359,7 @@ class Observing:
             folder = project_of(file) if file else None
         return None if folder is None else absolute(os.path.join(folder, rest))
 
-    def leads_to(self, module: str, request: Request, reads: Sequence[Read]) -> bool:
+    def leads_to(self, module: str, request: CacheKey, reads: Sequence[Read]) -> bool:
         """Whether a module is the project's, and its text in the key of a request or in reads just checked."""
         if request.stage.options.isolated:
             from importlib.util import find_spec
@@ -422,7 +422,7 @@ def _effects() -> str:
     return ABSENT if main is None else effects_of(main)
 
 
-def _source(request: Request) -> str:
+def _source(request: CacheKey) -> str:
     """The file that a stage is in; of one that was typed in, where that would be."""
     code = getattr(request.stage.__wrapped__, "__code__", None)
     source: str = code.co_filename if code is not None else "<unknown>"
@@ -463,7 +463,7 @@ def _as_given(observed: Observed, read: Read) -> Iterator[Read]:
         yield read
 
 
-def _arguments(request: Request) -> Iterator[tuple[str, str]]:
+def _arguments(request: CacheKey) -> Iterator[tuple[str, str]]:
     """The folders that files of path arguments are in, each with its anchor, and the folders above these."""
     for number, path in enumerate(request.inventory.paths):
         place = absolute(path)
@@ -472,7 +472,7 @@ def _arguments(request: Request) -> Iterator[tuple[str, str]]:
         yield f"{ARGUMENT}{number}/..", os.path.dirname(folder)
 
 
-def _known(request: Request, recorder: Recorder, kinds: frozenset[str] = _WHOLE) -> set[str]:
+def _known(request: CacheKey, recorder: Recorder, kinds: frozenset[str] = _WHOLE) -> set[str]:
     """Paths whose content is read, by one of these kinds of reads, or keyed otherwise."""
     known = {read.where for read in recorder.reads() if read.kind in kinds}
     return known | {absolute(path) for path in request.inventory.paths}

@@ -74,7 +74,7 @@ def difference(run: Run, tools: Tools, options: StageOptions, fresh: Any, look: 
     if options.deterministic:
         return "the fresh result has other bytes than the stored one (deterministic=False compares numerically)"
     kind = fresh.kind if isinstance(fresh, File | Dir) else fresh.format if isinstance(fresh, Program) else ""
-    plugin = tools.plugins.named(kind.partition(":")[0]) if kind else tools.plugins.for_type(type(fresh))
+    plugin = tools.plugins.find(kind.partition(":")[0]) if kind else tools.plugins.for_type(type(fresh))
     if plugin is None:
         return f"no plugin compares a {type(fresh).__qualname__}, and its bytes differ"
     return plugin.compare(fresh, look.value)

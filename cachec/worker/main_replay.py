@@ -204,7 +204,7 @@ def _statements(main: MainModule) -> Iterator[tuple[Text, list[_Statement]]]:
     trees = []
     for text in main.texts:
         try:
-            trees.append((text, normalized_syntax.parsed(text.text, text.filename)))
+            trees.append((text, normalized_syntax.parse(text.text, text.filename)))
         except source_parts.UNPARSABLE:
             continue
     bodies = [(text, normalized_syntax.without_docstring(tree.body)) for text, tree in trees]
@@ -288,7 +288,7 @@ def _new_module(main: MainModule) -> ModuleType:
             module.__spec__.has_location = True
     if main.path and main.texts:
         try:
-            module.__doc__ = ast.get_docstring(normalized_syntax.parsed(main.texts[0].text, main.path), clean=False)
+            module.__doc__ = ast.get_docstring(normalized_syntax.parse(main.texts[0].text, main.path), clean=False)
         except source_parts.UNPARSABLE as error:
             raise ReplayError(f"the script {main.path} is not Python any more: {error}") from error
     return module
@@ -316,7 +316,7 @@ def _declared_imports(text: Text) -> ast.stmt:
     """A statement that does nothing, and tells the compiler which names the whole text imports: calls of methods of
     such names have other code."""
     found: list[ast.stmt] = []
-    pending: list[ast.AST] = list(ast.iter_child_nodes(normalized_syntax.parsed(text.text, text.filename)))
+    pending: list[ast.AST] = list(ast.iter_child_nodes(normalized_syntax.parse(text.text, text.filename)))
     while pending:
         node = pending.pop()
         if isinstance(node, ast.Import) or (isinstance(node, ast.ImportFrom) and _is_plain(node)):

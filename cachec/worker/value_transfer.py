@@ -30,7 +30,7 @@ from cachec.base.unsent import Unsent
 from cachec.base.untraced import unseen
 from cachec.key.aliasing import memory_of
 from cachec.key.canonical_forms import Forms
-from cachec.key.random_generators import shared
+from cachec.key.random_generators import shared_generator
 from cachec.programs.plugin import Plugin
 from cachec.programs.program import Program
 from cachec.programs.registry import Plugins, installed_plugins
@@ -127,7 +127,7 @@ class Values(Sending):
             and not self._is_replayed(value)
         ):
             return _itself, (value.__wrapped__,)  # what it calls there is seen by the trace around it
-        if (place := shared(value)) is not None:
+        if (place := shared_generator(value)) is not None:
             return getattr, (sys.modules[place[0]], place[1])
         if self._forms is not None and (reduced := self._reduce_sentinel(value, self._forms)):
             return reduced
@@ -248,7 +248,7 @@ def _reduce_by_plugin(plugin: Plugin, value: Any) -> Any:
 
 
 def _of_plugin(name: str, meta: dict[str, Any], parts: list[bytes]) -> Any:
-    plugin = installed_plugins().named(name)
+    plugin = installed_plugins().find(name)
     with unseen(), tempfile.TemporaryDirectory(prefix="cachec-") as folder:
         paths = [Path(folder, str(number)) for number in range(len(parts))]
         for path, data in zip(paths, parts, strict=True):

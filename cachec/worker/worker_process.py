@@ -246,7 +246,7 @@ class Worker:
             unsized=self._unsized(),
             imported={name: names for name, names in self._table().items() if name not in known},
             libraries=self._libraries(),
-            memos=lru_caches.remembered(self._modules(), self._imports.names(), self._forms.now),
+            memos=lru_caches.recorded_contents(self._modules(), self._imports.names(), self._forms.now),
             changed=self._changed(call, before),
             kept_out=None if kept_out is None else (kept_out[0].value, kept_out[1]),
         )

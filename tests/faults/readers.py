@@ -31,7 +31,7 @@ from cachec.cli.selecting import keys_from
 from cachec.codecs import decode
 from cachec.errors import CachecError
 from cachec.events import read_outcomes
-from cachec.key.code.compile_cache import Compiled
+from cachec.key.code.compile_cache import CompileCache
 from cachec.key.code.module_sources import Sources
 from cachec.key.tools import elf_dependencies
 from cachec.key.tools.elf_dependencies import read_cache
@@ -522,7 +522,7 @@ def _compiled(folder: Path) -> tuple[list[Seed], Read]:
 
 def _summed(path: Path, body: bytes) -> bytes:
     """A row with these digests, whose checksum fits."""
-    compiled = Compiled(str(path), path.read_bytes(), _Remembered())
+    compiled = CompileCache(str(path), path.read_bytes(), _Remembered())
     return compiled._checksum(body) + body
 
 

@@ -15,7 +15,7 @@ import pytest
 import cachec
 from cachec.base.hashing import digest_bytes
 from cachec.key.content_diff import MAX_BYTES, CodeTexts, code_difference, content_difference, content_of
-from cachec.key.describe import describe, spelled
+from cachec.key.describe import describe, literal_text
 from cachec.key.flatten import MAX_LEAVES, leaf_difference, leaves
 from cachec.model import PartKind
 
@@ -73,7 +73,7 @@ def test_what_is_kept_is_bounded_and_holds_no_secret() -> None:
     for value in (Record(), {"api_token": "hush"}, {"password": ["hush", b"hush"]}, [{"SECRET": {"a": "hush"}}]):
         assert "hush" not in str(leaves(value, "v"))
         assert "hush" not in describe(value)
-        assert spelled(value, "v") == ""
+        assert literal_text(value, "v") == ""
     assert "hush" not in describe({"user": "hush", "rest": ("hush",)}, name="api_key")
     assert describe({"tokenizer": "bert", "key": 7}) == "{'tokenizer': 'bert', 'key': 7}"
 

@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from cachec.key.name_bindings import Bindings
+from cachec.key.name_bindings import NameBindings
 
 #: Texts, with the names that their statements do nothing but bind.
 PLAIN = {
@@ -81,7 +81,7 @@ MORE = [
 
 def bound(text: str) -> list[str]:
     tree = ast.parse(text)
-    bindings = Bindings(tree.body)
+    bindings = NameBindings(tree.body)
     return [bindings.bound_alone(node) for node in tree.body]
 
 

@@ -20,7 +20,7 @@ import pytest
 
 import cachec
 from cachec import Reason
-from cachec.key.tools.distribution_watch import LOOKS
+from cachec.key.tools.distribution_watch import MIN_LOOKUPS
 from tests.key.tools.test_toolchain import Clock, wheel
 
 
@@ -300,7 +300,7 @@ def test_an_edited_file_of_a_followed_tool_is_a_miss(cache, tmp_path, monkeypatc
     tools = cache._engine.tools.requests._tools
     tools._clock, tools._followed._clock = clock, lambda: time.time() + 3600
     stage()
-    for _ in range(LOOKS + 2):
+    for _ in range(MIN_LOOKUPS + 2):
         clock.now += 1.0
         assert cache.call(stage)[1].hit
     looked = []

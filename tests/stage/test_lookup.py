@@ -14,7 +14,7 @@ import pytest
 
 import cachec
 from cachec import Reason
-from cachec.key.key_builder import Requests
+from cachec.key.key_builder import KeyBuilder
 from cachec.stage.lookup import Looker
 from cachec.store.index import DiskcacheIndex
 from cachec.store.leases import Leases
@@ -44,7 +44,7 @@ class Counts:
         read = _Counted(DiskcacheIndex.read, lambda _, key: self.rows.update([key]))
         monkeypatch.setattr(DiskcacheIndex, "read", read)
         for owner, name in (
-            (Requests, "request"),
+            (KeyBuilder, "request"),
             (Looker, "decode"),
             (Looker, "explain"),
             (Leases, "take"),

@@ -94,7 +94,7 @@ def test_what_a_stored_result_leaves_does_not_count_as_a_seed_where_it_set_none(
 
 def test_bytes_that_are_no_state(plugins: Plugins) -> None:
     for name, state in random_generators.snapshot(plugins).items():
-        found = random_generators.named(plugins, name)
+        found = random_generators.find_generator(plugins, name)
         assert found is not None
         assert found.is_state(state)
         assert not found.is_state(state[:-1])
@@ -103,8 +103,8 @@ def test_bytes_that_are_no_state(plugins: Plugins) -> None:
 
 
 def test_a_method_of_a_generator_is_that_of_the_process() -> None:
-    assert random_generators.shared(random.shuffle.__self__) == ("random", "_inst")  # type: ignore[attr-defined]
-    assert random_generators.shared(random.Random(0)) is None
-    assert random_generators.shared(None) is None
-    assert random_generators.shared(np.random.mtrand._rand) == ("numpy.random.mtrand", "_rand")
+    assert random_generators.shared_generator(random.shuffle.__self__) == ("random", "_inst")  # type: ignore[attr-defined]
+    assert random_generators.shared_generator(random.Random(0)) is None
+    assert random_generators.shared_generator(None) is None
+    assert random_generators.shared_generator(np.random.mtrand._rand) == ("numpy.random.mtrand", "_rand")
     assert "random" in sys.modules

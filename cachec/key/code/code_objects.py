@@ -86,7 +86,7 @@ def _feed(hasher: Hasher, code: CodeType) -> None:
     hasher.part("end", b"")
 
 
-def nested(code: CodeType) -> list[CodeType]:
+def nested_code(code: CodeType) -> list[CodeType]:
     """This code object and every one inside it, outermost first."""
     found = [code]
     for one in found:
@@ -96,8 +96,8 @@ def nested(code: CodeType) -> list[CodeType]:
 
 def code_words(code: CodeType) -> set[str]:
     """The names and texts in a code object and those inside it."""
-    texts = {each for one in nested(code) for each in one.co_consts if isinstance(each, str)}
-    return texts | {name for one in nested(code) for name in one.co_names}
+    texts = {each for one in nested_code(code) for each in one.co_consts if isinstance(each, str)}
+    return texts | {name for one in nested_code(code) for name in one.co_names}
 
 
 def code_uses(code: CodeType) -> Uses:
@@ -111,7 +111,7 @@ def code_uses(code: CodeType) -> Uses:
     imports: dict[ImportUse, None] = {}
     computed: list[str] = []
     own = set(code.co_varnames) | set(code.co_cellvars)
-    for one in nested(code):
+    for one in nested_code(code):
         chain: Chain = ()
         constants: list[object] = []
         module: tuple[str, int] = ("", 0)

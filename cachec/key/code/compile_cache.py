@@ -19,7 +19,7 @@ from cachec.key.code.code_objects import placed_digest
 _DIGEST_BYTES = 32
 
 
-class Compiled:
+class CompileCache:
     """What is kept of one file with this text, in a row of its own: a checksum with the text, and the digests."""
 
     def __init__(self, path: str, text: bytes, memory: Memory) -> None:
@@ -32,17 +32,17 @@ class Compiled:
 
     def holds(self, code: CodeType) -> bool:
         """Whether the text compiles to this code, at the same place."""
-        return placed_digest(code) in self._kept
+        return placed_digest(code) in self._stored_digests
 
     def keep(self, codes: Iterable[CodeType]) -> None:
         """Remember what the text compiles to: all of its code objects."""
         found = frozenset(map(placed_digest, codes))
-        if found != self._kept:
+        if found != self._stored_digests:
             body = b"".join(sorted(found))
             self._memory.remember(self._row, self._checksum(body) + body)
 
     @cached_property
-    def _kept(self) -> frozenset[bytes]:
+    def _stored_digests(self) -> frozenset[bytes]:
         row = self._memory.recall(self._row) or b""
         body = row[_DIGEST_BYTES:]
         if len(body) % _DIGEST_BYTES or row[:_DIGEST_BYTES] != self._checksum(body):

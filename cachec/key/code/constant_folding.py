@@ -12,7 +12,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from types import FunctionType, ModuleType
 from typing import Any, Final
 
-from cachec.key.code.scopes import dotted
+from cachec.key.code.scopes import dotted_name
 
 #: Numbers beyond this, and containers with more items, are not worked out.
 _LIMIT = 1 << 64
@@ -46,55 +46,55 @@ _CALLED = frozenset({"dict", "list", "tuple", "set", "frozenset", "len", "int", 
 
 
 #: Stands for a value that no literal tells.
-UNTOLD: Final = object()
+UNKNOWN: Final = object()
 
 
-class Untold(Exception):
+class NotConstant(Exception):
     """What an expression comes to can't be told."""
 
 
-def folded(node: ast.expr, namespace: Mapping[str, Any]) -> Any:
+def fold(node: ast.expr, namespace: Mapping[str, Any]) -> Any:
     """The value of an expression, its names looked up in ``namespace`` and in modules as they are. Raises Untold."""
     match node:
         case ast.Constant():
             return node.value
         case ast.Name():
-            return _named(namespace, node.id)
+            return _lookup_name(namespace, node.id)
         case ast.Attribute():
-            holder = folded(node.value, namespace)
+            holder = fold(node.value, namespace)
             if isinstance(holder, ModuleType):
-                return _named(vars(holder), node.attr)
+                return _lookup_name(vars(holder), node.attr)
         case ast.UnaryOp():
-            return _worked_out(_UNARY[type(node.op)], _number(folded(node.operand, namespace)))
+            return _worked_out(_UNARY[type(node.op)], _number(fold(node.operand, namespace)))
         case ast.BinOp() if type(node.op) in _BINARY or type(node.op) in _SHIFTS:
-            left, right = (_number(folded(each, namespace)) for each in (node.left, node.right))
+            left, right = (_number(fold(each, namespace)) for each in (node.left, node.right))
             if type(node.op) in _SHIFTS and not (isinstance(right, int) and 0 <= right <= 64):
-                raise Untold
+                raise NotConstant
             return _worked_out((_BINARY | _SHIFTS)[type(node.op)], left, right)
         case ast.Tuple() | ast.List() | ast.Set():
-            items = [folded(each, namespace) for each in node.elts]
+            items = [fold(each, namespace) for each in node.elts]
             kind: Callable[[Any], Any] = {ast.Tuple: tuple, ast.List: list, ast.Set: set}[type(node)]
             return _worked_out(kind, items)
         case ast.Dict():
             pairs = [
-                (folded(key, namespace), folded(each, namespace))
+                (fold(key, namespace), fold(each, namespace))
                 for key, each in zip(node.keys, node.values, strict=True)
                 if key is not None
             ]
             if len(pairs) == len(node.keys):
                 return _worked_out(dict, pairs)
         case ast.Call(func=ast.Name(id=name)) if name in _CALLED and name not in namespace:
-            given = [folded(each, namespace) for each in node.args]
-            named = {each.arg: folded(each.value, namespace) for each in node.keywords if each.arg is not None}
+            given = [fold(each, namespace) for each in node.args]
+            named = {each.arg: fold(each.value, namespace) for each in node.keywords if each.arg is not None}
             if len(named) == len(node.keywords) and all(_is_plain(each) for each in (*given, *named.values())):
                 return _worked_out(lambda *_: getattr(builtins, name)(*given, **named))
         case ast.Call(func=ast.Attribute() as named) if not node.keywords:
-            function, given = folded(named, namespace), [folded(each, namespace) for each in node.args]
+            function, given = fold(named, namespace), [fold(each, namespace) for each in node.args]
             if (function is re.compile or getattr(function, "__self__", None) is math) and all(map(_is_plain, given)):
                 return _worked_out(function, *given)
         case _:
             pass
-    raise Untold
+    raise NotConstant
 
 
 def same(one: Any, other: Any) -> bool:
@@ -115,16 +115,16 @@ def same(one: Any, other: Any) -> bool:
     return kind in (set, frozenset) and sorted(map(repr, one)) == sorted(map(repr, other)) and one == other
 
 
-def _named(namespace: Mapping[str, Any], name: str) -> Any:
+def _lookup_name(namespace: Mapping[str, Any], name: str) -> Any:
     try:
         return namespace[name]
     except KeyError:
-        raise Untold from None
+        raise NotConstant from None
 
 
 def _number(value: Any) -> Any:
     if type(value) not in {bool, int, float, complex} or (isinstance(value, int) and abs(value) > _LIMIT):
-        raise Untold
+        raise NotConstant
     return value
 
 
@@ -140,30 +140,30 @@ def _worked_out(function: Callable[..., Any], *given: Any) -> Any:
     try:
         return function(*given)
     except (ArithmeticError, TypeError, ValueError, re.error) as error:
-        raise Untold from error
+        raise NotConstant from error
 
 
 #: Modules whose functions make things that hold nothing of this process, where they are told plain values.
 MAKERS = frozenset({"logging", "typing", "threading", "dataclasses", "functools", "cachec"})
 
 
-def is_told(
+def is_determined(
     statements: Sequence[ast.stmt], imports: Container[str], held: object, namespace: Mapping[str, Any]
 ) -> bool:
     """Whether the text alone says what importing the module binds a name to: definitions, literals and imports; or the
     defaults of a definition are what they come to now. imports: the names that come from outside of the project. held:
     what the module has."""
-    return len(statements) == 1 and _is_said(statements[0], imports, held, namespace)
+    return len(statements) == 1 and _is_statement_determined(statements[0], imports, held, namespace)
 
 
-def _is_said(node: ast.stmt, imports: Container[str], held: object, namespace: Mapping[str, Any]) -> bool:
+def _is_statement_determined(node: ast.stmt, imports: Container[str], held: object, namespace: Mapping[str, Any]) -> bool:
     match node:
         case ast.FunctionDef() | ast.AsyncFunctionDef():
-            return _are_plain(node.decorator_list, imports) and _are_defaults_told(node.args, held, namespace)
+            return _are_plain(node.decorator_list, imports) and _are_defaults_determined(node.args, held, namespace)
         case ast.ClassDef():
             attributes = vars(held) if isinstance(held, type) else {}
             return _are_plain(node.decorator_list, imports) and all(
-                _is_said(each, imports, attributes.get(getattr(each, "name", "")), {**namespace, **attributes})
+                _is_statement_determined(each, imports, attributes.get(getattr(each, "name", "")), {**namespace, **attributes})
                 for each in node.body
             )
         case ast.Assign() | ast.AnnAssign():
@@ -173,14 +173,14 @@ def _is_said(node: ast.stmt, imports: Container[str], held: object, namespace: M
         case ast.Try():
             # Which way an optional import went is looked at by itself.
             inner = [*node.body, *(each for handler in node.handlers for each in handler.body), *node.orelse]
-            return all(_is_said(each, imports, None, namespace) for each in (*inner, *node.finalbody))
+            return all(_is_statement_determined(each, imports, None, namespace) for each in (*inner, *node.finalbody))
         case ast.Import() | ast.ImportFrom() | ast.Pass():
             return True
         case _:
             return False
 
 
-def _are_defaults_told(given: ast.arguments, held: object, namespace: Mapping[str, Any]) -> bool:
+def _are_defaults_determined(given: ast.arguments, held: object, namespace: Mapping[str, Any]) -> bool:
     """Whether defaults are literals, or ``held`` has what they come to."""
     named = {each.arg: default for each, default in zip(given.kwonlyargs, given.kw_defaults, strict=True) if default}
     if all(map(_is_literal, (*given.defaults, *named.values()))):
@@ -189,10 +189,10 @@ def _are_defaults_told(given: ast.arguments, held: object, namespace: Mapping[st
     if not isinstance(function, FunctionType):
         return False
     try:
-        return same(tuple(folded(each, namespace) for each in given.defaults), function.__defaults__ or ()) and same(
-            {name: folded(each, namespace) for name, each in named.items()}, function.__kwdefaults__ or {}
+        return same(tuple(fold(each, namespace) for each in given.defaults), function.__defaults__ or ()) and same(
+            {name: fold(each, namespace) for name, each in named.items()}, function.__kwdefaults__ or {}
         )
-    except (Untold, RecursionError):
+    except (NotConstant, RecursionError):
         return False
 
 
@@ -201,9 +201,9 @@ def _are_plain(decorators: Sequence[ast.expr], imports: Container[str]) -> bool:
     for each in decorators:
         if isinstance(each, ast.Call):
             given = [*each.args, *(keyword.value for keyword in each.keywords)]
-            if not all(map(_is_literal, given)) or not dotted(each.func):
+            if not all(map(_is_literal, given)) or not dotted_name(each.func):
                 return False
-        elif not dotted(each):
+        elif not dotted_name(each):
             return False
     return True
 
@@ -213,20 +213,20 @@ def _is_made(node: ast.expr, imports: Container[str]) -> bool:
     if not isinstance(node, ast.Call):
         return False
     given = [*node.args, *(keyword.value for keyword in node.keywords)]
-    root = (dotted(node.func) or ("",))[0]
-    is_local = (dotted(node.func) or ("",))[-1] == "local"  # whose attributes anybody sets
+    root = (dotted_name(node.func) or ("",))[0]
+    is_local = (dotted_name(node.func) or ("",))[-1] == "local"  # whose attributes anybody sets
     return (
-        root in imports and not is_local and all(_is_literal(each) or dotted(each) == ("__name__",) for each in given)
+        root in imports and not is_local and all(_is_literal(each) or dotted_name(each) == ("__name__",) for each in given)
     )
 
 
 def literal(node: ast.expr) -> Any:
-    """The value of a literal; ``UNTOLD`` for anything else."""
+    """The value of a literal; ``UNKNOWN`` for anything else."""
     try:
         return ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        return UNTOLD
+        return UNKNOWN
 
 
 def _is_literal(node: ast.expr) -> bool:
-    return literal(node) is not UNTOLD
+    return literal(node) is not UNKNOWN

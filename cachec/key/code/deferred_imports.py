@@ -21,14 +21,14 @@ from cachec.base.hashing import Hasher
 from cachec.base.texts import module_of
 from cachec.key.code import scopes
 from cachec.key.code.code_snapshot import MISSING
-from cachec.key.code.executed_source import executed
-from cachec.key.code.generated_members import is_open, made
+from cachec.key.code.executed_source import executed_sources
+from cachec.key.code.generated_members import is_open, is_generated
 from cachec.key.code.library_objects import is_mock, is_put
 from cachec.key.code.module_sources import CELLS, Locator, Origin, Sources, absolute
-from cachec.key.code.normalized_syntax import docstrings, parsed
-from cachec.key.code.part_graph import Graph, file_part
+from cachec.key.code.normalized_syntax import docstrings, parse
+from cachec.key.code.part_graph import PartGraph, file_part
 from cachec.key.code.scopes import Chain, ImportUse, Uses
-from cachec.key.code.whole_modules import Unit, Units
+from cachec.key.code.whole_modules import ModuleUnit, Units
 
 if TYPE_CHECKING:
     from cachec.key.code.text_comparison import LiveWalk, TextComparison
@@ -42,11 +42,11 @@ class _By(msgspec.Struct, frozen=True):
     lenient: bool
 
 
-class Static:
+class DeferredImports:
     """The part of one computation that reads source only."""
 
     def __init__(
-        self, graph: Graph, locator: Locator, sources: Sources, units: Units, live: LiveWalk, *, text_only: bool = False
+        self, graph: PartGraph, locator: Locator, sources: Sources, units: Units, live: LiveWalk, *, text_only: bool = False
     ) -> None:
         """text_only: whatever modules this process has imported are not held against their text."""
         self._graph = graph
@@ -59,7 +59,7 @@ class Static:
         self._walk = live
 
     @cached_property
-    def _compared(self) -> TextComparison:
+    def _comparison(self) -> TextComparison:
         from cachec.key.code.text_comparison import TextComparison  # most stages import nothing of the project inside
 
         return TextComparison(self._graph, self._locator, self._sources, self._walk, text_only=self._live is None)
@@ -67,13 +67,13 @@ class Static:
     def follow(self, uses: Uses, package: str, who: str, *, lenient: bool) -> None:
         """Follow the imports that some code makes while it runs. ``who`` names the code in messages."""
         for use in uses.imports:
-            self.imported(use, package, who, lenient=lenient)
+            self.follow_import(use, package, who, lenient=lenient)
 
-    def imported(self, use: ImportUse, package: str, who: str, *, lenient: bool, chain: Chain = ()) -> None:
+    def follow_import(self, use: ImportUse, package: str, who: str, *, lenient: bool, chain: Chain = ()) -> None:
         """Follow one import; ``chain`` are attributes beyond those of the use itself."""
         name = absolute(use, package)
         if name is None:
-            self._graph.unresolved(f"the import of {'.' * use.level}{use.module} in {who}", "leads out of its package")
+            self._graph.report_unresolved(f"the import of {'.' * use.level}{use.module} in {who}", "leads out of its package")
             return
         by = _By(who, use.guarded, lenient)
         taken = None if use.chain is None and not chain else (*(use.chain or ()), *chain)
@@ -110,7 +110,7 @@ class Static:
                 graph.part(label, hasher, "not found")
                 self._watch_search(origin, list(sys.path))
             if not by.guarded and not by.lenient:
-                graph.unresolved(f"module {name}, imported in {by.who},", "is not found")
+                graph.report_unresolved(f"module {name}, imported in {by.who},", "is not found")
         else:
             before: list[str] = []
             for folder in sys.path:
@@ -126,7 +126,7 @@ class Static:
                 graph.watch.file(origin.path)
             if graph.watch.name(sys.modules, name) is MISSING and origin.source:
                 graph.unimported.add(name)
-                executed().awaited(name, origin.path)
+                executed_sources().mark_pending(name, origin.path)
         return origin
 
     def _elsewhere(self, found: object, origin: Origin, live: LiveWalk) -> None:
@@ -149,7 +149,7 @@ class Static:
         """Watch for a module that appears in one of these folders, where it would be found first."""
         if folders:
             paths = [folder or os.curdir for folder in folders]
-            self._graph.watch.folders(paths, lambda: self._locator.look(origin.name) == origin)
+            self._graph.watch.folders(paths, lambda: self._locator.find_uncached(origin.name) == origin)
 
     def _module(self, name: str, chain: Chain | None, by: _By) -> None:
         """Follow a module of which ``chain`` is taken: nothing means that it is used in ways that can't be told."""
@@ -188,7 +188,7 @@ class Static:
         self._parents(name, by)
         origin = self._locate(name, by)
         if origin.kind in {"library", "distribution"}:
-            self._replaced(name, (attribute, *(chain or ())))
+            self._follow_replacement(name, (attribute, *(chain or ())))
         if origin.kind != "project":
             return
         unit = self._units.of_origin(origin)
@@ -212,15 +212,15 @@ class Static:
         elif origin.folders and self._locator.find(f"{name}.{attribute}").kind != "absent":
             self._module(f"{name}.{attribute}", chain, by)
         else:
-            self._compared.gone(f"{name}.{attribute}")
+            self._comparison.note_missing(f"{name}.{attribute}")
             if unit is not None and unit.whole:
                 self.whole(unit)  # a star import or a module __getattr__ may supply it
         if unit is not None and not self._defines(unit, attribute):
-            self._compared.unbound(unit, attribute)
+            self._comparison.unbound(unit, attribute)
             if attribute == "__doc__":
                 self.asides(unit)
 
-    def _replaced(self, name: str, chain: Chain) -> None:
+    def _follow_replacement(self, name: str, chain: Chain) -> None:
         """Follow what the project put in the place of a library's function, or of methods of its class."""
         if self._live is None:
             return
@@ -245,12 +245,12 @@ class Static:
             return False
         if not held.__code__.co_filename.startswith("<"):
             return True
-        return not made(held, cls, lambda file: False) and self._locator.find(module_of(held)).kind not in {
+        return not is_generated(held, cls, lambda file: False) and self._locator.find(module_of(held)).kind not in {
             "library",
             "distribution",
         }
 
-    def _defines(self, unit: Unit, name: str) -> bool:
+    def _defines(self, unit: ModuleUnit, name: str) -> bool:
         return name in unit.source.bindings or name in unit.source.imports
 
     def _opaque(self, origin: Origin, who: str) -> None:
@@ -260,19 +260,19 @@ class Static:
             try:
                 file_part(self._graph, label, origin.path)
             except OSError as error:
-                self._graph.unresolved(f"module {origin.name}, imported in {who},", f"can't be read ({error.strerror})")
+                self._graph.report_unresolved(f"module {origin.name}, imported in {who},", f"can't be read ({error.strerror})")
 
     # --- inside a module
 
-    def name(self, unit: Unit, name: str, chain: Chain | None) -> None:
+    def name(self, unit: ModuleUnit, name: str, chain: Chain | None) -> None:
         """Follow a module-level name, of which the attributes ``chain`` are taken."""
-        self._reached(unit)
+        self._reach(unit)
         who = f"{unit.name}.{name}"
         for use in unit.source.imports.get(name, ()):
             # guarded or not: a missing module there fails when this module is imported, whatever the stage does
-            self.imported(use, unit.package, who, lenient=False, chain=chain or ())
+            self.follow_import(use, unit.package, who, lenient=False, chain=chain or ())
         if name in unit.source.imports:
-            self._compared.imports(unit, name)
+            self._comparison.imports(unit, name)
         statements = unit.source.bindings.get(name, ())
         if unit.whole or not statements:
             return
@@ -285,22 +285,22 @@ class Static:
             self._graph.mentions(unit.source.syntax(statement))
             self._graph.covers(unit.source, statement, label)
             for use in unit.source.imports_of(statement):
-                self.imported(use, unit.package, who, lenient=True)
+                self.follow_import(use, unit.package, who, lenient=True)
             if isinstance(statement, ast.ClassDef):
-                self._graph.when("subclasses", partial(self._compared.subclasses, unit, name))
+                self._graph.when("subclasses", partial(self._comparison.subclasses, unit, name))
             self._graph.when("annotations", partial(self._annotations, unit, statement, who))
         self._graph.aside("documentation", label, lambda: _documentation(statements))
         place = f"{os.path.basename(unit.source.path)}:{statements[0].lineno}"
         self._graph.part(label, hasher, place)
         for statement in statements:
             self._graph.later(partial(self._uses, unit, unit.source.uses(statement), who), lenient=False)
-        self._compared.name(unit, name, statements)
+        self._comparison.name(unit, name, statements)
 
-    def _annotations(self, unit: Unit, statement: ast.stmt, who: str) -> None:
+    def _annotations(self, unit: ModuleUnit, statement: ast.stmt, who: str) -> None:
         """Follow what annotations name."""
         self._uses(unit, scopes.scan(list(_annotations(statement))), who)
 
-    def _reached(self, unit: Unit) -> None:
+    def _reach(self, unit: ModuleUnit) -> None:
         """Once a module: its whole where that is the unit, and what it imports for the import's sake."""
         _, first = self._graph.label(("reached", unit.name), f"reached {unit.name}")
         if not first:
@@ -311,7 +311,7 @@ class Static:
         self.idle(unit)
         self.asides(unit)
 
-    def asides(self, unit: Unit) -> None:
+    def asides(self, unit: ModuleUnit) -> None:
         """The documentation and the text of a module, which count where they are asked for."""
         _, first = self._graph.label(("asides", unit.name), f"asides {unit.name}")
         if first:
@@ -321,9 +321,9 @@ class Static:
             source = (lambda: unit.source.text) if path == CELLS else partial(_text, path)
             self._graph.aside("source", f"{unit.name}.<module>", source)
             for asked in ("documentation", "source"):
-                self._graph.when(asked, partial(self._compared.run, unit, exact=True))
+                self._graph.when(asked, partial(self._comparison.run, unit, exact=True))
 
-    def effects(self, unit: Unit) -> None:
+    def effects(self, unit: ModuleUnit) -> None:
         """What importing a module does to what is outside of the project; where it is taken whole that is in there."""
         if unit.whole or not unit.effects:
             return
@@ -337,9 +337,9 @@ class Static:
             self._graph.mentions(unit.source.syntax(statement))
             self._graph.later(partial(self._uses, unit, unit.source.uses(statement), who), lenient=True)
         self._graph.part(label, hasher, f"{os.path.basename(unit.source.path)}, what its import does")
-        self._compared.run(unit)
+        self._comparison.run(unit)
 
-    def idle(self, unit: Unit) -> None:
+    def idle(self, unit: ModuleUnit) -> None:
         """Follow imports of a module whose names nothing loads, where they lead to modules that register."""
         for variable, use in [(each, use) for each, uses in unit.source.imports.items() for use in uses]:
             origin = self._units.origin(unit, use)
@@ -358,8 +358,8 @@ class Static:
                 else:
                     self.effects(imported)
 
-    def _uses(self, unit: Unit, uses: Uses, who: str) -> None:
-        self._graph.computed(who, uses)
+    def _uses(self, unit: ModuleUnit, uses: Uses, who: str) -> None:
+        self._graph.report_computed(who, uses)
         self.follow(uses, unit.package, who, lenient=False)
         for chain in uses.refs:
             if self._defines(unit, chain[0]):
@@ -368,12 +368,12 @@ class Static:
                 self.whole(unit)
                 self._all_names(unit)
 
-    def whole(self, unit: Unit) -> None:
+    def whole(self, unit: ModuleUnit) -> None:
         """Take a whole module, and everything that it reaches."""
         label, first = self._graph.label(("whole", unit.name), unit.name)
         if not first:
             return
-        self._compared.wholes.append(unit)
+        self._comparison.wholes.append(unit)
         source = unit.source
         hasher = Hasher("module")
         hasher.part("syntax", source.syntax(source.tree))
@@ -383,35 +383,35 @@ class Static:
         self._graph.part(label, hasher, f"{os.path.basename(source.path)}, {unit.whole or 'used as a whole'}")
         self.idle(unit)
         for star in source.imports.get("*", ()):
-            self.imported(star, unit.package, unit.name, lenient=True)
+            self.follow_import(star, unit.package, unit.name, lenient=True)
         uses = source.uses(source.tree)
 
         def reach() -> None:
             self.follow(uses, unit.package, unit.name, lenient=True)
             for chain in uses.refs:
                 for use in source.imports.get(chain[0], ()):
-                    self.imported(use, unit.package, unit.name, lenient=True, chain=chain[1:])
+                    self.follow_import(use, unit.package, unit.name, lenient=True, chain=chain[1:])
 
         self._graph.later(reach, lenient=True)
         for name, statements in source.bindings.items():
-            self._compared.name(unit, name, statements)
+            self._comparison.name(unit, name, statements)
             if any(isinstance(each, ast.ClassDef) for each in statements):
-                self._graph.when("subclasses", partial(self._compared.subclasses, unit, name))
+                self._graph.when("subclasses", partial(self._comparison.subclasses, unit, name))
         for name in sorted(source.imports.keys() - {"*"}):
-            self._compared.imports(unit, name)
-        self._compared.run(unit)
+            self._comparison.imports(unit, name)
+        self._comparison.run(unit)
 
-    def _all_names(self, unit: Unit) -> None:
+    def _all_names(self, unit: ModuleUnit) -> None:
         """Follow everything that a module imports: any of it may be looked up by a name that is not known."""
         _, first = self._graph.label(("all names", unit.name), f"names {unit.name}")
         if not first:
             return
-        self._compared.names(unit)
+        self._comparison.names(unit)
 
         def reach() -> None:
             for name, uses in unit.source.imports.items():
                 for use in uses:
-                    self.imported(use, unit.package, f"{unit.name}.{name}", lenient=True)
+                    self.follow_import(use, unit.package, f"{unit.name}.{name}", lenient=True)
 
         self._graph.later(reach, lenient=True)
 
@@ -422,7 +422,7 @@ def _annotations(statement: ast.stmt) -> Iterator[ast.AST]:
         for annotation in (getattr(node, "annotation", None), getattr(node, "returns", None)):
             if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
                 with suppress(SyntaxError):  # it names nothing then
-                    yield parsed(annotation.value, mode="eval").body
+                    yield parse(annotation.value, mode="eval").body
             elif isinstance(annotation, ast.AST):
                 yield annotation
 

@@ -14,7 +14,7 @@ from cachec.key.code.module_sources import SourceText
 from cachec.key.tools.process_queries import process_start
 
 
-class _Run(msgspec.Struct, frozen=True):
+class SourceRun(msgspec.Struct, frozen=True):
     """One execution of a module: the spec that it ran with (a reload makes another), and its source; None where that
     can't be told. token: text that no other execution has."""
 
@@ -23,17 +23,17 @@ class _Run(msgspec.Struct, frozen=True):
     token: str
 
 
-class Executed:
+class ExecutedSources:
     """What is known of the modules of this process. Safe to be asked by several threads: each answer is worked out from
     what is there."""
 
     def __init__(self) -> None:
         self._started = process_start()
         self._awaited: dict[tuple[str, str], Identity | None] = {}
-        self._runs: dict[str, _Run] = {}
+        self._runs: dict[str, SourceRun] = {}
         self._count = 0
 
-    def awaited(self, name: str, path: str) -> None:
+    def mark_pending(self, name: str, path: str) -> None:
         """Note that this file is not executed yet as it is now: the module is not imported, or is to be again."""
         self._awaited[name, path] = identity_if_there(path)
 
@@ -44,13 +44,13 @@ class Executed:
         if run is None or run.spec is not spec:
             self._count += 1
             token = f"{os.getpid()} {self._started} {self._count}"
-            run = _Run(spec, present if self._is_unedited(module, name, present) else None, token)
+            run = SourceRun(spec, present if self._is_unedited(module, name, present) else None, token)
             self._runs[name] = run
         if run.source is not present:
             if run.source is not None and run.source.text == present.text:
-                run = self._runs[name] = _Run(run.spec, present, run.token)
+                run = self._runs[name] = SourceRun(run.spec, present, run.token)
             else:
-                self.awaited(name, present.path)
+                self.mark_pending(name, present.path)
         return run.source
 
     def token(self, name: str) -> bytes:
@@ -77,6 +77,6 @@ class Executed:
 
 
 @cache
-def executed() -> Executed:
+def executed_sources() -> ExecutedSources:
     """The one of this process: what one cache saw before an import, another may need after it."""
-    return Executed()
+    return ExecutedSources()

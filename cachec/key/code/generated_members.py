@@ -53,7 +53,7 @@ def tells(cls: type) -> bool:
     return is_named_tuple(cls) or isinstance(cls, enum.EnumType)
 
 
-def made(function: FunctionType, cls: type, is_library: Callable[[str], bool]) -> bool:
+def is_generated(function: FunctionType, cls: type, is_library: Callable[[str], bool]) -> bool:
     """Whether a method was made from what its class says, and holds nothing that was written elsewhere.
 
     is_library: whether a file is one of the standard library.
@@ -120,7 +120,7 @@ def is_made_elsewhere(cls: type) -> bool:
     return held is not cls
 
 
-def held_as(cls: type) -> str:
+def name_in_module(cls: type) -> str:
     """How the module of a class has it, where that is not under its own name: ``another`` where something else is there
     (a reload or a cell that ran again made it anew: no instance of one is one of the other), else the names that it has
     it under. Empty where it has it under its own, or not at all."""
@@ -141,7 +141,7 @@ def is_own(cls: type, name: str, node: ast.ClassDef | None) -> bool:
     ``node`` binds them: others are the interpreter's (some appear late: ``__slotnames__``); all count where there is no
     statement. Enumerations keep lists and caches of their members."""
     if name.startswith("__") and name.endswith("__"):
-        return name in _bound(node) if node is not None else name not in _INTERPRETERS and not tells(cls)
+        return name in _bound_names(node) if node is not None else name not in _INTERPRETERS and not tells(cls)
     if isinstance(cls, enum.EnumType):
         return name not in cls.__members__ and not (name.startswith("_") and name.endswith("_"))
     return True
@@ -149,7 +149,7 @@ def is_own(cls: type, name: str, node: ast.ClassDef | None) -> bool:
 
 def binds(node: ast.ClassDef | None, name: str) -> bool:
     """Whether the statement of a class binds a name; unknown where there is none."""
-    return node is None or name in _bound(node)
+    return node is None or name in _bound_names(node)
 
 
 def bound_names(node: ast.ClassDef) -> set[str]:
@@ -157,10 +157,10 @@ def bound_names(node: ast.ClassDef) -> set[str]:
     definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     named = {each.name for statement in node.body for each in ast.walk(statement) if isinstance(each, definitions)}
     aliases = (each for statement in node.body for each in ast.walk(statement) if isinstance(each, ast.alias))
-    return _bound(node) | named | {each.asname or each.name.partition(".")[0] for each in aliases}
+    return _bound_names(node) | named | {each.asname or each.name.partition(".")[0] for each in aliases}
 
 
-def _bound(node: ast.ClassDef) -> set[str]:
+def _bound_names(node: ast.ClassDef) -> set[str]:
     return {
         each.id
         for statement in node.body
@@ -181,7 +181,7 @@ def contents(cls: type, watch: Watch) -> Iterator[tuple[str, object]]:
         for name, member in members.items():
             held = vars(member)
             watch.mapping(held)
-            given = {each: value for each, value in held.items() if each not in _MEMBER and not _cached(cls, each)}
+            given = {each: value for each, value in held.items() if each not in _MEMBER and not _is_cached(cls, each)}
             yield name, [member._value_, given] if given else member._value_
     elif is_named_tuple(cls):
         new = vars(cls)["__new__"]
@@ -192,9 +192,9 @@ def contents(cls: type, watch: Watch) -> Iterator[tuple[str, object]]:
             yield "<defaults>", new.__defaults__
     if isinstance(cls, abc.ABCMeta):
         watch.value(
-            lambda: repr(list(map(id, registered(cls)))).encode(), repr(list(map(id, registered(cls)))).encode()
+            lambda: repr(list(map(id, registered_classes(cls)))).encode(), repr(list(map(id, registered_classes(cls)))).encode()
         )
-        if found := registered(cls):
+        if found := registered_classes(cls):
             yield "<registered>", found
     fields: object = vars(cls).get("__dataclass_fields__")
     if isinstance(fields, dict):
@@ -251,11 +251,11 @@ def shown_by_metaclass(cls: type) -> Iterator[tuple[str, object]]:
                     yield name, getattr(cls, name, None)
 
 
-def registered(cls: abc.ABCMeta) -> list[type]:
+def registered_classes(cls: abc.ABCMeta) -> list[type]:
     """The classes that were registered with an abstract one (``cls.register``), by name."""
     found = [reference() for reference in abc._get_dump(cls)[0]]  # type: ignore[attr-defined]
     return sorted((each for each in found if each is not None), key=lambda each: (module_of(each), each.__qualname__))
 
 
-def _cached(cls: type, name: str) -> bool:
+def _is_cached(cls: type, name: str) -> bool:
     return any(isinstance(vars(base).get(name), functools.cached_property) for base in cls.__mro__)

@@ -65,7 +65,7 @@ def name_in_library(value: object, is_library: Callable[[str], bool]) -> tuple[s
         for name in names:
             if not (isinstance(module, str) and isinstance(name, str) and is_library(module)):
                 continue
-            if _named(sys.modules.get(module), name) is value:
+            if _find_by_name(sys.modules.get(module), name) is value:
                 return (module, name)
     tops = {each.partition(".")[0] for each in modules if isinstance(each, str)} - {"builtins", "__main__"}
     found = [
@@ -78,21 +78,21 @@ def name_in_library(value: object, is_library: Callable[[str], bool]) -> tuple[s
     return min(found)[1:] if found else None
 
 
-def _named(module: object, qualname: str) -> object:
+def _find_by_name(module: object, qualname: str) -> object:
     held = module
     for name in qualname.split("."):
         held = vars(held).get(name) if isinstance(held, type | ModuleType) else None
     return held
 
 
-def told(value: object, follow: Callable[[Any], Any], *, strict: bool) -> Any:
+def wrapper_options(value: object, follow: Callable[[Any], Any], *, strict: bool) -> Any:
     """What an object that wraps callables was told, as plain values: options, rules, and the code that it holds.
 
     follow: what stands for a value, raising UnkeyableArgument for one without a stable form. Of such a one only the
     type counts, for callers add the statements that made the object; strict: it is raised.
     """
     where = {os.path.basename(code.co_filename) for code in _codes(value)}
-    return _Told(follow, where, strict).inside(value, 0)
+    return _OptionReader(follow, where, strict).inside(value, 0)
 
 
 def _codes(value: object) -> Iterator[types.CodeType]:
@@ -102,7 +102,7 @@ def _codes(value: object) -> Iterator[types.CodeType]:
         value = attribute(value, "__wrapped__")
 
 
-class _Told:
+class _OptionReader:
     def __init__(self, follow: Callable[[Any], Any], where: set[str], strict: bool) -> None:
         self._follow = follow
         self._strict = strict

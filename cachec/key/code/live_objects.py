@@ -15,17 +15,17 @@ from types import FunctionType, ModuleType
 from cachec.base.hashing import Hasher, digest_bytes
 from cachec.base.texts import module_of
 from cachec.key.code import generated_members
-from cachec.key.code.code_objects import code_digest, code_uses, code_words, nested
+from cachec.key.code.code_objects import code_digest, code_uses, code_words, nested_code
 from cachec.key.code.code_snapshot import MISSING
-from cachec.key.code.deferred_imports import Static
-from cachec.key.code.executed_source import executed
+from cachec.key.code.deferred_imports import DeferredImports
+from cachec.key.code.executed_source import executed_sources
 from cachec.key.code.library_objects import is_mock, is_plain
 from cachec.key.code.module_sources import Locator, Sources
 from cachec.key.code.namespaces import Namespaces
 from cachec.key.code.normalized_syntax import docstrings, documentation
 from cachec.key.code.origins import Origins
-from cachec.key.code.part_graph import Graph, module_name, package_name
-from cachec.key.code.referenced_values import Values, is_plain_class, wraps_code
+from cachec.key.code.part_graph import PartGraph, module_name, package_name
+from cachec.key.code.referenced_values import ReferencedValues, is_plain_class, wraps_code
 from cachec.key.code.scopes import Chain
 from cachec.key.code.whole_modules import Units
 from cachec.key.describe import name_of_class
@@ -53,7 +53,7 @@ class Walk:
 
     def __init__(
         self,
-        graph: Graph,
+        graph: PartGraph,
         locator: Locator,
         sources: Sources,
         units: Units,
@@ -64,8 +64,8 @@ class Walk:
         self._sources = sources
         self._units = units
         self._origins = Origins(graph, locator, sources, units)
-        self._static = Static(graph, locator, sources, units, self)
-        self._values = Values(graph, self._origins, self, encode_value)
+        self._static = DeferredImports(graph, locator, sources, units, self)
+        self._values = ReferencedValues(graph, self._origins, self, encode_value)
         self._namespaces = Namespaces(graph, locator, units, self._origins, self._static, self._values, self)
 
     def as_imported(self, value: object, name: str, made: bytes = b"") -> None:
@@ -91,11 +91,11 @@ class Walk:
         """What stands for a value in the part that refers to it; follows what it reaches. ``name`` labels its part.
         lenient_value: for what is no code, where that differs. told: see ``Values.part``."""
         if is_mock(value):
-            self._graph.mocked(name)
+            self._graph.refuse_mock(name)
         try:
             label = self.code(value, lenient=lenient)
         except Exception as error:  # noqa: BLE001 - user code may raise any
-            return self._graph.raised(f"{name} ({name_of_class(value)})", error)
+            return self._graph.report_exception(f"{name} ({name_of_class(value)})", error)
         lenient = lenient if lenient_value is None else lenient_value
         return label if label is not None else self._values.part(value, name, lenient=lenient, told=told)
 
@@ -120,7 +120,7 @@ class Walk:
             return f"{distribution or 'python'}:{name}{self._set(function)}"
         label, _ = self._graph.label(id(function), name, function)
         # A function of a library may wrap one of the project: what it holds is followed, the rest of it is not.
-        self._graph.look(label, lambda lenient: self._function(function, label, outside, lenient), lenient=lenient)
+        self._graph.visit(label, lambda lenient: self._function(function, label, outside, lenient), lenient=lenient)
         return label
 
     def _function(self, function: FunctionType, label: str, outside: bool, lenient: bool) -> None:
@@ -174,7 +174,7 @@ class Walk:
                     hasher.part(f"decorator {'.'.join(chain)}", said.encode())
         else:
             hasher.part("code", code_digest(code).encode())
-            graph.codes.update((code.co_filename, each) for each in nested(code))
+            graph.codes.update((code.co_filename, each) for each in nested_code(code))
             graph.mentions(
                 " ".join(f"s{len(each)}:{each}" for each in code_words(code)).encode("utf-8", "surrogatepass")
             )
@@ -186,14 +186,14 @@ class Walk:
         graph.aside("documentation", label, lambda: documentation([function.__doc__, inner()]))
         graph.when("annotations", lambda: self._annotations(function, label))
         if not lenient:
-            graph.computed(label, uses)
+            graph.report_computed(label, uses)
         for chain in uses.refs:
             hasher.part(f"name {'.'.join(chain)}", self.resolve(function, chain, label, lenient=lenient).encode())
         self._static.follow(uses, package, label, lenient=lenient)
         owner = self._class_of(function)
         if owner is not None:
             hasher.part("class", self.cls(owner, lenient=lenient).encode())
-        self._namespaces.reached(namespace, unit)
+        self._namespaces.reach_module(namespace, unit)
         return detail
 
     def _annotations(self, holder: FunctionType | type, label: str) -> None:
@@ -223,7 +223,7 @@ class Walk:
         code, namespace, root = function.__code__, function.__globals__, chain[0]
         if root in code.co_freevars:
             value = watch.cell((function.__closure__ or ())[code.co_freevars.index(root)])
-            return self._namespaces.taken(value, chain[1:], f"{label}.<closure>/{root}", None, lenient)
+            return self._namespaces.resolve_value(value, chain[1:], f"{label}.<closure>/{root}", None, lenient)
         if root in _DYNAMIC and not lenient and root not in namespace:
             self._namespaces.whole(namespace, code.co_filename, dynamic=True)
             self._namespaces.all_names(namespace, modules=True)
@@ -235,12 +235,12 @@ class Walk:
         kind, distribution = self._origins.of_class(cls)
         self._graph.distributions.add(distribution)
         if kind != "project":
-            said = f"{distribution or 'python'}:{name}{self._replaced(cls)}"
+            said = f"{distribution or 'python'}:{name}{self._replaced_methods(cls)}"
             return said if "<locals>" not in cls.__qualname__ else f"{said} {self._made_by_call(cls, name)}"
         module = sys.modules.get(module_of(cls))
         wanted = f"{module_name(vars(module))}.{cls.__qualname__}" if module is not None else name
         label, _ = self._graph.label(id(cls), wanted, cls)
-        self._graph.look(label, lambda lenient: self._cls(cls, label, lenient), lenient=lenient)
+        self._graph.visit(label, lambda lenient: self._cls(cls, label, lenient), lenient=lenient)
         return label
 
     def _made_by_call(self, cls: type, name: str) -> str:
@@ -274,7 +274,7 @@ class Walk:
             if each is not None and type(each) is not tuple and is_plain(each)
         ]
         said = f" {digest_bytes(repr(shown).encode('utf-8', 'surrogatepass'))}" if shown else ""
-        for name in sorted({name for each in nested(function.__code__) for name in each.co_names}):
+        for name in sorted({name for each in nested_code(function.__code__) for name in each.co_names}):
             if isinstance(namespace.get(name), FunctionType | type):
                 value = watch.name(namespace, name)
                 is_class = isinstance(value, type)
@@ -282,10 +282,10 @@ class Walk:
                 if own or self._locator.is_own(value):
                     said += f" {name} {self.code(value, lenient=True)}"
             elif is_mock(namespace.get(name)):
-                self._graph.mocked(f"{name} of {namespace.get('__name__')}")
+                self._graph.refuse_mock(f"{name} of {namespace.get('__name__')}")
         return said
 
-    def _replaced(self, cls: type) -> str:
+    def _replaced_methods(self, cls: type) -> str:
         """What the project put in the place of methods of a library's class, and its public attributes that are classes
         or plain values, which anybody may set; empty where there is none of that."""
         if not generated_members.is_open(cls):
@@ -293,14 +293,14 @@ class Walk:
         said = []
         for name, value in sorted(self._graph.watch.attributes(cls).items()):
             if is_mock(value):
-                self._graph.mocked(f"{name} of {module_of(cls)}.{cls.__qualname__}")
+                self._graph.refuse_mock(f"{name} of {module_of(cls)}.{cls.__qualname__}")
             if self._locator.is_own(value):
                 said.append(f" {name} {self.function(value, lenient=True)}")
             elif not name.startswith("_") and isinstance(value, type):
                 said.append(f" {name} {module_of(value)}.{value.__qualname__}")
             elif not name.startswith("_") and is_plain(value):
                 said.append(f" {name} {digest_bytes(repr(value).encode('utf-8', 'surrogatepass'))}")
-        return "".join([*said, *(self._replaced(base) for base in cls.__bases__)])
+        return "".join([*said, *(self._replaced_methods(base) for base in cls.__bases__)])
 
     def _cls(self, cls: type, label: str, lenient: bool) -> None:
         graph = self._graph
@@ -339,11 +339,11 @@ class Walk:
         for name, value in sorted(graph.watch.attributes(cls).items()):
             if _is_skipped(name, value, node):
                 continue
-            for kind, held in _held(value):
+            for kind, held in _descriptor_parts(value):
                 if (
                     isinstance(held, FunctionType)
                     and said
-                    and generated_members.made(held, cls, self._origins.is_library)
+                    and generated_members.is_generated(held, cls, self._origins.is_library)
                 ):
                     if not generated_members.is_standard(held, cls):
                         hasher.part(f"made {name}", code_digest(held.__code__).encode())
@@ -351,8 +351,8 @@ class Walk:
                 stands = self.reference(held, f"{label}.{name}", lenient=by_source if wraps_code(held) else lenient)
                 hasher.part(f"{kind} {name}", stands.encode())
                 opaque = opaque or stands == "by source" or self._values.shows_not_all(held, f"{label}.{name}")
-            if not _held(value) and generated_members.is_own(cls, name, node):
-                told = by_source and self._is_told(value, is_made=not generated_members.binds(node, name))
+            if not _descriptor_parts(value) and generated_members.is_own(cls, name, node):
+                told = by_source and self._is_keyed_by_statement(value, is_made=not generated_members.binds(node, name))
                 stands = self.reference(value, f"{label}.{name}", lenient=lenient or told, told=told)
                 hasher.part(f"attribute {name}", stands.encode())
                 opaque = opaque or stands == "by source" or self._values.shows_not_all(value, f"{label}.{name}")
@@ -362,17 +362,17 @@ class Walk:
             opaque = opaque or stands == "by source" or self._values.shows_not_all(content, f"{label}.{name}")
         if opaque and unit is not None and namespace:
             replaced = generated_members.is_made_elsewhere(cls)  # by a reload: which text made this one is not known
-            hasher.part("unsure", executed().token(module_of(cls)) + b" earlier" if replaced else unit.unsure)
+            hasher.part("unsure", executed_sources().token(module_of(cls)) + b" earlier" if replaced else unit.unsure)
             if node is not None and "__file__" not in namespace:
                 for chain in unit.source.class_uses(node).refs:
                     if chain[0] in namespace:
                         self._namespaces.check_one(namespace, chain[0])
-        held = generated_members.held_as(cls)
-        graph.watch.value(lambda: generated_members.held_as(cls).encode(), held.encode())
+        held = generated_members.name_in_module(cls)
+        graph.watch.value(lambda: generated_members.name_in_module(cls).encode(), held.encode())
         if held:
             hasher.part("held", held.encode())
         for name, content in generated_members.contents(cls, graph.watch):
-            told = by_source and self._is_told(content, is_made=True)
+            told = by_source and self._is_keyed_by_statement(content, is_made=True)
             stands = self.reference(content, f"{label}.{name}", lenient=lenient or told, told=told)
             hasher.part(f"content {name}", stands.encode())
         graph.part(label, hasher, detail)
@@ -380,9 +380,9 @@ class Walk:
         graph.aside("documentation", label, lambda: documentation([text, inner()]))
         graph.when("annotations", lambda: self._annotations(cls, label))
         graph.when("subclasses", lambda: self._subclasses(cls, label))
-        self._namespaces.reached(namespace, unit)
+        self._namespaces.reach_module(namespace, unit)
 
-    def _is_told(self, value: object, *, is_made: bool) -> bool:
+    def _is_keyed_by_statement(self, value: object, *, is_made: bool) -> bool:
         """Whether what a class holds may count by the statement that made it and what it was told: a wrapper or another
         descriptor, an object of a library that shows what it holds, and what a library puts on a class (is_made: no
         statement of the class binds it). A value counts by what it is, as a global does."""
@@ -406,12 +406,12 @@ def _is_skipped(name: str, value: object, node: ast.ClassDef | None) -> bool:
         return True
     if type(value).__qualname__ == "CField" and module_of(type(value)) in {"_ctypes", "ctypes"}:
         return True  # as slots are: ``_fields_`` says which there are
-    if _held(value):
+    if _descriptor_parts(value):
         return False
     return not generated_members.binds(node, name) if name in _OF_THE_STATEMENT else name in _SKIPPED_ATTRIBUTES
 
 
-def _held(value: object) -> list[tuple[str, object]]:
+def _descriptor_parts(value: object) -> list[tuple[str, object]]:
     """What a method, or another descriptor that Python has for methods, holds, each with its part in it."""
     if isinstance(value, FunctionType):
         return [("method", value)]

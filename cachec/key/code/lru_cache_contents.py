@@ -26,10 +26,10 @@ _SCALARS = frozenset({type(None), bool, int, float, complex, str, bytes, type(El
 _MOST = 10_000
 
 #: Entries of which the digest is remembered.
-_KEPT = 1024
+_MAX_CACHED = 1024
 
 
-class Entry(msgspec.Struct, frozen=True):
+class MemoEntry(msgspec.Struct, frozen=True):
     """What a memo was called with, and what it keeps of that; ``digest`` of both."""
 
     given: object
@@ -38,23 +38,23 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 #: What memos held, by the ``id`` of their function: those entries that can be changed.
-Held = dict[int, list[Entry]]
+MemoEntries = dict[int, list[MemoEntry]]
 
 
-class KeptResults:
+class LruCacheContents:
     """Entries that runs made in memos. of_value: see ``CodeKeys``."""
 
     def __init__(self, of_value: Callable[[object], tuple[CodeKey, Callable[[], bool]] | None]) -> None:
         self._of_value = of_value
-        self._made: Held = {}
-        self._first: dict[int, dict[tuple[int, int], Entry]] = {}
-        self._known: BoundedDict[tuple[object, object, CodeKey, Callable[[], bool]]] = BoundedDict(_KEPT)
+        self._made: MemoEntries = {}
+        self._first: dict[int, dict[tuple[int, int], MemoEntry]] = {}
+        self._known: BoundedDict[tuple[object, object, CodeKey, Callable[[], bool]]] = BoundedDict(_MAX_CACHED)
 
-    def held(self, memos: Iterable[Memo]) -> Held:
+    def snapshot(self, memos: Iterable[Memo]) -> MemoEntries:
         """What these memos hold that can be changed, and has a stable form."""
         return {id(memo.function): found for memo in memos if (found := list(self._entries(memo.function)))}
 
-    def counted(self, held: Held) -> dict[int, list[str]]:
+    def digests(self, held: MemoEntries) -> dict[int, list[str]]:
         """The digests of what counts: all that no run made, or that is another by now."""
         counted: dict[int, list[str]] = {}
         for function, entries in held.items():
@@ -64,7 +64,7 @@ class KeptResults:
                 counted[function] = sorted(found)
         return counted
 
-    def changed(self, held: Held) -> set[int]:
+    def changed_functions(self, held: MemoEntries) -> set[int]:
         """The functions that answer for an object which they know by identity, and which changed since that was first
         seen: whether a call is of that object or of an equal one shows in no content."""
         changed: set[int] = set()
@@ -79,7 +79,7 @@ class KeptResults:
                 changed.add(function)
         return changed
 
-    def made(self, before: Held, now: Held) -> None:
+    def note_run(self, before: MemoEntries, now: MemoEntries) -> None:
         """Note what a run put into memos, which held nothing that counts before."""
         for function, entries in now.items():
             there = {(id(each.given), id(each.result)) for each in before.get(function, ())}
@@ -90,7 +90,7 @@ class KeptResults:
                 if (place := (id(each.given), id(each.result))) not in there or place in known
             ]
 
-    def _entries(self, function: Any) -> Iterator[Entry]:
+    def _entries(self, function: Any) -> Iterator[MemoEntry]:
         if not function.cache_info().currsize:
             return
         pairs = _pairs(function)
@@ -100,7 +100,7 @@ class KeptResults:
             if not (_is_fixed(given) and _is_fixed(result)):
                 digest = self._digest(given, result)
                 if digest is not None:
-                    yield Entry(given, result, digest)
+                    yield MemoEntry(given, result, digest)
 
     def _digest(self, given: object, result: object) -> str | None:
         place = (id(given), id(result))

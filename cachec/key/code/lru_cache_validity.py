@@ -28,7 +28,7 @@ def memo_name(function: Any) -> str:
     return f"{attribute(function, '__module__')}.{attribute(function, '__qualname__')}"
 
 
-class _Filled:
+class _FillState:
     """With what code a memo may have been filled, as far as looks at it tell."""
 
     def __init__(self, memo: Memo) -> None:
@@ -51,16 +51,16 @@ class Memos:
     """
 
     def __init__(self) -> None:
-        self._known: dict[int, _Filled] = {}
+        self._known: dict[int, _FillState] = {}
 
-    def met(self, memo: Memo) -> None:
+    def note_state(self, memo: Memo) -> None:
         """Note the state of a memo now that its function has this digest."""
         filled = self._now(memo)
         if memo.function.cache_info().currsize and not filled.digests:
             filled.digests.add(filled.last)
         filled.last = memo.digest
 
-    def filled(self, before: Iterable[Memo], now: Iterable[Memo]) -> None:
+    def note_fill(self, before: Iterable[Memo], now: Iterable[Memo]) -> None:
         """Let what was filled with code of then stand for that of now, which is no other."""
         digests = {id(memo.function): memo.digest for memo in now}
         for memo in before:
@@ -74,11 +74,11 @@ class Memos:
         """The names of those that may hold results of other code than that of their digest."""
         return [memo.name for memo in memos if self._now(memo).digests - {memo.digest}]
 
-    def _now(self, memo: Memo) -> _Filled:
+    def _now(self, memo: Memo) -> _FillState:
         filled = self._known.get(id(memo.function))
         info = memo.function.cache_info()
         if filled is None:
-            filled = self._known[id(memo.function)] = _Filled(memo)
+            filled = self._known[id(memo.function)] = _FillState(memo)
         elif not info.currsize or info.misses < filled.misses:
             filled.digests.clear()  # it was emptied
             filled.last = memo.digest

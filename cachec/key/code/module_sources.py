@@ -19,8 +19,8 @@ from cachec.base.fsio import Identity
 from cachec.base.hashing import Memory
 from cachec.base.texts import module_of
 from cachec.key.code import normalized_syntax, scopes
-from cachec.key.code.code_objects import nested, same_code
-from cachec.key.code.compile_cache import Compiled
+from cachec.key.code.code_objects import nested_code, same_code
+from cachec.key.code.compile_cache import CompileCache
 from cachec.key.code.scopes import Chain, ImportUse, Uses
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
@@ -62,10 +62,10 @@ class Origin(msgspec.Struct, frozen=True):
 class SourceText:
     """One parsed source text. What is asked of it is worked out once."""
 
-    def __init__(self, path: str, text: bytes | str, compiled: Compiled | None = None) -> None:
+    def __init__(self, path: str, text: bytes | str, compiled: CompileCache | None = None) -> None:
         """compiled: what is kept of this text between processes."""
         self.path = path
-        self.tree: ast.Module = normalized_syntax.parsed(text, path)
+        self.tree: ast.Module = normalized_syntax.parse(text, path)
         self._text = text
         self._compiled = compiled
         self._code: dict[str, list[CodeType]] | None = None
@@ -87,7 +87,7 @@ class SourceText:
         if self._bindings is None:
             self._bindings = {}
             for statement in self.tree.body:
-                for name in self._bound(statement):
+                for name in self._bound_names(statement):
                     if statement not in (statements := self._bindings.setdefault(name, [])):
                         statements.append(statement)
         return self._bindings
@@ -110,7 +110,7 @@ class SourceText:
             stack.extend((child, inside) for child in _statements(node) if not isinstance(node, _DEFINITIONS))
         return imports
 
-    def _bound(self, statement: ast.stmt) -> Iterator[str]:
+    def _bound_names(self, statement: ast.stmt) -> Iterator[str]:
         stack: list[tuple[ast.AST, bool]] = [(statement, False)]
         while stack:
             node, guarded = stack.pop()
@@ -170,7 +170,7 @@ class SourceText:
         return functions
 
     @cached_property
-    def filled(self) -> frozenset[str]:
+    def mutated_names(self) -> frozenset[str]:
         """Names of which the module stores an item, or takes an attribute (``table.append``), anywhere."""
         taken = (each for each in ast.walk(self.tree) if isinstance(each, ast.Attribute | ast.Subscript))
         held = (each.value for each in taken if isinstance(each, ast.Attribute) or not isinstance(each.ctx, ast.Load))
@@ -260,7 +260,7 @@ class SourceText:
         if self._code is None:
             if self._compiled is not None and self._compiled.holds(code):
                 return code
-            codes = nested(compile(self._text, self.path, "exec", dont_inherit=True))
+            codes = nested_code(compile(self._text, self.path, "exec", dont_inherit=True))
             if self._compiled is not None:
                 self._compiled.keep(codes)
             self._code = {}
@@ -348,7 +348,7 @@ class Sources:
     def load(self, path: str) -> SourceText | None:
         """The source at ``path`` as it is now; None where it can't be read or parsed."""
         if path.startswith("<") or is_cell(path):
-            return self._typed(path)
+            return self._interactive_source(path)
         identity = fsio.identity_if_there(path)
         if identity is None:
             return None
@@ -358,7 +358,7 @@ class Sources:
         source: SourceText | None
         try:
             text = file_ownership.read_regular(path, _MAX_SOURCE)  # a row of a remote may have named any file
-            compiled = None if self._memory is None else Compiled(path, text, self._memory)
+            compiled = None if self._memory is None else CompileCache(path, text, self._memory)
             source = SourceText(path, text, compiled)
         except (OSError, SyntaxError, ValueError):
             source = None
@@ -368,10 +368,10 @@ class Sources:
     def cells(self) -> SourceText | None:
         """All that was typed into this process, as one text: each cell of a notebook, in the order in which it was run
         first. None where there is nothing, or it is no text together."""
-        texts = [self._typed(name) for name in _cells()]
+        texts = [self._interactive_source(name) for name in _cells()]
         return self._text_of(CELLS, "\n".join(each._text for each in texts if each is not None))  # type: ignore[misc]
 
-    def _typed(self, name: str) -> SourceText | None:
+    def _interactive_source(self, name: str) -> SourceText | None:
         """Source that was typed in: notebooks and interactive sessions leave it with ``linecache``."""
         import linecache
 
@@ -429,7 +429,7 @@ class Locator:
         """Look for every module anew."""
         self._origins.clear()
 
-    def look(self, name: str) -> Origin:
+    def find_uncached(self, name: str) -> Origin:
         """As ``find``, looked for anew."""
         return self._find(name)
 

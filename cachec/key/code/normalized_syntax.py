@@ -182,7 +182,7 @@ class _Turn:
 os.register_at_fork(after_in_child=_Turn.renew)
 
 
-def parsed(text: str | bytes, path: str = "<unknown>", *, mode: str = "exec") -> Any:
+def parse(text: str | bytes, path: str = "<unknown>", *, mode: str = "exec") -> Any:
     """The tree of a text, as ``ast.parse`` makes it, which raises SyntaxError and ValueError.
 
     Older Pythons (3.11.7) have one counter for all threads of how deep a tree is (gh-106905): where one is interrupted
@@ -192,13 +192,13 @@ def parsed(text: str | bytes, path: str = "<unknown>", *, mode: str = "exec") ->
     """
     for _ in range(_TRIES - 1):
         try:
-            return _parsed(text, path, mode)
+            return _parse_now(text, path, mode)
         except SystemError:
             continue
-    return _parsed(text, path, mode)
+    return _parse_now(text, path, mode)
 
 
-def _parsed(text: str | bytes, path: str, mode: str) -> Any:
+def _parse_now(text: str | bytes, path: str, mode: str) -> Any:
     lock = _Turn.lock
     has_turn = lock.acquire(timeout=_SECONDS)
     try:

@@ -80,7 +80,7 @@ def text_alone() -> frozenset[str]:
     return _text_alone.get()
 
 
-class Graph:
+class PartGraph:
     """Parts, what they refer to, and what is still to be looked at.
 
     A label is ``module.qualname``; a second object of the same name is ``module.qualname#2``, in the order in which
@@ -121,11 +121,11 @@ class Graph:
         self._resolves_computed = recorded or declares_code
         self._parts: dict[str, Part] = {}
         self._labels: dict[object, str] = {}
-        self._held: list[object] = []
+        self._owned: list[object] = []
         self._counts: dict[str, int] = {}
         self._used: set[str] = set()
         self._asked: dict[str, bool] = {}
-        self._looked: set[str] = set()
+        self._visited: set[str] = set()
         self._mentioned: set[str] = set()
         self._waiting: dict[str, list[Callable[[], object]]] = {}
         self._strict: deque[Callable[[], object]] = deque()
@@ -140,7 +140,7 @@ class Graph:
         known = self._labels.get(identity)
         if known is not None:
             return known, False
-        self._held.append(held)
+        self._owned.append(held)
         label = wanted
         while label in self._used:
             count = self._counts[wanted] = self._counts.get(wanted, 1) + 1
@@ -149,7 +149,7 @@ class Graph:
         self._labels[identity] = label
         return label, True
 
-    def known(self, identity: object) -> str | None:
+    def find_label(self, identity: object) -> str | None:
         """The label of a thing that was reached already."""
         return self._labels.get(identity)
 
@@ -177,19 +177,19 @@ class Graph:
         """Look at something when everything else that can be found has been."""
         self._last.append(work)
 
-    def look(self, label: str, work: Callable[[bool], None], *, lenient: bool) -> None:
+    def visit(self, label: str, work: Callable[[bool], None], *, lenient: bool) -> None:
         """Look at the thing of a label once, strictly where anything asks for that; ``work`` is told which."""
         asked = self._asked.get(label)
         if asked is None or (asked and not lenient):
             self._asked[label] = lenient
 
             def once() -> None:
-                if label not in self._looked:
-                    self._looked.add(label)
+                if label not in self._visited:
+                    self._visited.add(label)
                     try:
                         work(lenient)
                     except Exception as error:  # noqa: BLE001 - user code may raise any
-                        self.raised(label, error)
+                        self.report_exception(label, error)
 
             self.later(once, lenient=lenient)
 
@@ -228,9 +228,9 @@ class Graph:
             try:
                 (self._strict or self._lenient or self._last).popleft()()
             except Exception as error:  # noqa: BLE001 - code of the values that are looked at may raise any
-                self.raised("what the stage reaches", error)
+                self.report_exception("what the stage reaches", error)
 
-    def computed(self, what: str, uses: Uses) -> None:
+    def report_computed(self, what: str, uses: Uses) -> None:
         """Report code whose name is known only when it runs: it is recorded then, or else can't be fingerprinted."""
         for why in () if self._resolves_computed else uses.computed[:1]:
             self._report(what, why, _CODE_WAYS_OUT)
@@ -241,18 +241,18 @@ class Graph:
         if not self._resolves_computed:
             self._report(what, "imports modules by computed names", _CODE_WAYS_OUT)
 
-    def raised(self, what: str, error: Exception) -> str:
+    def report_exception(self, what: str, error: Exception) -> str:
         """Report the exception that code of a value raised while its key was made. Raises cachec's own errors, those of
         the system and RecursionError unchanged. what: the name of the value."""
         if isinstance(error, CachecError | OSError | RecursionError):
             raise error
         return self._report(what, f"raised {words_of(error)} while its key was made", _VALUE_WAYS_OUT, error)
 
-    def unresolved(self, what: str, why: str) -> str:
+    def report_unresolved(self, what: str, why: str) -> str:
         """Report code that can't be fingerprinted, unless the stage has a version. No ``depends=`` stands for it."""
         return self._report(what, why, _VERSION)
 
-    def mocked(self, what: str) -> NoReturn:
+    def refuse_mock(self, what: str) -> NoReturn:
         """Raise UnresolvedCode for a mock: no key tells what one returns, and no version of the stage does."""
         raise UnresolvedCode(f"{what} is a mock, so the result is not stored; call the stage without it")
 
@@ -299,7 +299,7 @@ def package_name(namespace: dict[str, Any]) -> str:
     return name if "__path__" in namespace else name.rpartition(".")[0]
 
 
-def file_part(graph: Graph, label: str, path: str) -> None:
+def file_part(graph: PartGraph, label: str, path: str) -> None:
     """A part for a file that has no source to be read: its content. Raises OSError where it can't be read."""
     hasher = Hasher("file")
     with open(path, "rb") as file:

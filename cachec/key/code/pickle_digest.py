@@ -34,7 +34,7 @@ def pickle_digest(value: object, name: str, follow: Callable[[object], str], ine
     """
     hasher = blake3()
     try:
-        _Pickler(_Sink(hasher.update), name, follow, inert).dump(value)
+        _DigestPickler(_Sink(hasher.update), name, follow, inert).dump(value)
     except CachecError:
         raise
     except Exception as error:  # the project's own code runs here, and may raise anything
@@ -49,7 +49,7 @@ class _Sink:
         self.write = write
 
 
-class _Pickler(pickle.Pickler):
+class _DigestPickler(pickle.Pickler):
     def __init__(
         self, file: _Sink, name: str, follow: Callable[[object], str], inert: Callable[[object], bool]
     ) -> None:

@@ -18,10 +18,10 @@ import msgspec
 from cachec.base.texts import module_of
 from cachec.key.code import generated_members
 from cachec.key.code.code_snapshot import MISSING, Watch
-from cachec.key.code.constant_folding import UNTOLD, literal, same
+from cachec.key.code.constant_folding import UNKNOWN, literal, same
 from cachec.key.code.module_sources import absolute
-from cachec.key.code.scopes import Chain, dotted
-from cachec.key.code.whole_modules import Unit
+from cachec.key.code.scopes import Chain, dotted_name
+from cachec.key.code.whole_modules import ModuleUnit
 
 #: Words of a text that may bind names which it does not show.
 _BINDING = rb"\b(globals|locals|vars|setattr|exec|eval|__dict__|modules|__getattr__)\b"
@@ -33,7 +33,7 @@ _ABSTRACT = frozenset({"abstractmethod", "abstractproperty", "abstractclassmetho
 _NOTES = ("_torchdynamo", "__wrapped__")
 
 
-class Altered(msgspec.Struct, frozen=True):
+class Alteration(msgspec.Struct, frozen=True):
     """Something that the text of a module does not say. name: below the module, for messages. value: ``MISSING`` where
     it is gone. is_open: the text stores something there, so what importing makes of it is not known."""
 
@@ -42,7 +42,7 @@ class Altered(msgspec.Struct, frozen=True):
     is_open: bool = False
 
 
-def of_module(unit: Unit, namespace: Mapping[str, Any], watch: Watch) -> Iterator[Altered]:
+def of_module(unit: ModuleUnit, namespace: Mapping[str, Any], watch: Watch) -> Iterator[Alteration]:
     """Names that the text does not bind."""
     watch.value(lambda: repr(sorted(namespace)).encode(), repr(sorted(namespace)).encode())
     for name in list(namespace):
@@ -50,25 +50,25 @@ def of_module(unit: Unit, namespace: Mapping[str, Any], watch: Watch) -> Iterato
             yield from of_name(unit, name, namespace, watch)
 
 
-def of_name(unit: Unit, name: str, namespace: Mapping[str, Any], watch: Watch) -> Iterator[Altered]:
+def of_name(unit: ModuleUnit, name: str, namespace: Mapping[str, Any], watch: Watch) -> Iterator[Alteration]:
     """A name that the text does not bind; a submodule, and what a star import brought, are not altered."""
     value = watch.name(namespace, name)
     if name == "__doc__" and value != ast.get_docstring(unit.source.tree, clean=False):
-        yield Altered(name, value)
+        yield Alteration(name, value)
     if isinstance(value, ModuleType) or (name.startswith("__") and name.endswith("__")):
         return
     if re.search(_BINDING, unit.source.text):
-        yield Altered(name, value, is_open=True)
+        yield Alteration(name, value, is_open=True)
         return
     for use in unit.source.imports.get("*", ()):
         star = sys.modules.get(absolute(use, unit.package) or "")
         if isinstance(star, ModuleType) and watch.name(vars(star), name) is value:
             return
     if value is not MISSING:
-        yield Altered(name, value)
+        yield Alteration(name, value)
 
 
-def of_import(unit: Unit, name: str, namespace: Mapping[str, Any], watch: Watch) -> Iterator[Altered]:
+def of_import(unit: ModuleUnit, name: str, namespace: Mapping[str, Any], watch: Watch) -> Iterator[Alteration]:
     """A name that only imports bind, and that stands for something else."""
     value = watch.name(namespace, name)
     for use in unit.source.imports[name]:
@@ -80,18 +80,18 @@ def of_import(unit: Unit, name: str, namespace: Mapping[str, Any], watch: Watch)
             held = watch.name(vars(module), use.name)
             if held is MISSING:  # of a module that makes it when it is asked for, or a submodule
                 held = watch.name(sys.modules, f"{target}.{use.name}")
-                if held is MISSING and not _is_told(value):
+                if held is MISSING and not _is_determined(value):
                     return
         else:
             held = MISSING
         if held is value:
             return
-    yield Altered(name, value)
+    yield Alteration(name, value)
 
 
 def of_function(
-    unit: Unit, node: ast.FunctionDef | ast.AsyncFunctionDef, chain: Chain, held: FunctionType
-) -> Iterator[Altered]:
+    unit: ModuleUnit, node: ast.FunctionDef | ast.AsyncFunctionDef, chain: Chain, held: FunctionType
+) -> Iterator[Alteration]:
     """Literal defaults that are others, and attributes. ``chain``: the dotted name of the function in its module."""
     where = ".".join(chain)
     defaults, named = held.__defaults__ or (), held.__kwdefaults__ or {}
@@ -103,45 +103,45 @@ def of_function(
     ]
     count = sum(each is not None for each in node.args.kw_defaults)
     if len(defaults) != len(node.args.defaults) or len(named) != count:
-        yield Altered(f"{where}.__defaults__", (defaults, named))
+        yield Alteration(f"{where}.__defaults__", (defaults, named))
     for written, value in pairs:
         said = literal(written)
-        if said is not UNTOLD and not same(said, value):
-            yield Altered(f"{where}.__defaults__", value)
-    decorators = {(dotted(each) or ("",))[-1] for each in node.decorator_list}
+        if said is not UNKNOWN and not same(said, value):
+            yield Alteration(f"{where}.__defaults__", value)
+    decorators = {(dotted_name(each) or ("",))[-1] for each in node.decorator_list}
     for name, value in list(vars(held).items()):
         if name == "__isabstractmethod__" and value is True and not decorators.isdisjoint(_ABSTRACT):
             continue
         if not name.startswith(_NOTES):
-            yield Altered(f"{where}.{name}", value, is_open=stores(unit, (*chain, name)))
+            yield Alteration(f"{where}.{name}", value, is_open=stores(unit, (*chain, name)))
 
 
 def of_class(
-    unit: Unit,
+    unit: ModuleUnit,
     node: ast.ClassDef,
     held: type,
     attributes: Mapping[str, Any],
     chain: Chain,
     namespace: Mapping[str, Any],
-) -> Iterator[Altered]:
+) -> Iterator[Alteration]:
     """Bases and attributes of a class that its statement does not say. Open where other code has a say in them: a
     metaclass, a base, whoever registers with an abstract class. ``chain``: the dotted name of the class in its
     module, of which ``namespace`` is."""
     above = [each for each in held.__mro__[1:-1] if module_of(each) != "typing"]
     by_others = module_of(type(held)) not in _METACLASSES or any("__init_subclass__" in vars(each) for each in above)
     if by_others or isinstance(held, abc.ABCMeta) or generated_members.is_named_tuple(held):
-        yield Altered(".".join(chain), held, is_open=True)
+        yield Alteration(".".join(chain), held, is_open=True)
         return
-    bases = [_looked_up(each, namespace) for each in node.bases]
+    bases = [_resolve_dotted(each, namespace) for each in node.bases]
     if all(isinstance(each, type) for each in bases) and (tuple(bases) or (object,)) != held.__bases__:
-        yield Altered(".".join((*chain, "__bases__")), held.__bases__)
+        yield Alteration(".".join((*chain, "__bases__")), held.__bases__)
     bound = generated_members.bound_names(node)
     for name, value in attributes.items():
         is_bookkeeping = name.startswith("__") and name.endswith("__")
         is_bookkeeping = is_bookkeeping or (isinstance(held, enum.EnumType) and name[:1] == name[-1:] == "_")
         plain = name.removeprefix(f"_{node.name.lstrip('_')}") if "__" in name else name  # as the statement has it
         if not is_bookkeeping and bound.isdisjoint({name, plain}) and not isinstance(value, MemberDescriptorType):
-            yield Altered(".".join((*chain, name)), value, is_open=stores(unit, (*chain, name)))
+            yield Alteration(".".join((*chain, name)), value, is_open=stores(unit, (*chain, name)))
 
 
 def of_try(node: ast.Try, name: str, held: object, *, is_absent: bool) -> bool:
@@ -151,32 +151,32 @@ def of_try(node: ast.Try, name: str, held: object, *, is_absent: bool) -> bool:
     written = []
     for each in (inner for outer in (*(handlers if is_absent else (*node.body, *node.orelse)), *node.finalbody)
                  for inner in ast.walk(outer)):  # fmt: skip
-        if isinstance(each, ast.Assign) and any(dotted(target) == (name,) for target in each.targets):
+        if isinstance(each, ast.Assign) and any(dotted_name(target) == (name,) for target in each.targets):
             written.append(literal(each.value))
         elif isinstance(each, ast.alias) and (each.asname or each.name.partition(".")[0]) == name:
-            return _is_told(held) and not any(same(one, held) for one in written)
+            return _is_determined(held) and not any(same(one, held) for one in written)
         elif isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and each.name == name:
             return False
-    return bool(written) and not any(each is UNTOLD or same(each, held) for each in written)
+    return bool(written) and not any(each is UNKNOWN or same(each, held) for each in written)
 
 
-def _is_told(value: object) -> bool:
+def _is_determined(value: object) -> bool:
     return isinstance(value, bool | int | float | complex | str | bytes | None)
 
 
-def _looked_up(node: ast.expr, namespace: Mapping[str, Any]) -> object:
+def _resolve_dotted(node: ast.expr, namespace: Mapping[str, Any]) -> object:
     """What a dotted name stands for now; None where that can't be told."""
-    root, *chain = dotted(node) or ("",)
+    root, *chain = dotted_name(node) or ("",)
     value = namespace.get(root, getattr(builtins, root, None))
     for name in chain:
         value = vars(value).get(name) if isinstance(value, type | ModuleType) else None
     return value
 
 
-def stores(unit: Unit, chain: Chain) -> bool:
+def stores(unit: ModuleUnit, chain: Chain) -> bool:
     """Whether a statement of a module, when it is imported, stores to this dotted name."""
     return any(
-        dotted(target) == chain
+        dotted_name(target) == chain
         for statement in unit.source.tree.body
         if isinstance(statement, ast.Assign)
         for target in statement.targets

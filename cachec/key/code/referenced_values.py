@@ -22,10 +22,10 @@ from cachec.errors import CapturedWeights, UnkeyableArgument
 from cachec.key.code.code_objects import code_digest
 from cachec.key.code.dynamic_imports import is_importer
 from cachec.key.code.generated_members import HEAPTYPE, is_named_tuple
-from cachec.key.code.library_objects import name_in_library, told
+from cachec.key.code.library_objects import name_in_library, wrapper_options
 from cachec.key.code.lru_cache_validity import is_memo
 from cachec.key.code.origins import Origins
-from cachec.key.code.part_graph import Graph
+from cachec.key.code.part_graph import PartGraph
 from cachec.key.describe import describe, name_of_class
 from cachec.key.option_encoding import DECIMAL
 
@@ -49,7 +49,7 @@ _INERT = frozenset(
 _GETTERS = frozenset({"operator.itemgetter", "operator.attrgetter", "operator.methodcaller"})
 
 
-def _held(*names: str) -> Callable[[Any], Any]:
+def _attributes_reader(*names: str) -> Callable[[Any], Any]:
     return lambda value: [attribute(value, name) for name in names]
 
 
@@ -65,14 +65,14 @@ _SHOWING: Mapping[str, Callable[[Any], Any]] = {
         ("collections.UserDict", "collections.UserList", "collections.UserString"), lambda value: value.data
     ),
     "string.Template": lambda value: value.template,
-    "msgspec._core.Factory": _held("factory"),
-    "msgspec.structs.StructConfig": lambda value: _held(*(name for name in dir(value) if name[0] != "_"))(value),
+    "msgspec._core.Factory": _attributes_reader("factory"),
+    "msgspec.structs.StructConfig": lambda value: _attributes_reader(*(name for name in dir(value) if name[0] != "_"))(value),
     **dict.fromkeys(
-        ("msgspec.json.Encoder", "msgspec.msgpack.Encoder"), _held("enc_hook", "decimal_format", "uuid_format", "order")
+        ("msgspec.json.Encoder", "msgspec.msgpack.Encoder"), _attributes_reader("enc_hook", "decimal_format", "uuid_format", "order")
     ),
     **dict.fromkeys(
         ("msgspec.json.Decoder", "msgspec.msgpack.Decoder"),
-        _held("type", "strict", "dec_hook", "float_hook", "ext_hook"),
+        _attributes_reader("type", "strict", "dec_hook", "float_hook", "ext_hook"),
     ),
 }
 _TYPING = (types.GenericAlias, types.UnionType)
@@ -109,11 +109,11 @@ class Live(Protocol):
     def reference(self, value: object, name: str, *, lenient: bool) -> str: ...
 
 
-class Values:
+class ReferencedValues:
     """Encodes values; code inside them is followed, and its label stands for it."""
 
     def __init__(
-        self, graph: Graph, origins: Origins, live: Live, encode_value: Callable[[object, str], bytes]
+        self, graph: PartGraph, origins: Origins, live: Live, encode_value: Callable[[object, str], bytes]
     ) -> None:
         self._graph = graph
         self._origins = origins
@@ -132,7 +132,7 @@ class Values:
     def shows_not_all(self, value: object, name: str) -> bool:
         """Whether what a decorator of a library was told shows only in the statement that called it."""
         if isinstance(value, FunctionType):
-            return bool(value.__closure__) and self._origins.is_outside(value.__code__.co_filename)
+            return bool(value.__closure__) and self._origins.is_foreign(value.__code__.co_filename)
         return name in self._opaque
 
     def part(
@@ -150,13 +150,13 @@ class Values:
         source that makes it, which is in the key already; told: and by what it shows to hold, whatever it is.
         """
         graph = self._graph
-        known = graph.known(("value", name, id(value)))
+        known = graph.find_label(("value", name, id(value)))
         if known is not None:
             return f"value {known}"
         try:
             return self._part(value, name, lenient=lenient, told=told, fallback=fallback)
         except Exception as error:  # noqa: BLE001 - user code may raise any
-            return graph.raised(f"{name} ({name_of_class(value)})", error)
+            return graph.report_exception(f"{name} ({name_of_class(value)})", error)
 
     def _part(self, value: object, name: str, *, lenient: bool, told: bool, fallback: Callable[[], str | None]) -> str:
         graph = self._graph
@@ -171,19 +171,19 @@ class Values:
             said = fallback()
             if said is None and lenient and (told or wraps_code(value)):
                 try:
-                    said = self.told(value, name)
+                    said = self.wrapper_digest(value, name)
                 except UnkeyableArgument as reason:
-                    return self._unresolved(value, name, reason)
+                    return self._report_unresolved(value, name, reason)
                 if not wraps_code(value):
-                    graph.watch.value(lambda: self.told(value, name).encode(), said.encode())
+                    graph.watch.value(lambda: self.wrapper_digest(value, name).encode(), said.encode())
             if said is not None or lenient:
                 return said or "by source"
             if graph.tolerant:
-                return self._unresolved(value, name, error)
+                return self._report_unresolved(value, name, error)
             try:
                 data, pickles = self._encode(value, name, lenient, pickles=True), True
             except UnkeyableArgument as reason:
-                return self._unresolved(value, name, reason)
+                return self._report_unresolved(value, name, reason)
         label, _ = graph.label(("value", name, id(value)), name, value)
         hasher = Hasher("value")
         hasher.part("value", data)
@@ -193,21 +193,21 @@ class Values:
         graph.part(label, hasher, shown, shown, leaves(value, label, _MAX_LEAVES))
         if not self._by_identity(value):
             graph.watch.value(
-                functools.partial(self._again, value, name, lenient, pickles), digest_bytes(data).encode()
+                functools.partial(self._digest_now, value, name, lenient, pickles), digest_bytes(data).encode()
             )
         return f"value {label}"
 
-    def _unresolved(self, value: object, name: str, reason: UnkeyableArgument) -> str:
+    def _report_unresolved(self, value: object, name: str, reason: UnkeyableArgument) -> str:
         kind = type(value)
         what = f"{name} ({module_of(kind)}.{kind.__qualname__})"
         return self._graph.formless(what, f"has no stable form ({reason})", reason)
 
-    def told(self, value: object, name: str) -> str:
-        """The digest of what an object without a stable form was told, see ``library.told``."""
-        said = repr(self._told(value, name, True, (), {}))
+    def wrapper_digest(self, value: object, name: str) -> str:
+        """The digest of what an object without a stable form was told, see ``library.wrapper_options``."""
+        said = repr(self._wrapper_form(value, name, True, (), {}))
         return f"told {digest_bytes(said.encode('utf-8', 'surrogatepass'))}"
 
-    def _told(
+    def _wrapper_form(
         self, value: object, name: str, lenient: bool, within: tuple[int, ...], forms: _Forms, pickles: bool = False
     ) -> Any:
         self._opaque.add(name)
@@ -217,7 +217,7 @@ class Values:
             return digest_bytes(self._encode_value(self._plain(each, name, lenient, within, forms, pickles), name))
 
         # What wraps a function was made by a statement that says the rest; anything else may have been changed since.
-        return told(value, follow, strict=not lenient and attribute(value, "__wrapped__") is None)
+        return wrapper_options(value, follow, strict=not lenient and attribute(value, "__wrapped__") is None)
 
     def _by_identity(self, value: object) -> bool:
         """Whether a change of a value shows in the identity of what it holds, which is then watched.
@@ -292,7 +292,7 @@ class Values:
             return False
         return is_plain_class(kind)
 
-    def _again(self, value: object, name: str, lenient: bool, pickles: bool) -> bytes:
+    def _digest_now(self, value: object, name: str, lenient: bool, pickles: bool) -> bytes:
         """The digest of a value now."""
         return digest_bytes(self._encode(value, name, lenient, pickles=pickles)).encode()
 
@@ -338,7 +338,7 @@ class Values:
         """What stands for a value. forms: what stands for objects that were looked at already: each is once, by however
         many ways it is reached. What lies deeper stands by its digest: as text, such forms may have no end."""
         if type(value) in _PLAIN:
-            return value if type(value) is not str else self._placed(value, value)
+            return value if type(value) is not str else self._portable_path(value, value)
         known = forms.get(id(value))
         if known is not None:
             return known[1]
@@ -362,7 +362,7 @@ class Values:
         inner = (*within, id(value))
         again = functools.partial(self._plain, name=name, lenient=lenient, within=inner, forms=forms, pickles=pickles)
         if kind in (list, tuple):
-            return _replaced(value, kind, [again(each) for each in value])
+            return _replace_items(value, kind, [again(each) for each in value])
         if kind in (set, frozenset):
             items = [again(each) for each in sorted(value, key=_order)]
             changed = any(new is not old for new, old in zip(items, sorted(value, key=_order), strict=True))
@@ -384,7 +384,7 @@ class Values:
         if self._is_inert(value, again.keywords["name"]):
             return (_MARK + "inert", name)
         if isinstance(value, PurePath) and type(value).__module__ in _PATH_MODULES:
-            placed = self._placed(str(value), value)
+            placed = self._portable_path(str(value), value)
             return value if placed is value else (_MARK + "path", name, placed)
         if isinstance(value, functools.partial):
             given = again(value.func), again(value.args), again(value.keywords)
@@ -435,7 +435,7 @@ class Values:
         elif any(map(is_named_tuple, kind.__mro__)) and is_plain_class(kind, tuple):
             items = again([*tuple.__iter__(value)]), again(attribute(value, "__dict__"))
             return (_MARK + "items", self._live.cls(kind, lenient=lenient), *items)
-        elif named := _beside_its_class(value):
+        elif named := _module_constant(value):
             return (_MARK + "library", distribution, *named)  # a mark, such as one that says "not given"
         holding = callable(value) and origin != "project" and kind.__flags__ & HEAPTYPE and name not in _HANDLES
         if attribute(value, "__wrapped__") is not None or name == "functools.KeyWrapper" or holding:
@@ -447,10 +447,10 @@ class Values:
                 # An object that can be called is a value where it has a form of its own, as JAX's Mesh by its plugin.
                 with contextlib.suppress(UnkeyableArgument):
                     return (_MARK + "encoded", digest_bytes(self._encode_value(value, again.keywords["name"])))
-            return (_MARK + "wrapper", name, self._told(value, **{**again.keywords, "lenient": lenient}))
-        return self._pickled(value, kind, again) if again.keywords["pickles"] else value
+            return (_MARK + "wrapper", name, self._wrapper_form(value, **{**again.keywords, "lenient": lenient}))
+        return self._pickle_form(value, kind, again) if again.keywords["pickles"] else value
 
-    def _placed(self, text: str, value: Any) -> Any:
+    def _portable_path(self, text: str, value: Any) -> Any:
         """What stands for a text that is a path below the project's folder: where that is there. Any other value is its
         own form."""
         project = self._graph.project
@@ -459,7 +459,7 @@ class Values:
         self._graph.has_project_paths = True
         return (_MARK + "project", text[len(project) :])
 
-    def _pickled(self, value: Any, kind: type, again: functools.partial[Any]) -> Any:
+    def _pickle_form(self, value: Any, kind: type, again: functools.partial[Any]) -> Any:
         """What stands for an object of which only its pickle may tell all; itself where it has another form."""
         name: str = again.keywords["name"]
         try:
@@ -484,7 +484,7 @@ class Values:
         name = f"{module_of(type(value))}.{type(value).__qualname__}"
         if name in _LOCKS:
             why = "is a lock, and the code may ask whether it is held (by `locked` or `acquire`; `with` does not)"
-            self._graph.when("locks", functools.partial(self._graph.unresolved, where, why))
+            self._graph.when("locks", functools.partial(self._graph.report_unresolved, where, why))
         return name in _INERT
 
     def _unless_refused(self, value: object, name: str, again: Callable[[Any], Any]) -> str:
@@ -593,7 +593,7 @@ def wraps(value: object) -> bool:
     )
 
 
-def _beside_its_class(value: object) -> tuple[str, str] | None:
+def _module_constant(value: object) -> tuple[str, str] | None:
     """Module and name, where the module of its class has this very object, which holds nothing."""
     module = sys.modules.get(module_of(type(value)))
     if not isinstance(module, ModuleType) or not is_plain_class(type(value)):
@@ -615,7 +615,7 @@ def _is_flat(form: Any) -> bool:
     return kind in _PLAIN
 
 
-def _replaced(value: Any, kind: type, items: list[Any]) -> Any:
+def _replace_items(value: Any, kind: type, items: list[Any]) -> Any:
     """The container itself where no item was replaced, so that its encoding is the plain one."""
     return value if all(new is old for new, old in zip(items, value, strict=True)) else kind(items)
 

@@ -42,7 +42,7 @@ _UNSEEN = "a later change would go unseen"
 _PYCACHE = f"{os.sep}__pycache__{os.sep}"
 
 
-class Lost(Exception):
+class CodeNotFound(Exception):
     """What ran can't be found again, so no later look could tell whether it is the same."""
 
     def __init__(self, reason: Reason, text: str) -> None:
@@ -50,14 +50,14 @@ class Lost(Exception):
         self.reason = reason
 
 
-class Seen(msgspec.Struct, frozen=True):
+class ObservedReads(msgspec.Struct, frozen=True):
     """What was made of the observations of a run: reads, or why its result can't be stored."""
 
     reads: tuple[Read, ...] = ()
-    kept_out: tuple[Reason, str] | None = None
+    storage_refusal: tuple[Reason, str] | None = None
 
 
-class _Brought(msgspec.Struct, frozen=True):
+class _ImportedModule(msgspec.Struct, frozen=True):
     """A module that a run imported: the spec that it ran with, the digests of its derived names when the run ended, and
     what the run read."""
 
@@ -66,7 +66,7 @@ class _Brought(msgspec.Struct, frozen=True):
     reads: tuple[Read, ...]
 
 
-class RanKeys:
+class RunReads:
     """Turns observations into reads, and tells what such a read would be now. One an opened cache.
 
     tool: the digest of a distribution by name, of all that are installed for ``*``; raises UsageError for one whose
@@ -79,7 +79,7 @@ class RanKeys:
         self._code = code
         self._tool = tool
         self._plugins = plugins
-        self._brought: dict[str, _Brought] = {}
+        self._imported_modules: dict[str, _ImportedModule] = {}
         self._own = tuple(os.path.join(os.path.realpath(each), "") for each in own)
 
     def file_of(self, module: str) -> str:
@@ -104,34 +104,34 @@ class RanKeys:
 
     # --- what a run adds
 
-    def code(self, observed: Observed, coverage: Coverage, anchors: Anchors) -> Seen:
+    def code(self, observed: Observed, coverage: Coverage, anchors: Anchors) -> ObservedReads:
         """The code, modules and distributions that a run reached and its key does not hold."""
         loaded = {ran.code.co_filename for ran in list(observed.ran.values()) if ran.code.co_name == "<module>"}
         reads: dict[Read, None] = {}
         try:
             _check_unedited(loaded, observed)
             for ran in list(observed.ran.values()):
-                reads.update(dict.fromkeys(self._ran(ran, coverage, anchors, loaded)))
+                reads.update(dict.fromkeys(self._code_reads(ran, coverage, anchors, loaded)))
             for name in list(observed.imported):
-                reads.update(dict.fromkeys(self._imported(name, coverage, loaded)))
+                reads.update(dict.fromkeys(self._import_reads(name, coverage, loaded)))
             for name in list(observed.named):
-                reads.update(dict.fromkeys(self._named(name, coverage, anchors, loaded)))
-            reads.update(dict.fromkeys(self._reached(observed, coverage, anchors, loaded)))
+                reads.update(dict.fromkeys(self._computed_name_reads(name, coverage, anchors, loaded)))
+            reads.update(dict.fromkeys(self._dynamic_reads(observed, coverage, anchors, loaded)))
             for module, name in sorted(coverage.derived):
                 if _file(sys.modules.get(module)) in loaded:
-                    reads.update(dict.fromkeys(self._made(module, name, coverage)))
+                    reads.update(dict.fromkeys(self._made_value_reads(module, name, coverage)))
                 elif sys.modules.get(module) is not None:  # before the run, or meanwhile by another one
-                    reads.update(dict.fromkeys(self._derived(module, name, coverage)))
+                    reads.update(dict.fromkeys(self._derived_value_reads(module, name, coverage)))
             _check_unedited(loaded, observed)  # nor while its text was read for that
-        except Lost as lost:
-            return Seen((), (lost.reason, str(lost)))
+        except CodeNotFound as lost:
+            return ObservedReads((), (lost.reason, str(lost)))
         for name in list(observed.sought):
             reads[Read("module", name, "", self._is_there(name))] = None
         for name in observed.installed.keys() - coverage.distributions:
             reads[Read("distribution", name, "", self._tool(name))] = None
-        return Seen(tuple(reads))
+        return ObservedReads(tuple(reads))
 
-    def brought(self, observed: Observed, names: Iterable[tuple[str, str]], reads: Sequence[Read]) -> None:
+    def note_imports(self, observed: Observed, names: Iterable[tuple[str, str]], reads: Sequence[Read]) -> None:
         """Note what modules that a run imported came to, and all that it read meanwhile: a later run finds them there.
         names: those of them that their source does not tell."""
         loaded = {ran.code.co_filename for ran in list(observed.ran.values()) if ran.code.co_name == "<module>"}
@@ -145,9 +145,9 @@ class RanKeys:
             if found is None or _file(found) not in loaded:
                 continue
             spec = getattr(found, "__spec__", None)
-            known = self._brought.get(module)
+            known = self._imported_modules.get(module)
             if known is None or known.spec is not spec or known.reads != kept:
-                known = self._brought[module] = _Brought(spec, {}, kept)
+                known = self._imported_modules[module] = _ImportedModule(spec, {}, kept)
             digest = self._value(module, name)
             if digest is not None:
                 known.digests[name] = digest
@@ -168,24 +168,24 @@ class RanKeys:
             return None
         if key is not None and coverage is not None:
             coverage.has_project_paths = coverage.has_project_paths or key.has_project_paths
-        return _found(False) if key is None else key.digest
+        return _presence_digest(False) if key is None else key.digest
 
-    def _made(self, module: str, name: str, coverage: Coverage) -> Iterator[Read]:
+    def _made_value_reads(self, module: str, name: str, coverage: Coverage) -> Iterator[Read]:
         """A value that importing a module made, in the run: where a process has it already, it has to be the same."""
         value = self._value(module, name, coverage)
         if value is not None or not coverage.is_charged:
             yield Read("code", IMPORTED, f"{module}:{name}", value or _formless())
 
-    def _derived(self, module: str, name: str, coverage: Coverage) -> Iterator[Read]:
+    def _derived_value_reads(self, module: str, name: str, coverage: Coverage) -> Iterator[Read]:
         """A value that importing a module made, before the run: with what was read then, where that is known and all
         is as it was, or as it is in this process. Raises Lost where that has no stable form."""
-        known, value = self._brought.get(module), self._value(module, name, coverage)
+        known, value = self._imported_modules.get(module), self._value(module, name, coverage)
         if value is None:
             if not coverage.is_charged:
                 text = (
                     f"{module}.{name}, made by an import before the run, has no stable form: a change would go unseen"
                 )
-                raise Lost(Reason.UNNAMED_CODE, f"{text}; `version=` takes charge of it")
+                raise CodeNotFound(Reason.UNNAMED_CODE, f"{text}; `version=` takes charge of it")
         elif (
             known is not None
             and known.spec is getattr(sys.modules.get(module), "__spec__", None)
@@ -201,7 +201,7 @@ class RanKeys:
         """Whether a path is a tool's or the cache's own, which other parts of a key stand for, or no file's."""
         return path.startswith(_library_folders()) or path.startswith(self._own) or is_unrepeatable(path)
 
-    def is_held(self, path: str) -> bool:
+    def is_keyed(self, path: str) -> bool:
         """Whether what is at a path, a folder's with a slash at its end, counts otherwise or never. Among the installed
         packages that are the files of distributions; one that none of them lists is anybody's, and so is a folder, in
         which there may be such files."""
@@ -209,7 +209,7 @@ class RanKeys:
             return self.is_elsewhere(path)
         return os.path.isfile(path) and not self._code.is_project(path)
 
-    def _ran(self, ran: Ran, coverage: Coverage, anchors: Anchors, loaded: set[str]) -> Iterator[Read]:
+    def _code_reads(self, ran: Ran, coverage: Coverage, anchors: Anchors, loaded: set[str]) -> Iterator[Read]:
         code, path = ran.code, ran.code.co_filename
         if not path.startswith(("<", "/")) and os.path.exists(path):
             path = os.path.abspath(path)
@@ -231,9 +231,9 @@ class RanKeys:
             # Made by code that ran or that the key holds; modules that it imports may have been imported before.
             for use in code_uses(code).imports if code.co_names else ():
                 name = absolute(use, str(ran.namespace.get("__package__") or module.rpartition(".")[0]))
-                yield from self._named(name or "", coverage, anchors, loaded)
+                yield from self._computed_name_reads(name or "", coverage, anchors, loaded)
             if source is not None and not is_nameless:
-                yield from self._imported(module, coverage, loaded)
+                yield from self._import_reads(module, coverage, loaded)
             return
         is_body = code.co_name == "<module>"
         if is_body and source is not None:
@@ -241,7 +241,7 @@ class RanKeys:
                 yield from self._read(path, module, "", coverage, anchors, loaded)
         elif module == "?" and place is None:
             text = f"code of {path} ran, which is no module of Python's (a template?): {_UNSEEN}"
-            raise Lost(Reason.UNNAMED_CODE, f"{text}; pass what it makes as an argument")
+            raise CodeNotFound(Reason.UNNAMED_CODE, f"{text}; pass what it makes as an argument")
         elif source is None or place is None:
             yield self._live(module, code.co_qualname.partition(".")[0], code.co_qualname, coverage)
         elif not coverage.holds_place(source, place):
@@ -275,14 +275,14 @@ class RanKeys:
         try:
             key = self._as_in_process(module, name)
         except CapturedWeights as error:  # any module of this process, which the stage need not have asked for
-            raise Lost(Reason.UNNAMED_CODE, str(error)) from error
+            raise CodeNotFound(Reason.UNNAMED_CODE, str(error)) from error
         if key is None:
             text = f"{module}.{qualname} ran, and no name of {module} leads to it: {_UNSEEN}"
-            raise Lost(Reason.UNNAMED_CODE, text)
+            raise CodeNotFound(Reason.UNNAMED_CODE, text)
         coverage.has_project_paths = coverage.has_project_paths or key.has_project_paths
         return Read("code", LIVE, f"{module}:{name}", key.digest)
 
-    def _imported(self, name: str, coverage: Coverage, loaded: set[str]) -> Iterator[Read]:
+    def _import_reads(self, name: str, coverage: Coverage, loaded: set[str]) -> Iterator[Read]:
         origin, module = self._code.origin(name), sys.modules.get(name)
         if origin.kind == "distribution" and origin.distribution not in coverage.distributions:
             yield Read("distribution", origin.distribution, "", self._tool(origin.distribution))
@@ -290,11 +290,11 @@ class RanKeys:
             if _file(module) not in loaded:  # by a way that the run took back; its text counts as code that ran
                 yield self._live(name, "", "<module>", coverage)  # its file went since
         elif origin.kind == "absent" or (origin.kind == "project" and module is None and origin.path not in loaded):
-            yield Read("module", name, "", _found(False))
+            yield Read("module", name, "", _presence_digest(False))
 
-    def _named(self, name: str, coverage: Coverage, anchors: Anchors, loaded: set[str]) -> Iterator[Read]:
+    def _computed_name_reads(self, name: str, coverage: Coverage, anchors: Anchors, loaded: set[str]) -> Iterator[Read]:
         """A module that was asked for by a computed name: which of its values the run took is not known."""
-        yield from self._imported(name, coverage, loaded)
+        yield from self._import_reads(name, coverage, loaded)
         origin, module = self._code.origin(name), sys.modules.get(name)
         if origin.kind != "project" or not origin.source or module is None:
             return
@@ -303,7 +303,7 @@ class RanKeys:
         elif (source := self._code.source(origin.path)) is None or not coverage.holds_whole(source):
             yield from self._read(origin.path, name, "", coverage, anchors, loaded)
 
-    def _reached(self, observed: Observed, coverage: Coverage, anchors: Anchors, loaded: set[str]) -> Iterator[Read]:
+    def _dynamic_reads(self, observed: Observed, coverage: Coverage, anchors: Anchors, loaded: set[str]) -> Iterator[Read]:
         """What code took that gets at modules in ways that do not show."""
         ran = [(each, found) for each in list(observed.ran.values()) if (found := reach(*each)) is not Reach.NAMED]
         # In a checkout of its own a plugin is code of the project; what it looks up is what it speaks for.
@@ -314,7 +314,7 @@ class RanKeys:
         if Reach.PRESENT in reaches:
             yield Read("module", EVERY_MODULE, "", _names(self._imported_project(observed.modules)))
         for name in self._imported_project(list(sys.modules)):
-            yield from self._named(name, coverage, anchors, loaded)
+            yield from self._computed_name_reads(name, coverage, anchors, loaded)
         main = sys.modules.get("__main__")
         if main is not None and self._code.is_project(_file(main) or "<typed>"):
             yield self._live(module_name(vars(main)), "", "<module>", coverage)
@@ -327,7 +327,7 @@ class RanKeys:
 
     def _is_there(self, module: str) -> str:
         """What stands for whether a module can be had."""
-        return _found(sys.modules.get(module) is not None or self._code.origin(module).kind != "absent")
+        return _presence_digest(sys.modules.get(module) is not None or self._code.origin(module).kind != "absent")
 
     # --- what it is now
 
@@ -343,12 +343,12 @@ class RanKeys:
         module, _, name = read.name.partition(":")
         if read.where == LIVE:
             live = self._as_in_process(module, name)
-            return live.digest if live is not None else _found(False)
+            return live.digest if live is not None else _presence_digest(False)
         if read.where == IMPORTED:
-            return read.digest if module not in sys.modules else self._value(module, name) or _found(False)
+            return read.digest if module not in sys.modules else self._value(module, name) or _presence_digest(False)
         found = self._code.in_text(path, module, name) if path is not None else None
         if found is None or found[0].digest != found[1].digest:
-            return _found(False)
+            return _presence_digest(False)
         return found[0].digest
 
 
@@ -372,7 +372,7 @@ def _check_unedited(paths: Iterable[str], observed: Observed) -> None:
         now = identity_if_there(path)
         seen = (observed.sources.get(path), observed.opened.get(path))  # who executes the text of a file opens it
         if now is not None and now.changed >= observed.began and now not in seen:
-            raise Lost(Reason.INPUT_CHANGED, f"file {path} was written to while the stage ran, which imported it")
+            raise CodeNotFound(Reason.INPUT_CHANGED, f"file {path} was written to while the stage ran, which imported it")
 
 
 def _names(modules: Iterable[str]) -> str:
@@ -383,7 +383,7 @@ def _names(modules: Iterable[str]) -> str:
 
 
 @lru_cache(maxsize=2)
-def _found(there: bool) -> str:
+def _presence_digest(there: bool) -> str:
     hasher = Hasher("module")
     hasher.part("found", b"there" if there else b"absent")
     return hasher.digest()
@@ -399,16 +399,16 @@ def _formless() -> str:
 def _library_folders() -> tuple[str, ...]:
     """Places whose content a key holds otherwise: Python and its packages, as tools. The rest of ``sys.prefix`` is not
     among them: that may be ``/usr``, or a project's own folder."""
-    return _installed("stdlib", "platstdlib", "purelib", "platlib")
+    return _installed_folders("stdlib", "platstdlib", "purelib", "platlib")
 
 
 @lru_cache(maxsize=1)
 def _site_folders() -> tuple[str, ...]:
     """Those of them that packages are installed to."""
-    return _installed("purelib", "platlib")
+    return _installed_folders("purelib", "platlib")
 
 
-def _installed(*names: str) -> tuple[str, ...]:
+def _installed_folders(*names: str) -> tuple[str, ...]:
     roots = map(sysconfig.get_path, names)
     both = {each for root in roots for each in (os.path.abspath(root), os.path.realpath(root))}
     return tuple(os.path.join(root, "") for root in sorted(both))

@@ -18,12 +18,12 @@ from cachec.base.lazy import later
 from cachec.base.texts import module_of
 from cachec.key.code import generated_members
 from cachec.key.code.code_snapshot import MISSING
-from cachec.key.code.executed_source import executed
+from cachec.key.code.executed_source import executed_sources
 from cachec.key.code.lru_cache_validity import is_memo
 from cachec.key.code.module_sources import Locator, Sources, absolute
-from cachec.key.code.part_graph import Graph
-from cachec.key.code.scopes import Chain, dotted
-from cachec.key.code.whole_modules import Unit
+from cachec.key.code.part_graph import PartGraph
+from cachec.key.code.scopes import Chain, dotted_name
+from cachec.key.code.whole_modules import ModuleUnit
 
 if TYPE_CHECKING:
     from cachec.key.code import constant_folding as folding
@@ -60,7 +60,7 @@ class TextComparison:
     """
 
     def __init__(
-        self, graph: Graph, locator: Locator, sources: Sources, live: LiveWalk, *, text_only: bool = False
+        self, graph: PartGraph, locator: Locator, sources: Sources, live: LiveWalk, *, text_only: bool = False
     ) -> None:
         """text_only: whatever modules this process has imported are not held against their text."""
         self._graph = graph
@@ -68,9 +68,9 @@ class TextComparison:
         self._locator = locator
         self._sources = sources
         self._live = live
-        self.wholes: list[Unit] = []
+        self.wholes: list[ModuleUnit] = []
 
-    def subclasses(self, unit: Unit, name: str) -> None:
+    def subclasses(self, unit: ModuleUnit, name: str) -> None:
         """Subclasses that this process has, by whoever made them, of a class that is read from source."""
         module = sys.modules.get(unit.name) if self._is_live(unit.name) else None
         cls = vars(module).get(name) if isinstance(module, ModuleType) else None
@@ -82,10 +82,10 @@ class TextComparison:
         subclasses: list[type] = type.__subclasses__(cls)
         for each in subclasses:
             static = ("static", module_of(each), each.__qualname__)
-            if not self._accounted(each) and self._graph.known(static) is None:
+            if not self._is_in_key(each) and self._graph.find_label(static) is None:
                 self._live.as_imported(each, f"{module_of(each)}.{each.__qualname__}")
 
-    def _module(self, unit: Unit) -> ModuleType | None:
+    def _module(self, unit: ModuleUnit) -> ModuleType | None:
         """The imported module, if it is this one."""
         module = sys.modules.get(unit.name) if self._is_live(unit.name) else None
         is_this = isinstance(module, ModuleType) and getattr(module, "__file__", None) == unit.source.path
@@ -95,7 +95,7 @@ class TextComparison:
         """Whether what this process has imported under a name counts."""
         return not self._text_only and name not in self._graph.text_alone
 
-    def _take(self, unit: Unit, altered: Iterable[altering.Altered]) -> None:
+    def _take(self, unit: ModuleUnit, altered: Iterable[altering.Alteration]) -> None:
         for each in altered:
             name, value = each.name, each.value
             if each.is_open:
@@ -105,31 +105,31 @@ class TextComparison:
             else:
                 self._live.as_imported(value, f"{unit.name}.{name}")
 
-    def names(self, unit: Unit) -> None:
+    def names(self, unit: ModuleUnit) -> None:
         """All names of a module, any of which may be looked up: those that its text does not bind."""
         module = self._module(unit)
         if module is not None and not _is_importing(module):
             self._take(unit, altering.of_module(unit, vars(module), self._graph.watch))
 
-    def unbound(self, unit: Unit, name: str) -> None:
+    def unbound(self, unit: ModuleUnit, name: str) -> None:
         """A name that is looked up in a module whose text does not bind it."""
         module = self._module(unit)
         if module is not None and not _is_importing(module):
             self._take(unit, altering.of_name(unit, name, vars(module), self._graph.watch))
 
-    def gone(self, name: str) -> None:
+    def note_missing(self, name: str) -> None:
         """A submodule that is not to be found; this process may have imported it while it was."""
         held = self._graph.watch.name(sys.modules, name) if self._is_live(name) else MISSING
         if isinstance(held, ModuleType):
             self._live.as_imported(held, name)
 
-    def imports(self, unit: Unit, name: str) -> None:
+    def imports(self, unit: ModuleUnit, name: str) -> None:
         """A name that a module imports, as what that is."""
         module = self._module(unit)
         if module is not None and not _is_importing(module) and name not in unit.source.bindings:
             self._take(unit, altering.of_import(unit, name, vars(module), self._graph.watch))
 
-    def run(self, unit: Unit, *, exact: bool = False) -> None:
+    def run(self, unit: ModuleUnit, *, exact: bool = False) -> None:
         """A part for what a module did when it was imported, where its file has other statements by now; ``exact``:
         another text.
         """
@@ -137,8 +137,8 @@ class TextComparison:
         if module is None:
             return
         self._graph.watch.name(vars(module), "__spec__")  # a reload makes another
-        ran = executed().source(module, unit.name, unit.source)
-        said = executed().token(unit.name) if ran is None else ran.text if exact else ran.syntax(ran.tree)
+        ran = executed_sources().source(module, unit.name, unit.source)
+        said = executed_sources().token(unit.name) if ran is None else ran.text if exact else ran.syntax(ran.tree)
         if ran is unit.source or said == (unit.source.text if exact else unit.source.syntax(unit.source.tree)):
             return
         label, first = self._graph.label(("as executed", unit.name, exact), f"{unit.name} (as imported)")
@@ -147,29 +147,29 @@ class TextComparison:
             hasher.part("syntax", said)
             self._graph.part(label, hasher, "differs from its source file")
 
-    def name(self, unit: Unit, name: str, statements: list[ast.stmt] | tuple[ast.stmt, ...]) -> None:
+    def name(self, unit: ModuleUnit, name: str, statements: list[ast.stmt] | tuple[ast.stmt, ...]) -> None:
         module = self._module(unit)
         if module is None:
             return
         value = self._graph.watch.name(vars(module), name)
         if value is MISSING:
             if len(statements) == 1 and _surely_binds(statements[0]) and not _is_importing(module):
-                self._take(unit, [altering.Altered(name, MISSING)])
+                self._take(unit, [altering.Alteration(name, MISSING)])
             return
         where = f"{unit.name}.{name}"
         self._live.refuse_weights(value, where)
         if self._imports_otherwise(unit, statements):
             self._live.as_imported(value, where, b"other imports")
         self._graph.watch.name(vars(module), "__spec__")
-        ran = executed().source(module, unit.name, unit.source)
+        ran = executed_sources().source(module, unit.name, unit.source)
         if ran is not unit.source:
             old = [ran.syntax(each) for each in ran.bindings.get(name, ())] if ran is not None else []
             if ran is None or old != [unit.source.syntax(each) for each in statements]:
-                self._live.as_imported(value, where, b"".join(old) if ran is not None else executed().token(unit.name))
+                self._live.as_imported(value, where, b"".join(old) if ran is not None else executed_sources().token(unit.name))
         # At the end: only then is it known which modules are in the key as a whole, with what they register here.
         self._graph.at_end(partial(self._compare_value, unit, name, statements, value, where))
 
-    def _imports_otherwise(self, unit: Unit, statements: Sequence[ast.stmt]) -> bool:
+    def _imports_otherwise(self, unit: ModuleUnit, statements: Sequence[ast.stmt]) -> bool:
         """Whether optional imports among statements that ran would end in another way now."""
         for name in (each for statement in statements for each in self._optional(unit, statement)):
             is_absent = self._locator.find(name).kind == "absent"
@@ -180,13 +180,13 @@ class TextComparison:
                 return False  # what comes after it did not run
         return False
 
-    def _lacks(self, unit: Unit, statement: ast.stmt) -> bool:
+    def _lacks(self, unit: ModuleUnit, statement: ast.stmt) -> bool:
         """Whether an optional import among a statement's found nothing."""
         return any(
             self._graph.watch.name(sys.modules, name) in (None, MISSING) for name in self._optional(unit, statement)
         )
 
-    def _optional(self, unit: Unit, statement: ast.stmt) -> Iterator[str]:
+    def _optional(self, unit: ModuleUnit, statement: ast.stmt) -> Iterator[str]:
         """The modules that a statement's optional imports look for, in their order: of ``from package import name`` the
         submodule too, where the package has nothing else of that name."""
         for use in unit.source.imports_of(statement):
@@ -203,19 +203,19 @@ class TextComparison:
                     yield submodule
 
     def _compare_value(
-        self, unit: Unit, name: str, statements: list[ast.stmt] | tuple[ast.stmt, ...], value: Any, where: str
+        self, unit: ModuleUnit, name: str, statements: list[ast.stmt] | tuple[ast.stmt, ...], value: Any, where: str
     ) -> None:
         only = statements[0] if len(statements) == 1 else None
         plain = isinstance(only, _FUNCTIONS) and not only.decorator_list
         may_grow = bool(unit.whole) and type(value) in {dict, list, set}  # what registers things put more there
         if may_grow and isinstance(only, ast.Assign | ast.AnnAssign) and only.value is not None:
-            may_grow = folding.literal(only.value) in (folding.UNTOLD, [], {}, set()) or name in unit.source.filled
+            may_grow = folding.literal(only.value) in (folding.UNKNOWN, [], {}, set()) or name in unit.source.mutated_names
         if is_memo(value):
             self._graph.memos[id(value)] = value
-        folded_to = self._folded(unit, only, name) if isinstance(only, ast.Assign | ast.AnnAssign) else None
+        folded_to = self._fold_assignment(unit, only, name) if isinstance(only, ast.Assign | ast.AnnAssign) else None
         is_derived = may_grow or (
             folded_to is None
-            and not folding.is_told(statements, self._makers(unit), value, vars(sys.modules[unit.name]))
+            and not folding.is_determined(statements, self._makers(unit), value, vars(sys.modules[unit.name]))
         )
         if isinstance(only, ast.ClassDef):
             if isinstance(value, type) and not only.decorator_list:
@@ -230,7 +230,7 @@ class TextComparison:
         elif isinstance(only, ast.Try) and altering.of_try(only, name, value, is_absent=self._lacks(unit, only)):
             self._live.as_imported(value, where)
         elif isinstance(only, ast.Assign | ast.AnnAssign) and not is_derived and folded_to is None:
-            if only.value is None or folding.literal(only.value) is not folding.UNTOLD:
+            if only.value is None or folding.literal(only.value) is not folding.UNKNOWN:
                 is_derived = True  # which part of a literal it is can't be told
             elif self._is_ours(value):
                 self._live.as_imported(value, where)  # no library makes it
@@ -244,11 +244,11 @@ class TextComparison:
                     continue  # the wrapper of a decorator, or a base of a class
             elif code.co_filename.startswith("<") and not plain:
                 continue  # made by a class decorator
-            elif self._current(code) and (not plain or code.co_name == name or self._accounted(function)):
+            elif self._current(code) and (not plain or code.co_name == name or self._is_in_key(function)):
                 continue
             self._live.as_imported(function, where)
         if isinstance(only, ast.Assign | ast.AnnAssign):
-            written = _written(only, name)
+            written = _assigned_expression(only, name)
             is_literal = not may_grow and written is not None and self._compare_literal(written, value, where)
             if not is_literal and not may_grow and folded_to is not None and not folding.same(folded_to[0], value):
                 self._live.as_imported(value, where)
@@ -257,7 +257,7 @@ class TextComparison:
         elif plain and not isinstance(value, FunctionType):
             self._live.as_imported(value, where)
 
-    def _compare_class(self, unit: Unit, node: ast.ClassDef, cls: type, chain: Chain) -> None:
+    def _compare_class(self, unit: ModuleUnit, node: ast.ClassDef, cls: type, chain: Chain) -> None:
         """What the statement of a class binds is what the class has, and nothing else, or it was changed."""
         where = f"{unit.name}.{'.'.join(chain)}"
         attributes = self._graph.watch.attributes(cls)
@@ -287,10 +287,10 @@ class TextComparison:
                 self._compare_literal(written, value, f"{where}.{name}")
 
     def _compare_method(
-        self, unit: Unit, node: ast.FunctionDef | ast.AsyncFunctionDef, cls: type, held: object, chain: Chain
+        self, unit: ModuleUnit, node: ast.FunctionDef | ast.AsyncFunctionDef, cls: type, held: object, chain: Chain
     ) -> None:
         """A method is what its statement made: a function, or one that Python's own decorators hold."""
-        decorators = [(dotted(each) or ("",))[-1] for each in node.decorator_list]
+        decorators = [(dotted_name(each) or ("",))[-1] for each in node.decorator_list]
         if any(each not in _HOLDERS for each in decorators):
             return
         function: Any = held
@@ -300,13 +300,13 @@ class TextComparison:
             return  # Python makes such of `__new__` and others
         is_function = isinstance(function, FunctionType)
         if not is_function or function.__code__.co_qualname != f"{cls.__qualname__}.{node.name}":
-            if not (is_function and altering.stores(unit, chain) and self._accounted(function)):
+            if not (is_function and altering.stores(unit, chain) and self._is_in_key(function)):
                 self._live.as_imported(held, f"{unit.name}.{'.'.join(chain)}")
         else:
             self._compare_function(unit, node, function, chain)
 
     def _compare_function(
-        self, unit: Unit, node: ast.FunctionDef | ast.AsyncFunctionDef, held: FunctionType, chain: Chain
+        self, unit: ModuleUnit, node: ast.FunctionDef | ast.AsyncFunctionDef, held: FunctionType, chain: Chain
     ) -> None:
         """Defaults and attributes of a function are those of its statement, or it was changed."""
         if held.__code__.co_qualname == ".".join(chain):
@@ -325,22 +325,22 @@ class TextComparison:
         source = self._sources.load(code.co_filename)
         return source is not None and source.match(code) is not None
 
-    def _registered(self, value: object) -> bool:
+    def _is_registered_by_key(self, value: object) -> bool:
         """Whether code that is in the key put this here."""
-        return isinstance(value, FunctionType | type) and self._accounted(value)
+        return isinstance(value, FunctionType | type) and self._is_in_key(value)
 
-    def _accounted(self, value: FunctionType | type) -> bool:
+    def _is_in_key(self, value: FunctionType | type) -> bool:
         """Whether the module that defines a function or class is in the key as a whole, as it is in its file."""
         name = getattr(value, "__module__", None)
         module = sys.modules.get(name) if isinstance(name, str) else None
         if module is None:
             return False
         names = (("whole", name), ("whole live", id(vars(module))))
-        if all(self._graph.known(name) is None for name in names):
+        if all(self._graph.find_label(name) is None for name in names):
             return False
         return isinstance(value, type) or self._current(value.__code__)
 
-    def _makers(self, unit: Unit) -> set[str]:
+    def _makers(self, unit: ModuleUnit) -> set[str]:
         """The names in a module that are of libraries whose functions make things that hold nothing."""
         return {
             name
@@ -348,16 +348,16 @@ class TextComparison:
             if {(absolute(use, unit.package) or "").partition(".")[0] for use in uses} <= folding.MAKERS
         }
 
-    def _folded(self, unit: Unit, only: ast.Assign | ast.AnnAssign, name: str) -> tuple[Any] | None:
+    def _fold_assignment(self, unit: ModuleUnit, only: ast.Assign | ast.AnnAssign, name: str) -> tuple[Any] | None:
         """What an assignment comes to with what its names are now; None where that can't be told."""
-        written = _written(only, name) if only.value is not None else None
+        written = _assigned_expression(only, name) if only.value is not None else None
         bindings = unit.source.bindings
         used = [each.id for each in ast.walk(written) if isinstance(each, ast.Name)] if written is not None else []
         if any(len(bindings.get(each, ())) > 1 for each in used):
             return None  # which of them was meant can't be told
         try:
-            return None if written is None else (folding.folded(written, vars(sys.modules[unit.name])),)
-        except (folding.Untold, RecursionError, KeyError):
+            return None if written is None else (folding.fold(written, vars(sys.modules[unit.name])),)
+        except (folding.NotConstant, RecursionError, KeyError):
             return None
 
     def _watch_items(self, value: Any) -> None:
@@ -383,12 +383,12 @@ class TextComparison:
     def _compare_literal(self, written: ast.expr, value: object, where: str) -> bool:
         """Whether it is a literal, which was compared."""
         said = folding.literal(written)
-        if said is folding.UNTOLD:
+        if said is folding.UNKNOWN:
             return False
         if type(value) is dict:
-            value = {key: each for key, each in value.items() if not self._registered(each)}
+            value = {key: each for key, each in value.items() if not self._is_registered_by_key(each)}
         elif type(value) is list:
-            value = [each for each in value if not self._registered(each)]
+            value = [each for each in value if not self._is_registered_by_key(each)]
         if (type(said) is not type(value) or repr(said) != repr(value)) and not self._set_elsewhere(where, value):
             self._live.as_imported(value, where)
         return True
@@ -400,14 +400,14 @@ class TextComparison:
             for statement in unit.source.tree.body:
                 if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
                     continue
-                *holder, attribute = dotted(statement.targets[0]) or ("",)
-                if attribute == name and holder and module in self._meant(unit, tuple(holder)):
+                *holder, attribute = dotted_name(statement.targets[0]) or ("",)
+                if attribute == name and holder and module in self._possible_modules(unit, tuple(holder)):
                     said = folding.literal(statement.value)
                     if type(said) is type(value) and repr(said) == repr(value):
                         return True
         return False
 
-    def _meant(self, unit: Unit, holder: Chain) -> set[str]:
+    def _possible_modules(self, unit: ModuleUnit, holder: Chain) -> set[str]:
         """The modules that a dotted name in a module may mean."""
         meant = set()
         for use in unit.source.imports.get(holder[0], ()):
@@ -427,7 +427,7 @@ def _surely_binds(node: ast.stmt) -> bool:
     return is_definition or (isinstance(node, ast.AnnAssign) and node.value is not None)
 
 
-def _written(statement: ast.Assign | ast.AnnAssign, name: str) -> ast.expr | None:
+def _assigned_expression(statement: ast.Assign | ast.AnnAssign, name: str) -> ast.expr | None:
     """The expression that an assignment binds ``name`` to: ``2`` of ``a, b = 1, 2`` for ``b``. None where it can't be
     told from the text, or is bound twice."""
     targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]

@@ -18,7 +18,7 @@ _TELLING = frozenset({"logging", "warnings", "faulthandler", "atexit"})
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
-class Unit:
+class ModuleUnit:
     """A module of the project with its source. level: every statement that runs when it is imported (not what is under
     ``if __name__ == "__main__"``). whole: why it counts as one, empty where it does not."""
 
@@ -47,9 +47,9 @@ class Units:
     def __init__(self, sources: Sources, locator: Locator) -> None:
         self._sources = sources
         self._locator = locator
-        self._known: dict[tuple[str, str], Unit] = {}
+        self._known: dict[tuple[str, str], ModuleUnit] = {}
 
-    def at(self, name: str, path: str, package: str) -> Unit | None:
+    def at(self, name: str, path: str, package: str) -> ModuleUnit | None:
         """The module ``name`` (its package: what its relative imports start from); None where it has no source."""
         source = self._sources.load(path)
         if source is None:
@@ -57,7 +57,7 @@ class Units:
         known = self._known.get((name, path))
         if known is not None and known.source is source:
             return known
-        unit = self._known[name, path] = Unit(name, package, source)
+        unit = self._known[name, path] = ModuleUnit(name, package, source)
         source.stage_decorators = frozenset(self._stage_decorators(unit))
         acting = list(self._acting(unit))
         registering = any(registers for _, registers in acting)
@@ -69,21 +69,21 @@ class Units:
         unit.handing = tuple(self._handing(unit))
         return unit
 
-    def of_origin(self, origin: Origin) -> Unit | None:
+    def of_origin(self, origin: Origin) -> ModuleUnit | None:
         """The module that the locator found."""
         package = origin.name if origin.folders else origin.name.rpartition(".")[0]
         return self.at(origin.name, origin.path, package) if origin.source else None
 
     # --- what stands outside of the project
 
-    def origin(self, unit: Unit, use: ImportUse) -> Origin:
+    def origin(self, unit: ModuleUnit, use: ImportUse) -> Origin:
         """Where an import of this module leads: the module that is named, or the submodule that is taken from it."""
         name = absolute(use, unit.package)
         if name is None:
             return Origin("absent", "." * use.level + use.module)
         return self._locator.find(name)
 
-    def _kinds(self, unit: Unit, name: str) -> set[str]:
+    def _kinds(self, unit: ModuleUnit, name: str) -> set[str]:
         """The kinds of everything that a module-level name may stand for."""
         kinds = {self.origin(unit, use).kind for use in unit.source.imports.get(name, ())}
         if any(not isinstance(each, ast.Try | ast.If) for each in unit.source.bindings.get(name, ())):
@@ -92,16 +92,16 @@ class Units:
             kinds.add("library" if hasattr(builtins, name) else "project")
         return kinds
 
-    def _outside(self, unit: Unit, chain: Chain) -> bool:
+    def _is_imported(self, unit: ModuleUnit, chain: Chain) -> bool:
         """Whether a dotted name is imported from outside of the project (a built-in is not an import)."""
         return chain[0] in unit.source.imports and not self._kinds(unit, chain[0]) & {"project", "absent"}
 
     # --- stages
 
-    def _stage_decorators(self, unit: Unit) -> Iterator[int]:
+    def _stage_decorators(self, unit: ModuleUnit) -> Iterator[int]:
         for node in unit.source.functions:
             for decorator in node.decorator_list:
-                chain = _called(decorator)
+                chain = _decorator_name(decorator)
                 named = len(chain) > 1 and chain[-1] == "stage"
                 if named and self._is_cache(unit.source, unit.package, chain[0], 4):
                     yield id(decorator)
@@ -126,7 +126,7 @@ class Units:
 
     # --- one unit or many
 
-    def _reason(self, unit: Unit, registering: bool, subclass: str) -> str:
+    def _reason(self, unit: ModuleUnit, registering: bool, subclass: str) -> str:
         if "*" in unit.source.imports:
             return "star import"
         if "__getattr__" in unit.source.bindings:
@@ -135,21 +135,21 @@ class Units:
             return "registers at import"
         return f"class {subclass} subclasses" if subclass else ""
 
-    def _subclass(self, unit: Unit) -> str:
+    def _subclass(self, unit: ModuleUnit) -> str:
         """The first class with a base, or a metaclass, that is not Python's own."""
         for node in unit.level:
             if isinstance(node, ast.ClassDef) and self._is_subclass(unit, node):
                 return node.name
         return ""
 
-    def _is_subclass(self, unit: Unit, node: ast.ClassDef) -> bool:
+    def _is_subclass(self, unit: ModuleUnit, node: ast.ClassDef) -> bool:
         for base in (*node.bases, *(keyword.value for keyword in node.keywords)):
-            chain = scopes.dotted(base.value if isinstance(base, ast.Subscript) else base)
+            chain = scopes.dotted_name(base.value if isinstance(base, ast.Subscript) else base)
             if not isinstance(base, ast.Constant) and (not chain or self._kinds(unit, chain[0]) != {"library"}):
                 return True
         return False
 
-    def _acting(self, unit: Unit) -> Iterator[tuple[ast.stmt, bool]]:
+    def _acting(self, unit: ModuleUnit) -> Iterator[tuple[ast.stmt, bool]]:
         """Module-level statements that do something beside binding names, and whether that may put something of the
         project where no name leads back to it.
 
@@ -162,9 +162,9 @@ class Units:
         def registers(node: ast.stmt, chain: Chain) -> bool:
             return (
                 not chain
-                or not self._outside(unit, chain)
+                or not self._is_imported(unit, chain)
                 or any(
-                    used[0] in own or (used[0] in source.imports and not self._outside(unit, used))
+                    used[0] in own or (used[0] in source.imports and not self._is_imported(unit, used))
                     for used in scopes.scan([node]).refs
                 )
             )
@@ -175,7 +175,7 @@ class Units:
                     if id(decorator) not in source.stage_decorators and self._may_register(unit, decorator):
                         yield node, True
             elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-                chain = _rooted(node.value.func)
+                chain = _root_name(node.value.func)
                 if chain != ("print",):
                     found = registers(node, chain)
                     if found or not self._tells_only(unit, chain):
@@ -183,11 +183,11 @@ class Units:
             elif isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign):
                 for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
                     if isinstance(target, ast.Subscript | ast.Attribute):
-                        yield node, registers(node, _rooted(target.value))
+                        yield node, registers(node, _root_name(target.value))
                     elif isinstance(target, ast.Name) and target.id == "_" and isinstance(node.value, ast.Call):
                         yield node, True
 
-    def _handing(self, unit: Unit) -> Iterator[ast.stmt]:
+    def _handing(self, unit: ModuleUnit) -> Iterator[ast.stmt]:
         """Statements of a script that count though the stage does not reach them. What they put into values of the
         project shows in those; so calls that print, run stages or drive them are passed over, and functions that do no
         more than that."""
@@ -201,18 +201,18 @@ class Units:
             for each in ast.walk(node):
                 if isinstance(each, ast.Assign | ast.AugAssign):
                     targets = each.targets if isinstance(each, ast.Assign) else [each.target]
-                    roots = {_rooted(t.value)[:1] for t in targets if isinstance(t, ast.Attribute | ast.Subscript)}
+                    roots = {_root_name(t.value)[:1] for t in targets if isinstance(t, ast.Attribute | ast.Subscript)}
                     if any(root and root[0] in source.imports for root in roots):
                         return True
                 if not isinstance(each, ast.Call):
                     continue
-                root = (_rooted(each.func) or ("",))[0]
+                root = (_root_name(each.func) or ("",))[0]
                 if root in own and isinstance(own[root], ast.FunctionDef | ast.AsyncFunctionDef):
                     if root not in seen:
                         seen.add(root)
                         if hands_over(own[root]):
                             return True
-                elif root in source.imports and not self._outside(unit, (root,)):
+                elif root in source.imports and not self._is_imported(unit, (root,)):
                     return True
                 elif root in stages or self._is_cache(source, unit.package, root, 4) or self._tells_only(unit, (root,)):
                     continue
@@ -228,25 +228,25 @@ class Units:
             if isinstance(node, ast.ClassDef) and self._is_subclass(unit, node):
                 yield node
 
-    def _tells_only(self, unit: Unit, chain: Chain) -> bool:
+    def _tells_only(self, unit: ModuleUnit, chain: Chain) -> bool:
         """Whether a call goes to a module that decides only what is told, not what is computed."""
         modules = {absolute(use, unit.package) or "" for use in unit.source.imports.get(chain[0], ())}
         return bool(modules) and {name.partition(".")[0] for name in modules} <= _TELLING
 
-    def _may_register(self, unit: Unit, decorator: ast.expr) -> bool:
-        chain = _called(decorator)
+    def _may_register(self, unit: ModuleUnit, decorator: ast.expr) -> bool:
+        chain = _decorator_name(decorator)
         if not chain:
             return True
         kinds = self._kinds(unit, chain[0])
         return bool(kinds - {"library", "distribution"}) or any("register" in name for name in chain)
 
 
-def _called(decorator: ast.expr) -> Chain:
+def _decorator_name(decorator: ast.expr) -> Chain:
     """The dotted name of a decorator, with or without arguments."""
-    return scopes.dotted(decorator.func if isinstance(decorator, ast.Call) else decorator)
+    return scopes.dotted_name(decorator.func if isinstance(decorator, ast.Call) else decorator)
 
 
-def _rooted(node: ast.expr) -> Chain:
+def _root_name(node: ast.expr) -> Chain:
     """The name that an expression such as ``a.b(c).d[e]`` starts from; empty where it starts from none."""
     while isinstance(node, ast.Attribute | ast.Call | ast.Subscript):
         node = node.func if isinstance(node, ast.Call) else node.value
@@ -273,4 +273,4 @@ def _module_level(tree: ast.Module) -> Iterator[ast.stmt]:
 
 
 def _is_main_guard(node: ast.If) -> bool:
-    return isinstance(node.test, ast.Compare) and scopes.dotted(node.test.left) == ("__name__",)
+    return isinstance(node.test, ast.Compare) and scopes.dotted_name(node.test.left) == ("__name__",)

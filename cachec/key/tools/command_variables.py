@@ -96,10 +96,10 @@ class Rule:
 
 def matches(name: str, patterns: Iterable[str]) -> bool:
     """Whether a name is one of these, or matches one of the patterns among them."""
-    return not unmatched([name], patterns)
+    return not list_unmatched([name], patterns)
 
 
-def unmatched(names: Iterable[str], patterns: Iterable[str]) -> list[str]:
+def list_unmatched(names: Iterable[str], patterns: Iterable[str]) -> list[str]:
     """Return those of the names that are none of these, and match none of the patterns among them."""
     fixed, prefixes = _split(patterns)
     return [name for name in names if name not in fixed and not name.startswith(prefixes)]

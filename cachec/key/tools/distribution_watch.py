@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from cachec.base.inotify import Inotify  # with ctypes, which no short-lived process needs
 
 #: Looks at all files of a distribution before it is followed: to begin costs as much as four (150 ms for torch).
-LOOKS = 3
+MIN_LOOKUPS = 3
 
 #: The part of the user's watches that distributions may have in one process.
 _SHARE = 8
@@ -62,7 +62,7 @@ class _Tree:
         self.folders: set[str] = set()
 
 
-class Followed:
+class DistributionWatch:
     """Follows the files of distributions, once that pays. Safe among threads; a forked child begins anew."""
 
     def __init__(self, mounts: Mounts | None = None, *, clock: Callable[[], float] = time.time) -> None:
@@ -71,7 +71,7 @@ class Followed:
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._refused: set[str] = set()
-        self._looks: Counter[str] = Counter()
+        self._lookup_counts: Counter[str] = Counter()
         self._trees: dict[str, _Tree] = {}
         self._queue: Inotify | None = None
         self._files: dict[int, set[tuple[str, str]]] = {}  # of a watch: distribution and path
@@ -85,7 +85,7 @@ class Followed:
         """The same of some distributions, which takes hardly longer."""
         if self._trees.keys().isdisjoint(names):
             return [None] * len(names)
-        with self._locked():
+        with self._own_lock():
             try:
                 self._hear()
                 states: dict[str, Identity | None] = {}
@@ -100,7 +100,7 @@ class Followed:
         To be called before all of them are looked at again; the first time is not told.
         """
         name = distribution.folder
-        with self._locked():
+        with self._own_lock():
             try:
                 self._hear()
                 tree = self._trees.get(name)
@@ -109,8 +109,8 @@ class Followed:
                     return
                 if tree is not None:
                     self._forget()
-                self._looks[name] += 1
-                if self._looks[name] >= LOOKS and name not in self._refused:
+                self._lookup_counts[name] += 1
+                if self._lookup_counts[name] >= MIN_LOOKUPS and name not in self._refused:
                     self._begin(name, distribution, listing)
             except OSError:  # no watch or descriptor is left, or no /proc: looking has to do
                 self._refused.add(name)
@@ -172,7 +172,7 @@ class Followed:
         assert self._queue is not None
         mask = inotify.IN_MODIFY | inotify.IN_ATTRIB | inotify.IN_CLOSE_WRITE | inotify.IN_OPEN | inotify.IN_MOVE_SELF
         for path in paths:
-            fd = _opened(path) if os.path.dirname(path) in tree.folders else -1
+            fd = _open_path(path) if os.path.dirname(path) in tree.folders else -1
             try:
                 if fd < 0 or not self._is_local(fd, path):
                     tree.loose[path] = identity_if_there(path)
@@ -194,7 +194,7 @@ class Followed:
         """Take those files for closed again that a lease is granted on: nobody can write to them."""
         paths = sorted(tree.opened)
         for at in range(0, len(paths), _AT_ONCE):
-            held = {path: _opened(path) for path in paths[at : at + _AT_ONCE]}
+            held = {path: _open_path(path) for path in paths[at : at + _AT_ONCE]}
             try:
                 tree.opened.difference_update(held)
                 self._hear(own=held)
@@ -236,9 +236,9 @@ class Followed:
             self._queue.close()
         self._queue = None
         self._trees, self._files, self._folders = {}, {}, set()
-        self._looks.clear()
+        self._lookup_counts.clear()
 
-    def _locked(self) -> threading.Lock:
+    def _own_lock(self) -> threading.Lock:
         if self._pid != os.getpid():  # a forked child: the lock may have been held by a thread that is not here
             self._lock, self._pid = threading.Lock(), os.getpid()
             self._forget()
@@ -257,7 +257,7 @@ def _folders(root: str, files: Iterable[str]) -> list[str]:
     return sorted(found)
 
 
-def _opened(path: str) -> int:
+def _open_path(path: str) -> int:
     """A descriptor of a file, not of what a link leads to; -1 where there is none to be had."""
     try:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)

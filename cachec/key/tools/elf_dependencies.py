@@ -91,10 +91,10 @@ class Closure(NamedTuple):
     searched: tuple[str, ...]
 
 
-class _Loaded(NamedTuple):
+class _SharedObject(NamedTuple):
     elf: Dynamic
     origin: str
-    parent: _Loaded | None
+    parent: _SharedObject | None
 
 
 class Loader:
@@ -141,7 +141,7 @@ class _Search:
     ) -> None:
         real = os.path.realpath(path)
         self._read = cache(read)  # a file is asked for by each that needs it, and is one and the same in one search
-        self._main = _Loaded(read(real), os.path.dirname(real), None)
+        self._main = _SharedObject(read(real), os.path.dirname(real), None)
         self._environ = environ
         self._cached = cached
         self._folders = folders
@@ -152,7 +152,7 @@ class _Search:
         main = self._main
         libraries: dict[str, str] = {}
         missing: set[str] = set()
-        queue: list[tuple[str, _Loaded]] = [(name, main) for name in _preloads(self._environ)]
+        queue: list[tuple[str, _SharedObject]] = [(name, main) for name in _preloads(self._environ)]
         interpreter = main.elf.interpreter
         if interpreter is not None:
             self._searched[os.path.dirname(interpreter)] = None
@@ -171,7 +171,7 @@ class _Search:
                 missing.add(os.path.basename(name))
             for label, place, _ in variants:
                 libraries.setdefault(label, place)
-                loaded = _Loaded(self._read(place), os.path.dirname(os.path.abspath(place)), parent)
+                loaded = _SharedObject(self._read(place), os.path.dirname(os.path.abspath(place)), parent)
                 queue += [(needed, loaded) for needed in loaded.elf.needed]
         return Closure(
             tuple(SharedObject(name, place) for name, place in sorted(libraries.items())),
@@ -179,7 +179,7 @@ class _Search:
             tuple(sorted(self._searched)),
         )
 
-    def _find(self, name: str, parent: _Loaded) -> Iterator[tuple[str, str, bool]]:
+    def _find(self, name: str, parent: _SharedObject) -> Iterator[tuple[str, str, bool]]:
         """(label, path, whether it is the plain one) of every variant up to the plain one, which ends the search."""
         label = os.path.basename(name)
         if "/" in name:
@@ -216,10 +216,10 @@ class _Search:
                 yield label, f"{folder}/{name}", True
                 return
 
-    def _before_cache(self, parent: _Loaded) -> Iterator[str]:
+    def _before_cache(self, parent: _SharedObject) -> Iterator[str]:
         main = self._main
         if not parent.elf.runpath:
-            above: _Loaded | None = parent
+            above: _SharedObject | None = parent
             last = parent
             while above is not None:
                 for folder in above.elf.rpath:

@@ -133,10 +133,10 @@ _NAMED = (BuiltinFunctionType, FunctionType, ModuleType, type)
 _NAMES = {name: state for state, (_, names) in _STATES.items() for name in names}
 
 
-def asked(ran: Iterable[tuple[CodeType, Mapping[str, object]]]) -> set[str]:
+def queried_states(ran: Iterable[tuple[CodeType, Mapping[str, object]]]) -> set[str]:
     """The states that code which ran may have asked for, as far as its names and what they stand for tell. ran: code,
     each with its globals."""
-    return {state for code, namespace in ran for state in _asked(code, namespace)}
+    return {state for code, namespace in ran for state in _states_of_code(code, namespace)}
 
 
 #: States of the machine and the user. All others of an isolated stage are in ``key.process_state``.
@@ -148,7 +148,7 @@ def asked_of_machine(names: Iterable[str]) -> set[str]:
     return {_NAMES[name] for name in names if name in _NAMES} & _OF_MACHINE
 
 
-def _asked(code: CodeType, namespace: Mapping[str, object]) -> Iterator[str]:
+def _states_of_code(code: CodeType, namespace: Mapping[str, object]) -> Iterator[str]:
     from cachec.key.tools.stdlib_registries import tables_asked  # on a miss only
 
     if "__file__" in code.co_names and _asks_another(code, "__file__"):

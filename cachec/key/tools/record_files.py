@@ -16,7 +16,7 @@ from cachec.base.hashing import Hasher, Memory, digest_bytes
 from cachec.model import MALFORMED_JSON
 
 #: Of fewer bytes a RECORD is read as quickly as what is kept of it.
-KEPT_BYTES = 1 << 16
+MAX_CACHED_BYTES = 1 << 16
 
 #: What the installer writes itself: differs between installs of one wheel.
 _GENERATED = frozenset(
@@ -24,7 +24,7 @@ _GENERATED = frozenset(
 )
 
 
-class Listed(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class RecordFile(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A file that counts: the name that goes into the digest, where it is from the site folder, its hash and size as
     RECORD has them, and whether it lies in a folder of executables."""
 
@@ -43,7 +43,7 @@ class Listing(msgspec.Struct, frozen=True, array_like=True):
     paths: str
     hashes: str
     sizes: tuple[int, ...]
-    others: tuple[Listed, ...]
+    others: tuple[RecordFile, ...]
 
     def each_path(self) -> Iterator[str]:
         """Where each of the files is, from the site folder."""
@@ -55,8 +55,8 @@ def listing_of(distribution: Distribution, record: bytes, memory: Memory | None)
     """What counts of a distribution. record: what its RECORD says now."""
     folder = os.path.basename(distribution.folder)
     points = distribution.read("entry_points.txt")
-    if memory is None or len(record) < KEPT_BYTES:
-        return _made(_counting(folder, record, points))
+    if memory is None or len(record) < MAX_CACHED_BYTES:
+        return _build_listing(_counting(folder, record, points))
     hasher = Hasher("listing 2")
     hasher.part("folder", folder.encode("utf-8", "surrogateescape"))
     hasher.part("record", record)
@@ -66,14 +66,14 @@ def listing_of(distribution: Distribution, record: bytes, memory: Memory | None)
     if kept[:64] == digest_bytes(kept[64:]).encode():  # what is damaged is made again
         with suppress(*MALFORMED_JSON):
             return msgspec.msgpack.decode(kept[64:], type=Listing)
-    made = _made(_counting(folder, record, points))
+    made = _build_listing(_counting(folder, record, points))
     with suppress(UnicodeEncodeError):  # a name that is no text
         body = msgspec.msgpack.encode(made)
         memory.remember(row, digest_bytes(body).encode() + body)
     return made
 
 
-def _made(listed: Iterable[Listed]) -> Listing:
+def _build_listing(listed: Iterable[RecordFile]) -> Listing:
     rows = sorted(listed, key=lambda one: one.name)
     hasher = Hasher("wheel")
     for one in rows:
@@ -89,12 +89,12 @@ def _made(listed: Iterable[Listed]) -> Listing:
     )
 
 
-def _is_plain(one: Listed) -> bool:
+def _is_plain(one: RecordFile) -> bool:
     is_inside = one.name == one.path and "/../" not in one.path and not one.is_script
     return is_inside and one.size >= 0 and bool(one.hash) and "\n" not in one.path + one.hash
 
 
-def _counting(own_folder: str, record: bytes, points: str) -> Iterator[Listed]:
+def _counting(own_folder: str, record: bytes, points: str) -> Iterator[RecordFile]:
     generated = {name for group in ("console_scripts", "gui_scripts") for name in parse_entry_points(points, group)}
     for row in parse_record(record.decode("utf-8", "surrogateescape")):
         folder, _, base = row.path.rpartition("/")
@@ -105,4 +105,4 @@ def _counting(own_folder: str, record: bytes, points: str) -> Iterator[Listed]:
         if is_script and base.removesuffix(".exe").removesuffix("-script.py") in generated:
             continue
         name = f"scripts/{base}" if is_script else row.path.replace("../", "") if is_outside else row.path
-        yield Listed(name, row.path, row.hash, row.size, is_script)
+        yield RecordFile(name, row.path, row.hash, row.size, is_script)

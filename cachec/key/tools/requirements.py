@@ -32,7 +32,7 @@ class Requirement(msgspec.Struct, frozen=True):
     of: str
 
 
-class _Required(msgspec.Struct, frozen=True):
+class _Requirements(msgspec.Struct, frozen=True):
     """The requirements of some distributions. asked, found: every name that was looked up, and what there was. told:
     the state of the files that say what these require, before they were read."""
 
@@ -50,7 +50,7 @@ class Requirements:
         self._distributions = distributions
         self._clock = clock
         self._seconds = seconds
-        self._known: dict[frozenset[str], _Required] = {}
+        self._known: dict[frozenset[str], _Requirements] = {}
 
     def parts(self, names: Collection[str], *, fresh: bool = False) -> tuple[Part, ...]:
         """The parts ``requirement/<name>`` of all that these require and that is none of them, by name."""
@@ -59,15 +59,15 @@ class Requirements:
         if known is not None and not fresh and now - known.checked < self._seconds:
             return known.parts
         if known is None or not self._is_as_it_was(known):
-            known = self._look(key, now)
+            known = self._resolve(key, now)
         self._known[key] = msgspec.structs.replace(known, checked=now)
         return known.parts
 
-    def _is_as_it_was(self, known: _Required) -> bool:
+    def _is_as_it_was(self, known: _Requirements) -> bool:
         found = self._distributions.find_required(known.asked)
-        return found == known.found and _told(found) == known.told
+        return found == known.found and _metadata_identities(found) == known.told
 
-    def _look(self, names: frozenset[str], now: float) -> _Required:
+    def _resolve(self, names: frozenset[str], now: float) -> _Requirements:
         asked: dict[str, Distribution | None] = {}
         seen: dict[str, set[str]] = {}
         told: list[Identity | None] = []
@@ -79,18 +79,18 @@ class Requirements:
             seen[name] |= new
             if name not in asked:
                 found_one = self._distributions.find_required((name,))
-                asked[name], told = found_one[0], [*told, *_told(found_one)]
+                asked[name], told = found_one[0], [*told, *_metadata_identities(found_one)]
             distribution = asked[name]
             if distribution is not None and new:
                 pending += [
-                    (each.name, each.extras) for each in required(distribution.read("METADATA")) if each.of in new
+                    (each.name, each.extras) for each in parse_requirements(distribution.read("METADATA")) if each.of in new
                 ]
         given = set(map(normalise, names))
         found = sorted((name, each.version) for name, each in asked.items() if each is not None and name not in given)
-        return _Required(tuple(asked), list(asked.values()), told, tuple(_part(*each) for each in found), now)
+        return _Requirements(tuple(asked), list(asked.values()), told, tuple(_part(*each) for each in found), now)
 
 
-def _told(found: list[Distribution | None]) -> list[Identity | None]:
+def _metadata_identities(found: list[Distribution | None]) -> list[Identity | None]:
     return [None if each is None else identity_if_there(f"{each.folder}/METADATA") for each in found]
 
 
@@ -100,7 +100,7 @@ def _part(name: str, version: str) -> Part:
     return Part(PartKind.REQUIREMENT, name, hasher.digest(), f"{name} {version}", version=version)
 
 
-def required(metadata: str) -> Iterator[Requirement]:
+def parse_requirements(metadata: str) -> Iterator[Requirement]:
     """The requirements in the head of a METADATA file. What is malformed there is passed over, as installers do."""
     head = metadata.replace("\r\n", "\n").partition("\n\n")[0]
     for line in head.splitlines():
@@ -118,10 +118,10 @@ def required(metadata: str) -> Iterator[Requirement]:
 
 def _extras(marker: str) -> tuple[str, ...]:
     """The extras that a marker asks for (``extra == "test"``), an empty one where it may hold without any."""
-    return tuple(dict.fromkeys(each for clause in _OR.split(marker) for each in _named(clause) or ("",)))
+    return tuple(dict.fromkeys(each for clause in _OR.split(marker) for each in _named_extras(clause) or ("",)))
 
 
-def _named(clause: str) -> list[str]:
+def _named_extras(clause: str) -> list[str]:
     pieces = clause.replace("'", '"').split('"')
     return [
         normalise(value)

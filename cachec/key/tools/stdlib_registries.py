@@ -16,7 +16,7 @@ from cachec.base.texts import module_of
 _DEPTH = 6
 
 
-class _Tables(NamedTuple):
+class _RegistrySpec(NamedTuple):
     """Names of tables in a module, and names by which code asks for what is in them, beside that of the module."""
 
     tables: tuple[str, ...]
@@ -25,15 +25,15 @@ class _Tables(NamedTuple):
 
 _ALIASES = "encodings.aliases"
 #: By module.
-_TABLES: Mapping[str, _Tables] = {
-    "mimetypes": _Tables(("types_map", "common_types", "encodings_map", "suffix_map"), frozenset({"urlopen"})),
-    _ALIASES: _Tables(("aliases",), frozenset({"encode", "decode", "codecs", "encodings", "open", "str"})),
-    "gettext": _Tables(("_translations", "_localedirs", "_current_domain")),
-    "email.charset": _Tables(("CHARSETS", "ALIASES", "CODEC_MAP"), frozenset({"email", "MIMEText", "EmailMessage"})),
-    "locale": _Tables(("locale_alias", "locale_encoding_alias")),
-    "shutil": _Tables(("_ARCHIVE_FORMATS", "_UNPACK_FORMATS")),
-    "sqlite3": _Tables(("adapters", "converters")),
-    "xml.etree.ElementTree": _Tables(("_namespace_map",), frozenset({"xml", "ElementTree", "tostring"})),
+_TABLES: Mapping[str, _RegistrySpec] = {
+    "mimetypes": _RegistrySpec(("types_map", "common_types", "encodings_map", "suffix_map"), frozenset({"urlopen"})),
+    _ALIASES: _RegistrySpec(("aliases",), frozenset({"encode", "decode", "codecs", "encodings", "open", "str"})),
+    "gettext": _RegistrySpec(("_translations", "_localedirs", "_current_domain")),
+    "email.charset": _RegistrySpec(("CHARSETS", "ALIASES", "CODEC_MAP"), frozenset({"email", "MIMEText", "EmailMessage"})),
+    "locale": _RegistrySpec(("locale_alias", "locale_encoding_alias")),
+    "shutil": _RegistrySpec(("_ARCHIVE_FORMATS", "_UNPACK_FORMATS")),
+    "sqlite3": _RegistrySpec(("adapters", "converters")),
+    "xml.etree.ElementTree": _RegistrySpec(("_namespace_map",), frozenset({"xml", "ElementTree", "tostring"})),
 }
 _STATE = "tables of "
 #: The states that stand for them.

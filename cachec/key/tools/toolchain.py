@@ -25,7 +25,7 @@ from cachec.model import Part, PartKind
 
 if TYPE_CHECKING:  # for executables alone, and for who looks again
     from cachec.key.tools import record_files as listings
-    from cachec.key.tools.distribution_watch import Followed
+    from cachec.key.tools.distribution_watch import DistributionWatch
     from cachec.key.tools.executables import Executable, Finder
     from cachec.key.tools.own_checkout import Checkout
     from cachec.key.tools.requirements import Requirements
@@ -45,7 +45,7 @@ _METADATA = ("METADATA", "PKG-INFO", "entry_points.txt", "requires.txt", "top_le
 
 
 class _KnownDistribution(msgspec.Struct, frozen=True):
-    """A distribution as it was last looked at. ``listing`` depends on RECORD alone; token: see ``Followed``."""
+    """A distribution as it was last looked at. ``listing`` depends on RECORD alone; token: see ``DistributionWatch``."""
 
     distribution: Distribution
     identity: Identity
@@ -82,7 +82,7 @@ class ToolKeys:
         *,
         clock: Callable[[], float] = time.monotonic,
         finder: Finder | None = None,
-        followed: Followed | None = None,
+        followed: DistributionWatch | None = None,
     ) -> None:
         self._digests = digests
         self._distributions = distributions if distributions is not None else Distributions()
@@ -90,8 +90,8 @@ class ToolKeys:
         self._given = finder
         self._given_followed = followed
         self._known: dict[str, _KnownDistribution] = {}
-        self._seen: dict[tuple[str, ...], _KnownExecutable] = {}
-        self._looked_up: dict[tuple[str, ...], Executable] = {}
+        self._known_executables: dict[tuple[str, ...], _KnownExecutable] = {}
+        self._pending_executables: dict[tuple[str, ...], Executable] = {}
         self._sha256: dict[str, str] = {}
 
     @cached_property
@@ -109,12 +109,12 @@ class ToolKeys:
         return Finder(self._distributions)
 
     @cached_property
-    def _followed(self) -> Followed:
+    def _distribution_watch(self) -> DistributionWatch:
         if self._given_followed is not None:
             return self._given_followed
-        from cachec.key.tools.distribution_watch import Followed
+        from cachec.key.tools.distribution_watch import DistributionWatch
 
-        return Followed()
+        return DistributionWatch()
 
     @cached_property
     def _requirements(self) -> Requirements:
@@ -122,7 +122,7 @@ class ToolKeys:
 
         return Requirements(self._distributions, self._clock, RECHECK_SECONDS)
 
-    def required(self, names: Collection[str], *, fresh: bool = False) -> tuple[Part, ...]:
+    def requirement_parts(self, names: Collection[str], *, fresh: bool = False) -> tuple[Part, ...]:
         """The parts of what these distributions require in their turn; see ``Requirements``."""
         return self._requirements.parts(names, fresh=fresh)
 
@@ -134,7 +134,7 @@ class ToolKeys:
         owners = self._distributions.installed()
         if name != "*":
             try:
-                parts = [self.distribution(name), *self.required((name,))]
+                parts = [self.distribution(name), *self.requirement_parts((name,))]
             except UsageError:
                 owners = (each for each in owners if each.name == normalise(name))
             else:
@@ -162,7 +162,7 @@ class ToolKeys:
         }
         if not due:
             return
-        tokens = self._followed.tokens([each.distribution.folder for each in due.values()])
+        tokens = self._distribution_watch.tokens([each.distribution.folder for each in due.values()])
         found = self._distributions.find_each(due)
         for (name, each), token, there in zip(due.items(), tokens, found, strict=True):
             if token is each.token and there is each.distribution:
@@ -215,8 +215,8 @@ class ToolKeys:
             listing = known.listing
         token: object | None = None
         if known is not None:  # most processes look once
-            self._followed.follow(distribution, listing)
-            token = self._followed.token(distribution.folder)  # of before the look
+            self._distribution_watch.follow(distribution, listing)
+            token = self._distribution_watch.token(distribution.folder)  # of before the look
         part = self._distribution_part(distribution, record, listing)
         self._known[name] = _KnownDistribution(distribution, record, listing, now, token, part)
         return part
@@ -229,7 +229,7 @@ class ToolKeys:
 
     def _is_untouched(self, known: _KnownDistribution, name: str) -> bool:
         """Whether an import would still find this distribution, and nothing happened to its files."""
-        if known.token is None or self._followed.token(known.distribution.folder) is not known.token:
+        if known.token is None or self._distribution_watch.token(known.distribution.folder) is not known.token:
             return False
         return self._distributions.find(name) is known.distribution
 
@@ -249,11 +249,11 @@ class ToolKeys:
         environ = os.environ if environ is None else environ
         asked = os.fspath(command)
         place = _place(asked, environ)
-        seen = self._seen.get(place)
+        seen = self._known_executables.get(place)
         now = self._clock()
         if seen is not None and not fresh and self._is_unchanged(seen, now):
             return seen.part
-        looked_up = self._looked_up.pop(place, None)
+        looked_up = self._pending_executables.pop(place, None)
         program = self._finder.program(asked, environ) if fresh or looked_up is None else looked_up
         if (
             seen is None
@@ -261,14 +261,14 @@ class ToolKeys:
             or not self._is_same_files(seen)
             or not self._is_same_distributions(seen, fresh=fresh)
         ):
-            seen = self._look(program, fresh=fresh)
-        self._seen[place] = replace(seen, checked=now)
+            seen = self._find_executable(program, fresh=fresh)
+        self._known_executables[place] = replace(seen, checked=now)
         return seen.part
 
     def program(self, command: str, environ: Mapping[str, str]) -> Executable:
         """What starting a command loads, looked up now; the next call of ``executable`` goes by it, if that one is not
         ``fresh``. Raises UsageError where there is no such executable."""
-        looked_up = self._looked_up[_place(command, environ)] = self._finder.program(command, environ)
+        looked_up = self._pending_executables[_place(command, environ)] = self._finder.program(command, environ)
         return looked_up
 
     # --- distributions
@@ -291,7 +291,7 @@ class ToolKeys:
             if state.st_size != size or state.st_mtime_ns > latest_mtime or state.st_ctime_ns > latest_ctime:
                 doubtful.append(number)
         hashes = listing.hashes.split("\n") if doubtful else []
-        others = [listings.Listed(paths[number], paths[number], hashes[number]) for number in doubtful]
+        others = [listings.RecordFile(paths[number], paths[number], hashes[number]) for number in doubtful]
         notes = []
         for one in sorted((*others, *listing.others), key=_by_name):
             path = os.path.normpath(os.path.join(distribution.root, one.path))
@@ -359,7 +359,7 @@ class ToolKeys:
 
     # --- executables
 
-    def _look(self, program: Executable, *, fresh: bool) -> _KnownExecutable:
+    def _find_executable(self, program: Executable, *, fresh: bool) -> _KnownExecutable:
         started = time.time()
         hasher = Hasher("tool-executable")
         hasher.part("name", program.name.encode())
@@ -440,7 +440,7 @@ def _place(command: str, environ: Mapping[str, str]) -> tuple[str, ...]:
     return place if os.path.isabs(command) else (*place, os.getcwd())
 
 
-def _by_name(one: listings.Listed) -> str:
+def _by_name(one: listings.RecordFile) -> str:
     return one.name
 
 

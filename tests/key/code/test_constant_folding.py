@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cachec.key.code.constant_folding import Untold, folded, is_told, same
+from cachec.key.code.constant_folding import NotConstant, fold, is_determined, same
 
 SPACE: dict[str, Any] = {"K": 3, "F": 0.5, "T": {"a": [1]}, "math": math, "f": len}
 
@@ -22,7 +22,7 @@ TOLD = (
 
 @pytest.mark.parametrize("node", [ast.unparse(each) for each in ast.parse(TOLD, mode="eval").body.elts])  # type: ignore[attr-defined]
 def test_an_expression_comes_to_what_python_makes_of_it(node: str) -> None:
-    assert same(folded(ast.parse(node, mode="eval").body, SPACE), eval(node, dict(SPACE)))
+    assert same(fold(ast.parse(node, mode="eval").body, SPACE), eval(node, dict(SPACE)))
 
 
 @pytest.mark.parametrize(
@@ -30,8 +30,8 @@ def test_an_expression_comes_to_what_python_makes_of_it(node: str) -> None:
     ["f(1)", "missing", "K.real", "K ** 1000", "1 / 0", "[K] * 10", "dict(a=f)", "open('x')", "{**T}", "int('x')"],
 )
 def test_what_runs_something_or_grows_is_untold(node: str) -> None:
-    with pytest.raises(Untold):
-        folded(ast.parse(node, mode="eval").body, SPACE)
+    with pytest.raises(NotConstant):
+        fold(ast.parse(node, mode="eval").body, SPACE)
 
 
 DIFFERENT: list[tuple[Any, Any]] = [
@@ -66,7 +66,7 @@ def test_what_differs(one: Any, other: Any) -> None:
     ],
 )
 def test_what_a_text_tells(text: str, told: bool) -> None:
-    assert is_told(ast.parse(text).body, {"logging"}, None, {}) == told
+    assert is_determined(ast.parse(text).body, {"logging"}, None, {}) == told
 
 
 @pytest.mark.parametrize(
@@ -83,8 +83,8 @@ def test_defaults_are_told_where_they_are_what_they_come_to_now(text: str) -> No
     body = ast.parse(text).body
 
     def told(**now: object) -> bool:
-        return is_told(body, set(), namespace[body[0].name], namespace | now)
+        return is_determined(body, set(), namespace[body[0].name], namespace | now)
 
     assert told()
-    assert not is_told(body, set(), None, namespace), "what it is can't be told"
+    assert not is_determined(body, set(), None, namespace), "what it is can't be told"
     assert not told(json=os, os=json, K=5)

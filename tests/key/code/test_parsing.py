@@ -10,7 +10,7 @@ import pytest
 
 from cachec.key.code import normalized_syntax
 from cachec.key.code.module_sources import SourceText
-from cachec.key.code.normalized_syntax import parsed
+from cachec.key.code.normalized_syntax import parse
 
 MISMATCH = "AST constructor recursion depth mismatch (before=18, after=9)"
 
@@ -33,19 +33,19 @@ def test_what_others_came_between_is_parsed_again(monkeypatch: pytest.MonkeyPatc
     asked = failing(monkeypatch, 3)
     assert list(SourceText("a.py", "x = 1\n").bindings) == ["x"]
     assert len(asked) == 4
-    assert ast.unparse(parsed("x + 1", mode="eval")) == "x + 1"
+    assert ast.unparse(parse("x + 1", mode="eval")) == "x + 1"
 
 
 def test_an_error_that_stays_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     failing(monkeypatch, 1000)
     with pytest.raises(SystemError, match="mismatch"):
-        parsed("x = 1\n")
+        parse("x = 1\n")
 
 
 def test_a_wrong_text_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = failing(monkeypatch, 0)
     with pytest.raises(SyntaxError):
-        parsed("x = = 1\n")
+        parse("x = = 1\n")
     assert len(asked) == 1
 
 
@@ -70,11 +70,11 @@ def test_one_thread_parses_at_a_time_and_may_while_it_does(monkeypatch: pytest.M
     def parse(text: Any, *args: Any) -> ast.AST:
         inside.append(free())
         if len(inside) == 1:
-            parsed("y = 1\n")
+            parse("y = 1\n")
         return plain(text, *args)
 
     monkeypatch.setattr(ast, "parse", parse)
-    parsed("x = 1\n")
+    parse("x = 1\n")
     assert inside == [False, False]
     assert free()
 
@@ -92,7 +92,7 @@ def test_it_waits_for_no_thread_that_is_stuck(monkeypatch: pytest.MonkeyPatch) -
     thread.start()
     try:
         held.wait()
-        assert ast.unparse(parsed("x = 1\n")) == "x = 1"
+        assert ast.unparse(parse("x = 1\n")) == "x = 1"
     finally:
         done.set()
         thread.join()

@@ -22,7 +22,7 @@ from cachec.base.hashing import FileDigests
 from cachec.base.inotify import Inotify
 from cachec.base.mounts import Mounts
 from cachec.errors import UsageError
-from cachec.key.tools.distribution_watch import LOOKS, Followed
+from cachec.key.tools.distribution_watch import MIN_LOOKUPS, DistributionWatch
 from cachec.key.tools.toolchain import ToolKeys
 from cachec.model import Part
 from tests.key.tools.test_toolchain import FILES, Clock, keys, wheel
@@ -41,11 +41,11 @@ MORE = {
 class Followers:
     """The wheel ``comp`` in ``site``, followed by one ToolKeys. looks: how often all of its files were looked at."""
 
-    def __init__(self, site: Path, followed: Followed | None = None) -> None:
+    def __init__(self, site: Path, followed: DistributionWatch | None = None) -> None:
         self.site = site
         self.clock = Clock()
         # Nothing here is older than two seconds, and waiting for that is all that would be left out.
-        self.followed = followed or Followed(clock=lambda: time.time() + 3600)
+        self.followed = followed or DistributionWatch(clock=lambda: time.time() + 3600)
         self.tools = ToolKeys(FileDigests(), Distributions([str(site)]), clock=self.clock, followed=self.followed)
         self.looks = 0
         look = self.tools._distribution_part
@@ -63,9 +63,9 @@ class Followers:
 
     def settled(self) -> Followers:
         """After it was looked at so often that it is followed."""
-        before = {self.part() for _ in range(LOOKS + 1)}
+        before = {self.part() for _ in range(MIN_LOOKUPS + 1)}
         assert len(before) == 1
-        assert self.looks == LOOKS + 1
+        assert self.looks == MIN_LOOKUPS + 1
         return self
 
     def is_quiet(self) -> bool:
@@ -228,7 +228,7 @@ def test_a_map_that_was_there_before_is_heeded(site: Path) -> None:
     with open(site / CORE, "r+b") as file:
         stored = mmap.mmap(file.fileno(), 0)
     one = Followers(site)
-    before = [one.part() for _ in range(LOOKS + 2)][-1]
+    before = [one.part() for _ in range(MIN_LOOKUPS + 2)][-1]
     assert not one.is_quiet()  # somebody may write to it, which nothing would tell
     (site / "comp-1.0.dist-info/RECORD").touch()  # now there is no reason to doubt any file
     other = Followers(site).settled()
@@ -240,7 +240,7 @@ def test_a_map_that_was_there_before_is_heeded(site: Path) -> None:
     stored.close()
     assert one.part() == after
     for each in (one, other):
-        for _ in range(LOOKS + 1):  # another RECORD, other files
+        for _ in range(MIN_LOOKUPS + 1):  # another RECORD, other files
             each.part()
         assert each.is_quiet()
 
@@ -304,7 +304,7 @@ def test_another_site_in_its_place_with_the_same_record_is_seen(site: Path) -> N
 def test_what_changed_just_now_is_looked_at_until_its_time_would_tell(tmp_path: Path) -> None:
     site = installed(tmp_path)
     seconds = [time.time()]
-    one = Followers(site, Followed(clock=lambda: seconds[0])).settled()
+    one = Followers(site, DistributionWatch(clock=lambda: seconds[0])).settled()
     assert not one.is_quiet()  # files outside were written within the last two seconds
     seconds[0] += 3
     one.part()
@@ -321,10 +321,10 @@ def test_what_changed_just_now_is_looked_at_until_its_time_would_tell(tmp_path: 
 def test_a_distribution_that_comes_before_it_on_the_path_is_seen(tmp_path: Path) -> None:
     site, first = installed(tmp_path), tmp_path / "first"
     first.mkdir()
-    followed = Followed(clock=lambda: time.time() + 3600)
+    followed = DistributionWatch(clock=lambda: time.time() + 3600)
     clock = Clock()
     tools = ToolKeys(FileDigests(), Distributions([str(first), str(site)]), clock=clock, followed=followed)
-    for _ in range(LOOKS + 2):
+    for _ in range(MIN_LOOKUPS + 2):
         clock.now += 1.0
         before = tools.distribution("comp")
     wheel(first, version="2.0")
@@ -334,9 +334,9 @@ def test_a_distribution_that_comes_before_it_on_the_path_is_seen(tmp_path: Path)
 
 def test_a_process_that_ends_soon_follows_nothing(site: Path) -> None:
     one = Followers(site)
-    for _ in range(LOOKS):
+    for _ in range(MIN_LOOKUPS):
         one.part()
-    assert one.looks == LOOKS
+    assert one.looks == MIN_LOOKUPS
     assert one.followed.token(str(site / "comp-1.0.dist-info")) is None
 
 
@@ -370,7 +370,7 @@ def test_lost_events_are_no_quiet(site: Path) -> None:
             os.close(os.open(site / name, os.O_RDONLY))
     (site / "comp/sub/other.bin").write_bytes(b"its event is lost")
     assert one.part() == said(keys(site)) != before
-    for _ in range(LOOKS):
+    for _ in range(MIN_LOOKUPS):
         one.part()
     assert one.is_quiet()  # followed again, in time
 
@@ -441,7 +441,7 @@ def test_where_the_kernel_gives_no_more_all_files_are_looked_at(
         monkeypatch.setattr("cachec.key.tools.distribution_watch._MAX_WATCHES", str(tmp_path / "limit"))
     one = Followers(site).settled()
     descriptors = len(os.listdir("/proc/self/fd"))
-    for _ in range(LOOKS + 2):
+    for _ in range(MIN_LOOKUPS + 2):
         assert not one.is_quiet()
     assert len(os.listdir("/proc/self/fd")) <= descriptors  # of earlier tests, some may be closed meanwhile
     (site / CORE).write_bytes(b"other")
@@ -477,7 +477,7 @@ def test_no_watch_is_left_of_what_was_installed_before(site: Path) -> None:
     one = Followers(site).settled()
     before = _watches()
     wheel(site, {**FILES, CORE: b"def compile(): return 2222\n"})
-    for _ in range(LOOKS + 2):
+    for _ in range(MIN_LOOKUPS + 2):
         one.part()
     assert one.is_quiet()
     assert _watches() < before

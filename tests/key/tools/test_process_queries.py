@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from cachec.key.tools import process_queries
-from cachec.key.tools.process_queries import asked, state_digest
+from cachec.key.tools.process_queries import queried_states, state_digest
 
 NAMES = {
     "arguments of the process": ("argv", "orig_argv", "parse_args", "parse_known_args"),
@@ -36,8 +36,8 @@ ENCODINGS = {"tables of encodings.aliases"}
 
 @pytest.mark.parametrize(("state", "name"), [(state, name) for state, names in NAMES.items() for name in names])
 def test_the_names_by_which_code_asks(state: str, name: str) -> None:
-    assert asked([(compile(f"module.{name}()", "", "exec"), {})]) - ENCODINGS == {state}
-    assert asked([(compile(f"module.{name}x()", "", "exec"), {})]) == set()
+    assert queried_states([(compile(f"module.{name}()", "", "exec"), {})]) - ENCODINGS == {state}
+    assert queried_states([(compile(f"module.{name}x()", "", "exec"), {})]) == set()
 
 
 ALIASES: dict[str, tuple[str, dict[str, object]]] = {
@@ -52,8 +52,8 @@ ALIASES: dict[str, tuple[str, dict[str, object]]] = {
 @pytest.mark.parametrize("state", ALIASES)
 def test_code_asks_under_other_names_too(state: str) -> None:
     text, namespace = ALIASES[state]
-    assert asked([(compile(text, "", "exec"), namespace)]) - ENCODINGS == {state}
-    assert asked([(compile(text, "", "exec"), {})]) == set()
+    assert queried_states([(compile(text, "", "exec"), namespace)]) - ENCODINGS == {state}
+    assert queried_states([(compile(text, "", "exec"), {})]) == set()
 
 
 TABLES: dict[str, tuple[str, dict[str, object]]] = {
@@ -67,8 +67,8 @@ TABLES: dict[str, tuple[str, dict[str, object]]] = {
 @pytest.mark.parametrize("module", TABLES)
 def test_the_tables_that_code_asks_for(module: str) -> None:
     text, namespace = TABLES[module]
-    assert f"tables of {module}" in asked([(compile(text, "", "exec"), namespace)])
-    assert asked([(compile("other(x)", "", "exec"), namespace)]) == set()
+    assert f"tables of {module}" in queried_states([(compile(text, "", "exec"), namespace)])
+    assert queried_states([(compile("other(x)", "", "exec"), namespace)]) == set()
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_the_tables_that_code_asks_for(module: str) -> None:
     ],
 )
 def test_values_ask_for_what_their_package_answers_by(state: str, text: str, value: object) -> None:
-    assert asked([(compile(text, "", "exec"), {"k": value, "log": value})]) == {state}
+    assert queried_states([(compile(text, "", "exec"), {"k": value, "log": value})]) == {state}
 
 
 DECIMAL = {"prec": 5, "rounding": decimal.ROUND_UP, "Emin": -5, "Emax": 5, "capitals": 0, "clamp": 1}
