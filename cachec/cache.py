@@ -346,7 +346,7 @@ def _engine(opened: OpenedCache) -> Engine:
     from cachec.key.tools.toolchain import ToolKeys
     from cachec.key.trace_validation import Dependencies
     from cachec.programs.registry import Plugins
-    from cachec.stage.trace_builder import Observing
+    from cachec.stage.trace_builder import TraceBuilder
 
     settings, digests = opened.settings, opened.store.digests
     distributions = Distributions()
@@ -368,7 +368,7 @@ def _engine(opened: OpenedCache) -> Engine:
         plugins,
         Dependencies(tools, digests),
         lambda weights, name: weights[name].digest(digests),
-        Observing(ran, requests, base_dir=base_dir, on=recorded),
+        TraceBuilder(ran, requests, base_dir=base_dir, on=recorded),
     )
 
 

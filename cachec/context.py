@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # of stages: slow to import, and what only keeps the bytes of
     from cachec.programs.registry import Plugins
     from cachec.remote.chain import Remotes
     from cachec.stage.engine import Engine
-    from cachec.stage.trace_builder import Observing
+    from cachec.stage.trace_builder import TraceBuilder
     from cachec.weights import WeightSet
 
 
@@ -61,15 +61,16 @@ class OpenedCache:
         plugins: Plugins,
         dependencies: Dependencies,
         digest_of: Callable[[WeightSet, str], Digest | None],
-        observing: Observing | None = None,
+        observing: TraceBuilder | None = None,
     ) -> Engine:
-        """The engine. requests: a ``key.request.Requests``, or what stands for one. digest_of: of a weight, by name.
-        observing: what becomes of observations and paths; None where commands are run, which tell what they read."""
+        """The engine. requests: a ``key.key_builder.KeyBuilder``, or what stands for one. digest_of: of a weight, by
+        name. observing: what becomes of observations and paths; None where commands are run, which tell what they
+        read."""
         from cachec.stage.engine import Engine
-        from cachec.stage.lookup import Looker, Tools
+        from cachec.stage.lookup import EngineServices, EntryFinder
 
-        looker = Looker(self.store, plugins, dependencies, digest_of, observing)
-        tools = Tools(self.store, self.store.digests, requests, plugins, looker, observing)
+        looker = EntryFinder(self.store, plugins, dependencies, digest_of, observing)
+        tools = EngineServices(self.store, self.store.digests, requests, plugins, looker, observing)
         return Engine(self.settings, tools, self.events, self.remotes)
 
 

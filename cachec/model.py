@@ -313,21 +313,20 @@ class Read(msgspec.Struct, frozen=True):
     no more was asked), ``listing``, ``cwd`` (where = the current folder, which the run took for a value: the digest is
     of its path), ``tool`` (where = path, name = the search variables that the stage fixed), ``env`` (where =
     variable), ``processor`` (where = ``host`` or ``accelerators``), ``state`` (where = a state of the process,
-    ``key.tools.process``), ``folder`` (where = an anchor, of a command ``cwd`` or ``base_dir``, whose path is in the
-    result: the digest is of its path), of a command ``same`` (name = paths, of which some are one file), of Python
-    ``code`` (see ``key.code.ran``), of a traced command ``content``, ``lookup``, ``names``, ``attributes``,
-    ``stdin``, ``umask`` and ``search`` (see ``commands.traced``), ``module`` (where = one that was looked for in vain)
-    and ``distribution`` (where = its name, ``*`` for all). Of an isolated stage ``source`` (where = a Python file),
-    ``modules`` (where = a folder that modules were looked for in; both see ``key.sources``), ``global`` (where = a
-    module, name = one of its globals; with ``=`` and a digest where its text makes that value, so that it holds before
-    the module is imported too), ``ambient`` (where = a plugin),
-    ``current`` (where = the current folder), ``process`` (where = a setting, see ``key.process_state``),
-    ``effects`` (of a notebook's cells), ``path`` (where = a folder of ``sys.path``, name = its place there), ``memo``
-    (``key.memos``), ``library`` (``key.libraries``), ``unset`` (where = a module, name = globals that it has not),
-    ``imported`` (which modules of the project are imported) and ``generator`` (where = a random generator of the
-    process, see ``key.generators``). Paths of a stage's reads are kept from an anchor (``base.anchors``). digest: of
-    the content seen; of nothing (``EMPTY``) where a file was absent.
-    """
+    ``key.tools.process_queries``), ``folder`` (where = an anchor, of a command ``cwd`` or ``base_dir``, whose path is
+    in the result: the digest is of its path), of a command ``same`` (name = paths, of which some are one file), of
+    Python ``code`` (see ``key.code.run_reads``), of a traced command ``content``, ``lookup``, ``names``,
+    ``attributes``, ``stdin``, ``umask`` and ``search`` (see ``commands.traced``), ``module`` (where = one that was
+    looked for in vain) and ``distribution`` (where = its name, ``*`` for all). Of an isolated stage ``source`` (where =
+    a Python file), ``modules`` (where = a folder that modules were looked for in; both see ``key.source_parts``),
+    ``global`` (where = a module, name = one of its globals; with ``=`` and a digest where its text makes that value, so
+    that it holds before the module is imported too), ``ambient`` (where = a plugin), ``current`` (where = the current
+    folder), ``process`` (where = a setting, see ``key.process_state``), ``effects`` (of a notebook's cells), ``path``
+    (where = a folder of ``sys.path``, name = its place there), ``memo`` (``key.lru_caches``), ``library``
+    (``key.library_patches``), ``unset`` (where = a module, name = globals that it has not), ``imported`` (which modules
+    of the project are imported) and ``generator`` (where = a random generator of the process, see
+    ``key.random_generators``). Paths of a stage's reads are kept from an anchor (``base.anchors``). digest: of the
+    content seen; of nothing (``EMPTY``) where a file was absent."""
 
     kind: str
     where: str
@@ -428,7 +427,7 @@ def artifacts(node: Node) -> Iterator[ArtifactRef]:
 class GeneratorState(msgspec.Struct, frozen=True):
     """The state that a run left a random generator of the process in.
 
-    seeds: whether the run has set a seed. state: as ``programs.generator`` has it.
+    seeds: whether the run has set a seed. state: as ``programs.random_generator`` has it.
     """
 
     seeds: bool

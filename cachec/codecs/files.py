@@ -48,7 +48,7 @@ class _DirMeta(_OwnMeta, frozen=True, forbid_unknown_fields=True):
     folders: tuple[str, ...] = ()
 
 
-class _ProgramMeta(_OwnMeta, frozen=True, forbid_unknown_fields=True):
+class _ProgramNodeMeta(_OwnMeta, frozen=True, forbid_unknown_fields=True):
     """canonical: see Program, empty for none."""
 
     format: str
@@ -257,7 +257,7 @@ def encode_program(value: Program, sink: ArtifactSink, where: str) -> Leaf:
 
 def decode_program(leaf: Leaf, source: ArtifactSource, manifests: Manifests) -> Program:
     """The program; its IR and its manifest are read when first looked at."""
-    meta = meta_of(leaf, _ProgramMeta, artifacts=2)
+    meta = meta_of(leaf, _ProgramNodeMeta, artifacts=2)
     ir, manifest = leaf.artifacts
     return Program.stored(
         format=meta.format,

@@ -3,7 +3,7 @@
 ``run_traced`` is for a process of one thread that does nothing else, such as ``cachec exec``; ``run_traced_apart`` for
 any other.
 
-A read of a command is one of these kinds; each is taken again for a later look by ``key.dependencies``:
+A read of a command is one of these kinds; each is taken again for a later look by ``key.trace_validation``:
 
     content       a file that was opened: its mode and its content
     lookup        a path of which no more was asked than stat(2) or readlink(2) tell, there or not

@@ -24,9 +24,9 @@ class ArgumentInfo(msgspec.Struct, eq=False):
     """What turned up in the arguments of one call: weight sets and programs by argument path; the number and bytes of
     arrays that are large together, by argument; the plugins whose types did; the code and stages that callables reach,
     functions with memos and installed distributions, which the stage may reach too; instances with cached properties
-    that hold nothing yet (``unfilled``); what memos hold (``memo_entries``), and the names of those that answer for objects
-    which changed since (``stale``); paths that count by content, and by digest of it (``files``);
-    states of the process by which values answer; manifests, and what the caller calls the weights that programs renamed
+    that hold nothing yet (``unfilled``); what memos hold (``memo_entries``), and the names of those that answer for
+    objects which changed since (``stale``); paths that count by content, and by digest of it (``files``); states of the
+    process by which values answer; manifests, and what the caller calls the weights that programs renamed
     (``Manifest.callers``); which objects are one, of a stage that runs in a process of its own (``sharing``)."""
 
     callers: dict[str, str] = {}

@@ -22,7 +22,7 @@ from cachec.errors import CachecError, PluginError, StoreFault, UnkeyableArgumen
 from cachec.key import option_encoding
 from cachec.key.argument_info import ArgumentInfo
 from cachec.key.code.fingerprint import CodeKeys
-from cachec.key.describe import describe, name_of_class, literal_text, words_of
+from cachec.key.describe import describe, literal_text, name_of_class, words_of
 from cachec.key.external_data import Companions
 from cachec.key.tools.process_queries import PACKAGES
 from cachec.model import Part, PartKind

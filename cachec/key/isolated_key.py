@@ -18,7 +18,7 @@ from cachec.base.hashing import FileDigests, digest_bytes, frame
 from cachec.errors import UnkeyableArgument, UnresolvedCode
 from cachec.key.aliasing import Sharing
 from cachec.key.argument_info import ArgumentInfo
-from cachec.key.arguments import Annotation, ArgumentKeys, ArgumentCollector, Payload
+from cachec.key.arguments import Annotation, ArgumentCollector, ArgumentKeys, Payload
 from cachec.key.plugin_forms import FormsWithPlugins
 from cachec.key.stage_options import StageLike, text_part
 from cachec.model import Part, PartKind

@@ -90,7 +90,7 @@ class _CodeTexts(msgspec.Struct, frozen=True):
 class CacheKey:
     """The key of one call, and what was found in its arguments."""
 
-    __slots__ = ("_parts", "_payloads", "_described_parts", "_find_texts", "codes", "digest", "inventory", "stage")
+    __slots__ = ("_described_parts", "_find_texts", "_parts", "_payloads", "codes", "digest", "inventory", "stage")
 
     def __init__(
         self,

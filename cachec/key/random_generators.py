@@ -14,7 +14,7 @@ from cachec.model import GeneratorState
 from cachec.programs.random_generator import Generator
 from cachec.programs.registry import Plugins
 
-__all__ = ["digest", "every", "named", "put", "shared", "snapshot"]
+__all__ = ["digest", "every", "find_generator", "put", "shared_generator", "snapshot"]
 
 #: A Mersenne Twister: its words and its position; then whether half of a pair of normal numbers is left, and which.
 _TWISTER: Final = struct.Struct("<625I?d")

@@ -7,9 +7,8 @@ positions and ``if __name__ == "__main__":`` of an imported module don't count.
 
 A statement that does nothing but bind one name counts only where that name matters: where code of the project that ran
 reads it, as a variable, an attribute, an import or a word of a text, where it was unpickled, or where a function of it
-ran. ``key.bindings`` tells which statements these are. They count in any case where code that ran names something that
-finds names without naming them (``DYNAMIC``), and where it is not known which functions ran.
-"""
+ran. ``key.name_bindings`` tells which statements these are. They count in any case where code that ran names something
+that finds names without naming them (``DYNAMIC``), and where it is not known which functions ran."""
 
 from __future__ import annotations
 
@@ -85,9 +84,8 @@ class SourceTable(msgspec.Struct, frozen=True, array_like=True):
     """The units of a text.
 
     functions: by qualified name, as ``co_qualname`` has it. script_only: functions that only a script defines, below
-    ``if __name__ == "__main__":``. replayed: the places among ``statements`` of those that ``key.scripts`` selects.
-    names: what ``statements`` read, sorted.
-    """
+    ``if __name__ == "__main__":``. replayed: the places among ``statements`` of those that ``key.script_statements``
+    selects. names: what ``statements`` read, sorted."""
 
     statements: tuple[SourceUnit, ...]
     functions: dict[str, SourceUnit]

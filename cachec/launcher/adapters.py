@@ -104,7 +104,7 @@ class AdapterEnvironment(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     be a pattern, with ``*`` at its end.
 
     complete: the command obeys no other variable. Without it every other variable is in the key too, but those that say
-    where, for whom and under what a command runs (``key.tools.variables.NEUTRAL``).
+    where, for whom and under what a command runs (``key.tools.command_variables.NEUTRAL``).
     """
 
     keyed: tuple[str, ...] = ()

@@ -33,8 +33,8 @@ from cachec.launcher.request import environment, files_in_key, variable_rule, va
 from cachec.launcher.stage import Opened
 from cachec.launcher.stripping import wants_strip
 from cachec.model import Entry, Mode, Outcome, Read, Reason, Trace
-from cachec.stage.engine import Answer
-from cachec.stage.lookup import Looker
+from cachec.stage.engine import CallResult
+from cachec.stage.lookup import EntryFinder
 from cachec.store.row_codec import unpack
 from cachec.store.store import Store
 
@@ -93,7 +93,7 @@ class Draft:
         self._collect()
         self._before = {path: direct.identity(path) for path in (*self._files, *self._folders)}
 
-    def write(self, args: list[str], looker: Looker, answer: Answer) -> bool:
+    def write(self, args: list[str], looker: EntryFinder, answer: CallResult) -> bool:
         """Write the memo of a command line whose result is in the store; whether there is one now."""
         try:
             data = self._data(args, looker, answer)
@@ -108,7 +108,7 @@ class Draft:
             return False  # the whole road answers as well, only slower
         return True
 
-    def _data(self, args: list[str], looker: Looker, answer: Answer) -> bytes:
+    def _data(self, args: list[str], looker: EntryFinder, answer: CallResult) -> bytes:
         trace, key = answer.trace, answer.outcome.key
         if trace is None:
             raise _Unfit

@@ -46,7 +46,7 @@ _ALWAYS = ("LD_LIBRARY_PATH", "LD_*", "GLIBC_TUNABLES", "GCONV_PATH", "LOCPATH",
 
 
 class CommandRequest:
-    """The key of one command; ``key.request.Request`` as far as the stage layer looks at it."""
+    """The key of one command; ``key.key_builder.Request`` as far as the stage layer looks at it."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class CommandRequest:
         return b""
 
     def remedy(self, difference: PartDifference) -> str:
-        """See ``key.request.Request.remedy``."""
+        """See ``key.key_builder.Request.remedy``."""
         part, old, new = difference.part, difference.old, difference.new
         if part.kind is PartKind.PLATFORM:
             return "where the result does not depend on the processor, say --portable"
@@ -92,7 +92,7 @@ class CommandRequest:
 
 
 class CommandRequests:
-    """Assembles the keys of commands; stands where ``key.request.Requests`` does for functions."""
+    """Assembles the keys of commands; stands where ``key.key_builder.Requests`` does for functions."""
 
     def __init__(
         self, digests: FileDigests, places: Places, environ: Mapping[str, str], key_parts: tuple[str, ...]

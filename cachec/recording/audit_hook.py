@@ -16,7 +16,7 @@ Handler = Callable[[str, tuple[Any, ...], FrameType], None]
 
 
 #: By event, who is told.
-_Told = dict[str, tuple[Handler, ...]]
+_Handlers = dict[str, tuple[Handler, ...]]
 
 #: Groups of listeners whose events are kept as one table.
 _GROUPS = 16
@@ -29,10 +29,10 @@ class AuditHook:
         self._lock = threading.Lock()
         self._listening: tuple[Mapping[str, Handler], ...] = ()
         #: Of those who listened together before, by their ids: to begin and to end is all that most runs do here.
-        self._known: dict[tuple[int, ...], tuple[tuple[Mapping[str, Handler], ...], _Told]] = {}
+        self._known: dict[tuple[int, ...], tuple[tuple[Mapping[str, Handler], ...], _Handlers]] = {}
         #: One item: those who are told now.
-        self._told: list[_Told] = [{}]
-        sys.addaudithook(_hook(self._told))
+        self._handlers: list[_Handlers] = [{}]
+        sys.addaudithook(_hook(self._handlers))
 
     def listen(self, handlers: Mapping[str, Handler]) -> None:
         """Have handlers told of their events from here on; the same ones are told once, however often they listen."""
@@ -49,17 +49,17 @@ class AuditHook:
         group = tuple(map(id, listening))
         known = self._known.get(group)
         if known is None:
-            told: _Told = {}
+            told: _Handlers = {}
             for each in listening:
                 for event, handler in each.items():
                     told[event] = (*told.get(event, ()), handler)
             if len(self._known) >= _GROUPS:
                 self._known.clear()
             known = self._known[group] = (listening, told)  # holds them, so that no other gets their ids
-        self._listening, self._told[0] = known
+        self._listening, self._handlers[0] = known
 
 
-def _hook(now: list[_Told]) -> Callable[[str, tuple[Any, ...]], None]:
+def _hook(now: list[_Handlers]) -> Callable[[str, tuple[Any, ...]], None]:
     # A plain function: Python looks for an attribute of the hook with each event, which a method has not at once.
     def hook(event: str, args: tuple[Any, ...]) -> None:
         told = now[0].get(event)

@@ -19,17 +19,17 @@ from cachec.recording.library_lookups import (
     content_asked,
     content_at,
     entry_asked,
-    kept_at,
+    input_at,
     links_at,
     listed_at,
     modules_sought,
     place_asked,
     place_at,
     removal_asked,
-    told_at,
+    result_file_at,
 )
-from cachec.recording.observations import STANDARD_INPUT, Observed, is_unrepeatable, place_of
-from cachec.recording.os_calls import called
+from cachec.recording.observations import STANDARD_INPUT, Observations, is_unrepeatable, place_of
+from cachec.recording.os_calls import caller_arguments
 from cachec.recording.unobserved_processes import starter
 
 #: Modules that import others in Python's place, and keep what they compiled of a source beside it.
@@ -70,71 +70,73 @@ class AuditObserver:
     def __init__(self, runs: Active) -> None:
         self._runs = runs
         self._handlers: dict[str, Handler] = {
-            "open": self._opened,
-            "import": self._imported,
-            **dict.fromkeys(_LISTED, self._listed),
-            **dict.fromkeys(_REMOVED, self._removed),
-            **dict.fromkeys(_MADE, self._made),
-            **dict.fromkeys(_TOUCHED, self._touched),
+            "open": self._on_open,
+            "import": self._on_import,
+            **dict.fromkeys(_LISTED, self._on_list),
+            **dict.fromkeys(_REMOVED, self._on_remove),
+            **dict.fromkeys(_MADE, self._on_create),
+            **dict.fromkeys(_TOUCHED, self._on_touch),
             "shutil.rmtree": self._tree_removed,
-            "os.chdir": self._moved,
+            "os.chdir": self._on_move,
             "builtins.input": self._input,
             "sqlite3.connect": self._database,
-            "ctypes.dlopen": self._loaded,
-            "pickle.find_class": self._unpickled,
-            audited.READS: self._told,
-            audited.KEEPS: self._told,
-            audited.ASKS: self._asked,
-            **dict.fromkeys(_SOCKETS, self._connected),
-            **dict.fromkeys(_PROGRAMS | _PROCESSES, self._started),
+            "ctypes.dlopen": self._on_load,
+            "pickle.find_class": self._on_unpickle,
+            audited.READS: self._on_own_access,
+            audited.KEEPS: self._on_own_access,
+            audited.ASKS: self._on_query,
+            **dict.fromkeys(_SOCKETS, self._on_connect),
+            **dict.fromkeys(_PROGRAMS | _PROCESSES, self._on_start),
         }
 
     def arm(self, on: bool) -> None:
         """A run begins (``on``), or the last one has ended."""
         (audit_hook().listen if on else audit_hook().leave)(self._handlers)
 
-    def _listed(self, event: str, args: tuple[Any, ...], frame: FrameType) -> None:
+    def _on_list(self, event: str, args: tuple[Any, ...], frame: FrameType) -> None:
         if _by_importer(frame) or _by_cachec(frame) or _for_metadata(frame) or removes(frame):
             return
         folder = descriptor_path(args[0]) if isinstance(args[0], int) else args[0] or os.curdir
         self._each(listed_at, folder)
         if event == "os.scandir" and self._runs.is_project(frame.f_code.co_filename):
-            self._each(_scanned, folder)
+            self._each(_scan_folder, folder)
 
-    def _made(self, event: str, args: tuple[Any, ...], frame: FrameType) -> None:
+    def _on_create(self, event: str, args: tuple[Any, ...], frame: FrameType) -> None:
         at, dir_fd = _MADE[event]
         path = in_folder(args[at], args[dir_fd])
         if event in _TAKEN:
-            self._each(_taken, in_folder(args[0], args[_TAKEN[event]]))
+            self._each(_read_moved, in_folder(args[0], args[_TAKEN[event]]))
         if event in _REMOVED:
-            self._removed(event, args, frame)
+            self._on_remove(event, args, frame)
         if event in _MADE_NEW:
             is_scratch = event != "os.mkdir" or frame.f_globals.get("__name__") == "tempfile"
-            self._new(path, frame, Observed.make if is_scratch else Observed.make_or_keep)
+            self._new(path, frame, Observations.make if is_scratch else Observations.make_or_keep)
         else:
             self._makes(path, frame)
 
-    def _new(self, path: Any, frame: FrameType, make: Callable[[Observed, str], object] = Observed.make) -> None:
+    def _new(
+        self, path: Any, frame: FrameType, make: Callable[[Observations, str], object] = Observations.make
+    ) -> None:
         """Where something is already, none is made: whether it is, is seen, but where the caller takes either."""
-        note = entry_asked if os.path.lexists(path) else Observed.make_new
+        note = entry_asked if os.path.lexists(path) else Observations.make_new
         if not takes_either(frame):
             for observed in self._runs.asked_by(frame):
                 note(observed, path)
-        if note is Observed.make_new:
+        if note is Observations.make_new:
             self._makes(path, frame, note=make)
 
-    def _removed(self, event: str, args: tuple[Any, ...], frame: FrameType) -> None:
+    def _on_remove(self, event: str, args: tuple[Any, ...], frame: FrameType) -> None:
         path, acting = in_folder(args[0], args[_REMOVED[event]]), self._runs.acting()
         if event != "os.rename" and frame.f_locals.get("missing_ok") is not True:
             for observed in self._runs.asked_by(frame):
                 removal_asked(observed, path)
-        self._each(Observed.remove, path, acting)
-        self._each(Observed.make_by_another, path, self._others(acting, frame))
+        self._each(Observations.remove, path, acting)
+        self._each(Observations.make_by_another, path, self._others(acting, frame))
 
-    def _touched(self, event: str, args: tuple[Any, ...], _frame: FrameType) -> None:
+    def _on_touch(self, event: str, args: tuple[Any, ...], _frame: FrameType) -> None:
         at = _TOUCHED[event]
         path = descriptor_path(args[0]) if isinstance(args[0], int) else in_folder(args[0], args[at] if at else None)
-        note = Observed.write if event == "os.truncate" else Observed.touch
+        note = Observations.write if event == "os.truncate" else Observations.touch
         self._each(note, path, self._runs.acting())
 
     def _tree_removed(self, _event: str, args: tuple[Any, ...], frame: FrameType) -> None:
@@ -142,36 +144,38 @@ class AuditObserver:
             for observed in self._runs.asked_by(frame.f_back):
                 place_asked(observed, in_folder(args[0], args[1]))
 
-    def _moved(self, _event: str, args: tuple[Any, ...], frame: FrameType) -> None:
+    def _on_move(self, _event: str, args: tuple[Any, ...], frame: FrameType) -> None:
         for observed in self._runs.asked_by(frame):
             place_asked(observed, args[0])
         if not isinstance(args[0], int):
             self._each(links_at, args[0])
         self._each(_went, args[0])
         for observed in self._others(self._runs.acting(), frame):
-            observed.torn = observed.torn or "another thread went to another current folder meanwhile"
+            observed.inconsistent = observed.inconsistent or "another thread went to another current folder meanwhile"
 
-    def _told(self, event: str, args: tuple[Any, ...], _frame: FrameType) -> None:
+    def _on_own_access(self, event: str, args: tuple[Any, ...], _frame: FrameType) -> None:
         """cachec itself, whose own looks are passed over, opens what a stage names to it."""
         path, is_relative = args
-        self._each(told_at if event == audited.READS else kept_at, os.path.relpath(path) if is_relative else path)
+        self._each(
+            input_at if event == audited.READS else result_file_at, os.path.relpath(path) if is_relative else path
+        )
 
-    def _asked(self, _event: str, args: tuple[Any, ...], _frame: FrameType) -> None:
+    def _on_query(self, _event: str, args: tuple[Any, ...], _frame: FrameType) -> None:
         for observed in self._runs.here():
-            observed.volatile = (
-                observed.volatile or f"{args[0]}: in a thread of which nobody knows for which stage it works"
+            observed.nondeterministic = (
+                observed.nondeterministic or f"{args[0]}: in a thread of which nobody knows for which stage it works"
             )
 
-    def _connected(self, event: str, _args: tuple[Any, ...], frame: FrameType) -> None:
+    def _on_connect(self, event: str, _args: tuple[Any, ...], frame: FrameType) -> None:
         self._unrepeatable(f"a connection ({event})", frame)
 
-    def _opened(self, _event: str, args: tuple[Any, ...], frame: FrameType) -> None:
+    def _on_open(self, _event: str, args: tuple[Any, ...], frame: FrameType) -> None:
         path, flags = args[0], args[2] if len(args) > 2 and isinstance(args[2], int) else 0
         if isinstance(path, int) or path is None:
             if path == 0:
                 self._input(_event, args, frame)
             return  # a descriptor was opened by a path before
-        frame, how = called(frame)
+        frame, how = caller_arguments(frame)
         path = in_folder(path, how.get("dir_fd"))
         cuts, is_new = flags & os.O_TRUNC, bool(flags & os.O_CREAT) and not os.path.lexists(path)
         if flags & os.O_CREAT and (flags & os.O_EXCL or (flags & os.O_RDWR and is_new)):
@@ -181,7 +185,7 @@ class AuditObserver:
         elif cuts or is_new:
             if not os.path.isdir(path):  # which fails; or tempfile names its folder, and opens a file itself
                 self._each(_folder_missed, path)
-                note = Observed.rewrite if cuts else Observed.make_or_keep
+                note = Observations.rewrite if cuts else Observations.make_or_keep
                 self._makes(path, frame, note=note, is_shared=bool(flags & os.O_APPEND))
         elif flags & os.O_WRONLY:  # what is there is not looked at
             place = place_of(path)
@@ -209,14 +213,14 @@ class AuditObserver:
 
     def _input(self, _event: str, _args: tuple[Any, ...], frame: FrameType) -> None:
         for observed in self._runs.asked_by(frame):
-            observed.volatile = observed.volatile or STANDARD_INPUT
+            observed.nondeterministic = observed.nondeterministic or STANDARD_INPUT
 
     def _makes(
         self,
         path: object,
         frame: FrameType,
         *,
-        note: Callable[[Observed, str], object] = Observed.make,
+        note: Callable[[Observations, str], object] = Observations.make,
         is_shared: bool = False,
     ) -> None:
         """What is at a path from here on is made by those for whom this thread acts. is_shared: what others add to it
@@ -224,19 +228,19 @@ class AuditObserver:
         acting = self._runs.acting()
         self._each(note, path, acting)
         if not is_shared:
-            self._each(Observed.make_by_another, path, self._others(acting, frame))
+            self._each(Observations.make_by_another, path, self._others(acting, frame))
 
-    def _others(self, acting: tuple[Observed, ...], frame: FrameType) -> tuple[Observed, ...]:
+    def _others(self, acting: tuple[Observations, ...], frame: FrameType) -> tuple[Observations, ...]:
         """Those that what ``frame`` makes is another's for. What cachec itself makes is nobody's input."""
         others = tuple(each for each in self._runs.every if not any(each is one for one in acting))
         return others if others and not _by_cachec(frame) else ()
 
     def _each(
-        self, note: Callable[[Observed, str], object], path: object, whose: tuple[Observed, ...] | None = None
+        self, note: Callable[[Observations, str], object], path: object, whose: tuple[Observations, ...] | None = None
     ) -> None:
         """``note`` the place that a path means with these runs; with every one that is active here."""
         for observed in self._runs.here() if whose is None else whose:
-            place = observed.given(path)
+            place = observed.note_path(path)
             if place is not None:
                 note(observed, place)
 
@@ -254,13 +258,13 @@ class AuditObserver:
             for beside in ("-wal", "-journal") if is_there else ():  # of which a reader takes what is newer
                 self._each(content_at, place + beside)
 
-    def _loaded(self, _event: str, args: tuple[Any, ...], frame: FrameType) -> None:
+    def _on_load(self, _event: str, args: tuple[Any, ...], frame: FrameType) -> None:
         """A library that the project names by its path."""
         if isinstance(args[0], str | bytes) and "/" in os.fsdecode(args[0]):
             for observed in self._runs.asked_by(frame):
                 content_asked(observed, args[0])
 
-    def _unpickled(self, _event: str, args: tuple[Any, ...], _frame: FrameType) -> None:
+    def _on_unpickle(self, _event: str, args: tuple[Any, ...], _frame: FrameType) -> None:
         """A pickle names a module, imported or not."""
         for observed in self._runs.here():
             observed.named.setdefault(str(args[0]))
@@ -269,7 +273,7 @@ class AuditObserver:
         for observed in self._runs.asked_by(frame):
             observed.unrepeatable.setdefault(what)
 
-    def _started(self, event: str, args: tuple[Any, ...], frame: FrameType) -> None:
+    def _on_start(self, event: str, args: tuple[Any, ...], frame: FrameType) -> None:
         for observed in self._runs.acting():
             observed.children = True
         if not _by_cachec(frame):
@@ -281,7 +285,7 @@ class AuditObserver:
                 if by is not None:
                     observed.undeclared.setdefault(told, by)
 
-    def _imported(self, _event: str, args: tuple[Any, ...], asking: FrameType) -> None:
+    def _on_import(self, _event: str, args: tuple[Any, ...], asking: FrameType) -> None:
         """A module is looked for that is not in ``sys.modules``; it counts where project code asks for it."""
         name, frame = str(args[0]), cast("FrameType | None", asking)
         while frame is not None and frame.f_code.co_filename.startswith(("<frozen importlib", "<frozen zipimport")):
@@ -294,32 +298,32 @@ class AuditObserver:
                 modules_sought(observed)
 
 
-def _taken(observed: Observed, path: str) -> None:
+def _read_moved(observed: Observations, path: str) -> None:
     """What is here is moved or linked to where the run is at home: it counts as read."""
-    if observed.counted(path) is not None and os.path.isdir(path) and not os.path.islink(path):
-        observed.blind = observed.blind or f"the folder {path} was moved, with all that is in it"
+    if observed.counted_place(path) is not None and os.path.isdir(path) and not os.path.islink(path):
+        observed.incomplete = observed.incomplete or f"the folder {path} was moved, with all that is in it"
     content_at(observed, path)
 
 
-def _folder_missed(observed: Observed, path: str) -> None:
+def _folder_missed(observed: Observations, path: str) -> None:
     """Where its folder is missing, no file is made."""
     folder = os.path.dirname(path)
     if not os.path.isdir(folder):
         place_at(observed, folder)
 
 
-def _went(observed: Observed, path: str) -> None:
+def _went(observed: Observations, path: str) -> None:
     observed.moved = observed.moved or path in observed.absolute
 
 
-def _source(observed: Observed, path: str) -> None:
+def _source(observed: Observations, path: str) -> None:
     state = identity_if_there(path)
     if state is not None:
         observed.sources.setdefault(path, state)
 
 
-def _scanned(observed: Observed, path: str) -> None:
-    counted = observed.counted(path)
+def _scan_folder(observed: Observations, path: str) -> None:
+    counted = observed.counted_place(path)
     for name in observed.listed.get(counted or "", ()):
         place = os.path.join(counted or "", name.partition("/")[0])
         state = identity_if_there(place)

@@ -12,8 +12,8 @@ from types import CodeType, FrameType
 from typing import Any
 
 from cachec.recording.active_runs import Active
-from cachec.recording.library_lookups import begins_work, gives_work, look_of, starts_thread
-from cachec.recording.observations import Ran
+from cachec.recording.library_lookups import begins_work, find_handler, gives_work, starts_thread
+from cachec.recording.observations import ExecutedCode
 from cachec.recording.profiler import Profile
 from cachec.recording.thread_owner import begins, gives, starts
 from cachec.recording.unobserved_processes import starter, use_of
@@ -48,7 +48,7 @@ class CodeObserver:
         else:
             self._profile.stop()
 
-    def blind(self) -> str:
+    def why_incomplete(self) -> str:
         """Why code runs unseen in this thread while there are runs; empty where it is seen."""
         if self._tool is None:
             seen = self._profile.sees()
@@ -68,8 +68,8 @@ class CodeObserver:
                     _MONITORING.use_tool_id(number, _NAME)
                 events = _MONITORING.events
                 for event in (events.PY_START, events.PY_RESUME):
-                    _MONITORING.register_callback(number, event, self._started)
-                _MONITORING.register_callback(number, events.PY_THROW, self._thrown)
+                    _MONITORING.register_callback(number, event, self._on_start)
+                _MONITORING.register_callback(number, events.PY_THROW, self._on_throw)
                 self._tool = number
                 return
         self._tool = None
@@ -81,13 +81,13 @@ class CodeObserver:
         if on:
             _MONITORING.restart_events()
 
-    def _started(self, code: CodeType, _offset: int) -> Any:
+    def _on_start(self, code: CodeType, _offset: int) -> Any:
         begun, disable = self._begun, _MONITORING.DISABLE
         told = self._first(code, sys._getframe(1))
         # No call from here on: a run that another thread begins now would never be told of this code.
         return disable if told and begun == self._begun else None
 
-    def _thrown(self, code: CodeType, _offset: int, _error: BaseException) -> None:
+    def _on_throw(self, code: CodeType, _offset: int, _error: BaseException) -> None:
         """A generator goes on where it is thrown into; that can't be disabled."""
         self._first(code, sys._getframe(1))
 
@@ -113,7 +113,7 @@ class CodeObserver:
                 for observed in self._runs.here():
                     observed.undeclared.setdefault(used, by)
             return False
-        look = look_of(code, frame)
+        look = find_handler(code, frame)
         if look is None:
             return True
         for observed in self._runs.asked_by(frame.f_back):
@@ -129,10 +129,10 @@ class CodeObserver:
     def _note(self, code: CodeType, frame: FrameType) -> bool:
         here = self._runs.here()
         for observed in here:
-            if id(code) not in observed.ran:
-                observed.ran[id(code)] = Ran(code, frame.f_globals)
+            if id(code) not in observed.executed_code:
+                observed.executed_code[id(code)] = ExecutedCode(code, frame.f_globals)
         # What runs here may run in the context of another run next, which has to be told then.
-        return all(id(code) in observed.ran for observed in self._runs.every)
+        return all(id(code) in observed.executed_code for observed in self._runs.every)
 
 
 def _events() -> int:

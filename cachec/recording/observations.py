@@ -48,14 +48,14 @@ def place_of(path: object) -> str | None:
         return None
 
 
-class Ran(NamedTuple):
+class ExecutedCode(NamedTuple):
     """Code of the project that ran, and the globals that it ran in."""
 
     code: CodeType
     namespace: dict[str, Any]
 
 
-class Observed(msgspec.Struct):
+class Observations(msgspec.Struct):
     """What one run was observed to do. Filled from several threads; every step is one atomic dict operation, and the
     first observation of a thing counts: what a run sees later may be its own doing.
 
@@ -93,7 +93,7 @@ class Observed(msgspec.Struct):
 
     began: int = field(default_factory=lambda: time.clock_gettime_ns(_CLOCK_REALTIME_COARSE))
     after: int = field(default_factory=time.time_ns)
-    ran: dict[int, Ran] = {}
+    executed_code: dict[int, ExecutedCode] = {}
     imported: dict[str, None] = {}
     named: dict[str, None] = {}
     sought: dict[str, None] = {}
@@ -109,7 +109,7 @@ class Observed(msgspec.Struct):
     passed: dict[str, None] = {}
     made: dict[str, _State | None] = {}
     new: dict[str, None] = {}
-    removed: dict[str, _Removed] = {}
+    removed: dict[str, _Removal] = {}
     listed: dict[str, tuple[str, ...]] = {}
     scratch: dict[str, None] = {}
     variables: dict[str, str | None] = {}
@@ -117,7 +117,7 @@ class Observed(msgspec.Struct):
     others: dict[str, tuple[object, _State | None]] = {}
     written: dict[str, _State | None] = {}
     touched: dict[str, _State | None] = {}
-    kept: dict[str, None] = {}
+    own_results: dict[str, None] = {}
     rewritten: dict[str, None] = {}
     filled: dict[str, None] = {}
     asked: dict[str, None] = {}
@@ -133,16 +133,16 @@ class Observed(msgspec.Struct):
     cwd: str = field(default_factory=current_folder)
     descriptors: frozenset[int] = field(default_factory=descriptors)
     asked_cwd: bool = False
-    volatile: str = ""
+    nondeterministic: str = ""
     moved: bool = False
     relative: dict[str, str] = {}
     absolute: dict[str, None] = {}
     modules: frozenset[str] = field(default_factory=lambda: frozenset(sys.modules))
-    blind: str = ""
-    torn: str = ""
+    incomplete: str = ""
+    inconsistent: str = ""
     children: bool = False
 
-    def given(self, path: object) -> str | None:
+    def note_path(self, path: object) -> str | None:
         """The place that a path means, as ``place_of``, and note in which form it was given: what is relative means
         another place in another folder."""
         place = place_of(path)
@@ -152,7 +152,9 @@ class Observed(msgspec.Struct):
         try:
             place.encode()
         except UnicodeEncodeError:
-            self.volatile = self.volatile or f"{place!r}, which is no UTF-8, was looked at: no read can hold its name"
+            self.nondeterministic = (
+                self.nondeterministic or f"{place!r}, which is no UTF-8, was looked at: no read can hold its name"
+            )
             return None
         if is_absolute(path) or self.moved or not self.cwd:
             self.absolute.setdefault(place)
@@ -165,7 +167,7 @@ class Observed(msgspec.Struct):
         parts = path.split("/") if ".." in path else []
         backs = [at for at in range(1, len(parts)) if parts[at] == ".." and parts[at - 1] not in {"", ".", ".."}]
         # As far as the last one: what leads to that is given in its turn, with those before it.
-        place = self.given("/".join(parts[: backs[-1]])) if backs else None
+        place = self.note_path("/".join(parts[: backs[-1]])) if backs else None
         if place is not None and not self.own(place):
             self.links.setdefault(place, links_on(place))
             if os.path.exists(place):
@@ -197,7 +199,7 @@ class Observed(msgspec.Struct):
 
     def make_new(self, path: object) -> None:
         """The run makes something where it sees that nothing is."""
-        place = self.given(path)
+        place = self.note_path(path)
         if place is not None and not self.own(place):
             self.new.setdefault(place)
 
@@ -206,7 +208,7 @@ class Observed(msgspec.Struct):
         for each in self._names(place):
             self.made.setdefault(each, _state(each))
             self.removed.pop(each, None)
-            self.kept.pop(each, None)
+            self.own_results.pop(each, None)
 
     def rewrite(self, place: str) -> None:
         """The run writes a file anew; where one is there, in its place."""
@@ -218,9 +220,9 @@ class Observed(msgspec.Struct):
     def make_or_keep(self, place: str) -> None:
         """The run makes this where nothing is, and would have taken what is there as it is."""
         for each in self._names(place):
-            if self._done(each) is None:
+            if self._last_action(each) is None:
                 self.make(each)
-                self.kept.setdefault(each)
+                self.own_results.setdefault(each)
             elif each not in self.made:
                 self.make(each)
 
@@ -229,8 +231,8 @@ class Observed(msgspec.Struct):
         for each in self._names(place):
             before = _state(each)
             if each not in self.removed or before is not None:
-                self.removed[each] = _Removed(before, self.made.get(each, before), each in self.kept)
-            for done in (self.made, self.kept, self.rewritten):
+                self.removed[each] = _Removal(before, self.made.get(each, before), each in self.own_results)
+            for done in (self.made, self.own_results, self.rewritten):
                 done.pop(each, None)
 
     def make_by_another(self, place: str) -> None:
@@ -248,22 +250,24 @@ class Observed(msgspec.Struct):
     def differs(self, place: str, is_there: bool) -> None:
         """The run looks at what it has looked at before, and it is another by now: nobody could look at both again. But
         where the run itself did that, or may have (a program that it started), it is as it has to be."""
-        if not self.children and not (self.own(place) if is_there else self.gone(place)):
-            self.torn = self.torn or f"{place} was looked at twice, and had changed in between"
+        if not self.children and not (self.own(place) if is_there else self.is_removed_by_run(place)):
+            self.inconsistent = self.inconsistent or f"{place} was looked at twice, and had changed in between"
 
-    def counted(self, place: str) -> str | None:
+    def counted_place(self, place: str) -> str | None:
         """Where a look at ``place`` goes that counts: None where the run itself made what is there, or removed what
         was, and where another thread looks at what it has made itself. A link leads to what was not made with it. What
         is there again may be of its own native code, and counts as what is found there by whoever looks next."""
-        if place in self.others and self._done(place) is not None:
-            self.torn = self.torn or f"{place}, which the run made, was changed by another thread meanwhile"
+        if place in self.others and self._last_action(place) is not None:
+            self.inconsistent = (
+                self.inconsistent or f"{place}, which the run made, was changed by another thread meanwhile"
+            )
         if self.others and self._is_anothers(place) and not self.acts():
             return self._beyond(place, self._is_anothers)
-        if self.gone(place):
+        if self.is_removed_by_run(place):
             return place if os.path.lexists(place) else None
         if not self.own(place):
             return place
-        if self.kept and not os.path.lexists(place) and self.is_kept(place):
+        if self.own_results and not os.path.lexists(place) and self.is_in_own_result(place):
             return place
         return self._beyond(place, self.own)
 
@@ -284,23 +288,23 @@ class Observed(msgspec.Struct):
 
     def own(self, path: str) -> bool:
         """Whether the run itself made ``path``, or a folder above it."""
-        return self._done(path) is self.made
+        return self._last_action(path) is self.made
 
-    def is_kept(self, path: str) -> bool:
+    def is_in_own_result(self, path: str) -> bool:
         """Whether the run itself made ``path``, or a folder above it, and would have taken what is there as it is: all
         that is in it is its own, and what is not might be."""
-        done, place = self._decided(path)
-        return done is self.made and place in self.kept
+        done, place = self._deciding_action(path)
+        return done is self.made and place in self.own_results
 
-    def gone(self, path: str) -> bool:
+    def is_removed_by_run(self, path: str) -> bool:
         """Whether the run itself removed ``path``, or a folder above it."""
-        return self._done(path) is self.removed
+        return self._last_action(path) is self.removed
 
-    def _done(self, path: str) -> dict[str, Any] | None:
+    def _last_action(self, path: str) -> dict[str, Any] | None:
         """Among which things that the run did the last one is that decides of a path."""
-        return self._decided(path)[0]
+        return self._deciding_action(path)[0]
 
-    def _decided(self, path: str) -> tuple[dict[str, Any] | None, str]:
+    def _deciding_action(self, path: str) -> tuple[dict[str, Any] | None, str]:
         while True:
             if path in self.removed and self._is_removed(path):
                 return self.removed, path
@@ -322,9 +326,9 @@ class Observed(msgspec.Struct):
             if made != before:
                 self.made[path] = made
                 if was_kept:
-                    self.kept.setdefault(path)
+                    self.own_results.setdefault(path)
             return False
-        self.removed[path] = _Removed(None, None, False)
+        self.removed[path] = _Removal(None, None, False)
         return True
 
     def _is_made(self, path: str) -> bool:
@@ -342,13 +346,13 @@ _State = tuple[int, ...]
 _CHANGED = 4  # st_ctime_ns
 
 
-class _Removed(NamedTuple):
+class _Removal(NamedTuple):
     """before: what is to be removed, None once it is. made: as in ``made``, where the run had made it; else as before.
-    was_kept: as in ``kept``."""
+    was_kept: as in ``own_results``."""
 
     before: _State | None
     made: _State | None
-    was_kept: bool
+    was_own_result: bool
 
 
 #: In place of the state before, where something was.

@@ -25,9 +25,9 @@ from cachec.recording.library_lookups import (
     read_from,
     status_asked,
 )
-from cachec.recording.observations import Observed
+from cachec.recording.observations import Observations
 
-Note = Callable[[Observed, object], None]
+Note = Callable[[Observations, object], None]
 
 #: What is asked of the first argument; None where an event tells, but not from which folder.
 _ASKED: dict[str, Note | None] = {
@@ -43,13 +43,13 @@ _ASKED: dict[str, Note | None] = {
 _TELLING = frozenset({"genericpath", "posixpath", "pathlib", "pathlib._local", "glob"})
 
 
-class Calls:
+class OsCalls:
     """Puts the telling functions in their places, and takes them away."""
 
     def __init__(self, runs: Active) -> None:
         self._runs = runs
         self._own: dict[str, Any] = {name: getattr(os, name) for name in _ASKED}
-        self._telling = {name: self._made(function, _ASKED[name]) for name, function in self._own.items()}
+        self._telling = {name: self._wrapper(function, _ASKED[name]) for name, function in self._own.items()}
 
     def arm(self, on: bool) -> None:
         """A run begins (``on``), or the last one has ended. What somebody else put in a place stays."""
@@ -58,7 +58,7 @@ class Calls:
             if getattr(os, name) is here:
                 setattr(os, name, wanted)
 
-    def _made(self, own: Callable[..., Any], note: Note | None) -> Callable[..., Any]:
+    def _wrapper(self, own: Callable[..., Any], note: Note | None) -> Callable[..., Any]:
         @functools.wraps(own)
         def telling(*args: Any, **kwargs: Any) -> Any:
             if note is not None:
@@ -88,7 +88,7 @@ class Calls:
             note(observed, in_folder(asked, how.get("dir_fd")))
 
 
-def called(frame: FrameType) -> tuple[FrameType, dict[str, Any]]:
+def caller_arguments(frame: FrameType) -> tuple[FrameType, dict[str, Any]]:
     """Who called the function of ``os`` that raised an event in ``frame``, and the keywords that it was given."""
     if frame.f_code.co_name == "telling" and frame.f_globals.get("__name__") == __name__ and frame.f_back is not None:
         return frame.f_back, frame.f_locals["kwargs"]
@@ -114,7 +114,7 @@ def reads_standard_input(code: CodeType, namespace: dict[str, Any]) -> bool:
 _STREAMS = frozenset({"stdin", "__stdin__"})
 
 
-def untold(code: CodeType, namespace: dict[str, Any]) -> Iterator[str]:
+def unobserved_names(code: CodeType, namespace: dict[str, Any]) -> Iterator[str]:
     """The names by which code calls functions that were taken from ``os`` before, which are not seen."""
     for name in code.co_names:
         value = namespace.get(name)

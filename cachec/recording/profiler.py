@@ -20,12 +20,12 @@ from cachec.recording.audit_hook import Handler, audit_hook
 from cachec.recording.library_lookups import MODULES, begins_work
 
 #: What hands work to threads of a pool or a loop, by module and qualified name, with where these threads are told.
-_HANDS: dict[tuple[str, str], Callable[[Any], Any]] = {
+_POOL_THREADS: dict[tuple[str, str], Callable[[Any], Any]] = {
     ("concurrent.futures.thread", "ThreadPoolExecutor.submit"): lambda pool: pool._threads,
     ("multiprocessing.pool", "Pool._check_running"): lambda pool: pool._pool,
 }
 #: Modules in which a call may matter although they are installed.
-_TOLD_APART = MODULES.union(unobserved_processes.MODULES, (module for module, _ in _HANDS))
+_WATCHED_MODULES = MODULES.union(unobserved_processes.MODULES, (module for module, _ in _POOL_THREADS))
 
 
 class Profile:
@@ -47,14 +47,14 @@ class Profile:
         #: Our functions, with whom each is there in place of; the one that is there in place of nobody is kept.
         self._ours: list[tuple[Any, Any]] = [(self._function(None), None)]
         #: By identity, code that every active run has been told of.
-        self._told: dict[int, CodeType] = {}
+        self._reported: dict[int, CodeType] = {}
         #: Threads in which nothing is seen: they were there before.
         self._unseen: WeakSet[threading.Thread] = WeakSet()
-        self._handlers: dict[str, Handler] = {"sys.setprofile": self._replaced}
+        self._handlers: dict[str, Handler] = {"sys.setprofile": self._on_replace}
 
     def start(self) -> None:
         """A run begins in this thread."""
-        self._told = {}
+        self._reported = {}
         if not self.on:
             self.on = True
             self._unseen = WeakSet(threading.enumerate())
@@ -71,7 +71,7 @@ class Profile:
         self.on = False
         audit_hook().leave(self._handlers)
         self._passed.clear()
-        self._told = {}
+        self._reported = {}
         self._give_back(threading.getprofile(), threading.setprofile)
         self._give_back(sys.getprofile(), sys.setprofile)
 
@@ -114,7 +114,7 @@ class Profile:
         return called if earlier is None else called_both
 
     def _starts(self, frame: FrameType) -> None:
-        code, told = frame.f_code, self._told
+        code, told = frame.f_code, self._reported
         identity = object.__hash__(code)  # id() raises an audit event
         if identity in told:
             return
@@ -129,28 +129,28 @@ class Profile:
         name = namespace.get("__name__")
         if isinstance(name, str) and self._is_passed(name, namespace, code):
             self._passed[name] = namespace
-        elif isinstance(name, str) and (name, code.co_qualname) in _HANDS:
+        elif isinstance(name, str) and (name, code.co_qualname) in _POOL_THREADS:
             self._first(code, frame)
-            self._handed(_HANDS[name, code.co_qualname](frame.f_locals["self"]))
+            self._on_threads(_POOL_THREADS[name, code.co_qualname](frame.f_locals["self"]))
         elif self._first(code, frame):
             told[identity] = code
 
     def _is_passed(self, name: str, namespace: dict[str, Any], code: CodeType) -> bool:
         """Whether all that runs in a namespace is an installed module's own."""
-        if name in _TOLD_APART:
+        if name in _WATCHED_MODULES:
             return False
         module, file = sys.modules.get(name), namespace.get("__file__")
         own = module is not None and getattr(module, "__dict__", None) is namespace
         return own and isinstance(file, str) and self._is_tool(file) and self._is_tool(code.co_filename)
 
-    def _handed(self, threads: Any) -> None:
+    def _on_threads(self, threads: Any) -> None:
         if any(thread in self._unseen for thread in threads):
-            self._blind("a pool of threads was there before the run, and what runs in them goes unseen")
+            self._mark_incomplete("a pool of threads was there before the run, and what runs in them goes unseen")
 
-    def _replaced(self, _event: str, _args: tuple[Any, ...], frame: FrameType) -> None:
+    def _on_replace(self, _event: str, _args: tuple[Any, ...], frame: FrameType) -> None:
         if frame.f_globals.get("__name__") not in {__name__, "threading"}:
-            self._blind("the profile function, which tells what code runs, was replaced meanwhile")
+            self._mark_incomplete("the profile function, which tells what code runs, was replaced meanwhile")
 
-    def _blind(self, why: str) -> None:
+    def _mark_incomplete(self, why: str) -> None:
         for observed in self._runs.here():
-            observed.blind = observed.blind or why
+            observed.incomplete = observed.incomplete or why

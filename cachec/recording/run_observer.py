@@ -14,12 +14,12 @@ from typing import Any, NamedTuple, Protocol
 from cachec.recording.active_runs import active
 from cachec.recording.audit_observer import AuditObserver
 from cachec.recording.code_observer import CodeObserver
-from cachec.recording.observations import Observed
-from cachec.recording.os_calls import Calls
-from cachec.recording.variable_lookups import Variables, variables
+from cachec.recording.observations import Observations
+from cachec.recording.os_calls import OsCalls
+from cachec.recording.variable_lookups import VariableObserver, variables
 
 
-class Beside(Protocol):
+class NativeReads(Protocol):
     """Watches folders for what native code opens, from its construction on.
 
     overflowed: not all is known. missing: paths, as the stage's code names them, at which nothing was then, and
@@ -29,14 +29,14 @@ class Beside(Protocol):
     overflowed: bool
     missing: list[str]
 
-    def drained(self) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
+    def drain(self) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
         """The files that were there before and may have been read so far; those that were read and are others now;
         those that were changed before they were opened."""
 
     def counting(self, path: str) -> Iterable[str]:
         """The paths by which a file counts that was opened at ``path``; none for one that does not."""
 
-    def paused(self) -> AbstractContextManager[None]:
+    def pause(self) -> AbstractContextManager[None]:
         """Until the body ends, files that are opened are known, or others open them. What changes there counts."""
 
     def close(self) -> None:
@@ -53,22 +53,22 @@ class Net:
     def __init__(
         self,
         is_project: Callable[[str], bool],
-        beside: Beside | None = None,
+        beside: NativeReads | None = None,
         tables: Mapping[str, list[Any]] | None = None,
     ) -> None:
-        self.observed = Observed()
-        self.beside = beside
+        self.observed = Observations()
+        self.native_reads = beside
         self.tables = tables or {}
         self._is_project = is_project
 
     @contextmanager
-    def spread(self) -> Iterator[Observed]:
+    def spread(self) -> Iterator[Observations]:
         """Observe what happens in this context until the body ends."""
         leave = active().enter(self.observed, self._is_project, _observers().arm)
         try:
             yield self.observed
         finally:
-            self.observed.blind = self.observed.blind or _observers().code.blind()
+            self.observed.incomplete = self.observed.incomplete or _observers().code.why_incomplete()
             leave()
 
 
@@ -76,8 +76,8 @@ class _Observers(NamedTuple):
     """Those of this process: interpreters have one set of hooks."""
 
     audit: AuditObserver
-    variables: Variables
-    calls: Calls
+    variables: VariableObserver
+    calls: OsCalls
     code: CodeObserver
 
     def arm(self, on: bool) -> None:
@@ -88,4 +88,4 @@ class _Observers(NamedTuple):
 
 @lru_cache(maxsize=1)
 def _observers() -> _Observers:
-    return _Observers(AuditObserver(active()), variables(), Calls(active()), CodeObserver(active()))
+    return _Observers(AuditObserver(active()), variables(), OsCalls(active()), CodeObserver(active()))

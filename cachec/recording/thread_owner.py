@@ -22,7 +22,7 @@ def current() -> Any:
     where nobody knows: a thread that was there before may have its work from anywhere."""
     found = _going_on(here.get())
     if found is None:
-        held = _held()
+        held = _thread_table()
         if (job := held.job()) is not None:
             return _going_on(job.recorder)
         if held.lent:
@@ -49,22 +49,22 @@ def gives(keywords: dict[str, Any]) -> None:
 
 def begins(item: object) -> None:
     """A job of a ``ThreadPoolExecutor`` begins in this thread. item: as the pool has it, until it is done."""
-    held = _held()
-    function, args, keywords = _told(item)
+    held = _thread_table()
+    function, args, keywords = _job_parts(item)
     _, recorder = held.lent.pop(id(keywords), (None, None))
     held.thread.job = _Job(weakref.ref(item), recorder, _code(function, args), held.epoch)
 
 
 def runs() -> None:
     """A run begins."""
-    held = _held()
+    held = _thread_table()
     with held.lock:
         held.going_on += 1
 
 
 def ends() -> None:
     """A run has ended: what it has left behind is that of the run around it, or nobody's."""
-    held = _held()
+    held = _thread_table()
     with held.lock:
         held.going_on -= 1
         if not held.going_on:
@@ -82,7 +82,7 @@ def has_threads(recorder: Any) -> bool:
     given a pool a job that has not begun."""
     if here.get() is None:
         return True
-    lent = [thing for thing, owner in list(_held().lent.values()) if owner is recorder]
+    lent = [thing for thing, owner in list(_thread_table().lent.values()) if owner is recorder]
     threads = [thing() if isinstance(thing, weakref.ref) else thing for thing in lent]
     return any(not isinstance(each, threading.Thread) or each.is_alive() for each in threads if each is not None)
 
@@ -96,7 +96,7 @@ def job_function() -> CodeType | None:
 
 def thread_mark() -> object:
     """What stands for this thread: its number may be another's once it has ended."""
-    return _held().thread.mark
+    return _thread_table().thread.mark
 
 
 class _Job(NamedTuple):
@@ -116,7 +116,7 @@ class _Thread(threading.local):
         self.mark = object()
 
 
-class _Held:
+class _ThreadTable:
     """lent: by identity, threads that runs have started and keyword arguments of jobs that they gave and that have not
     begun, each with whose. going_on: how many runs do. epoch: another one each time that there were none: jobs may
     have begun unseen then."""
@@ -135,8 +135,8 @@ class _Held:
 
 
 @lru_cache(maxsize=1)
-def _held() -> _Held:
-    return _Held()
+def _thread_table() -> _ThreadTable:
+    return _ThreadTable()
 
 
 def _going_on(recorder: Any) -> Any:
@@ -149,7 +149,7 @@ def _going_on(recorder: Any) -> Any:
 def _lend(thing: object, kept: object) -> None:
     recorder = current()
     if recorder is not None:
-        _held().lent[id(thing)] = kept, recorder
+        _thread_table().lent[id(thing)] = kept, recorder
 
 
 def _this_thread() -> threading.Thread | None:
@@ -160,7 +160,7 @@ def _this_thread() -> threading.Thread | None:
 
 def _job(thread: threading.Thread | None) -> _Job | None:
     """What this thread does for a pool now (``concurrent/futures/thread.py``)."""
-    held = _held()
+    held = _thread_table()
     if (job := held.job()) is not None:
         return job
     if getattr(getattr(thread, "_target", None), "__module__", "") != _POOL:
@@ -176,7 +176,7 @@ def _job(thread: threading.Thread | None) -> _Job | None:
     return None
 
 
-def _told(item: object) -> Any:
+def _job_parts(item: object) -> Any:
     """Function, arguments and keyword arguments; Python 3.14 has them as one."""
     task = getattr(item, "task", None)
     is_task = isinstance(task, tuple) and len(task) == 3

@@ -32,9 +32,9 @@ class _Telling(_Environ):
         try:
             value = super().__getitem__(key)
         except KeyError:
-            variables().looked_up(key, None, sys._getframe(1))
+            variables().note_lookup(key, None, sys._getframe(1))
             raise
-        variables().looked_up(key, value, sys._getframe(1))
+        variables().note_lookup(key, value, sys._getframe(1))
         return value
 
     def __setitem__(self, key: Any, value: Any) -> None:
@@ -43,7 +43,7 @@ class _Telling(_Environ):
 
     def __delitem__(self, key: Any) -> None:
         if self.encodekey(key) not in self._data:  # type: ignore[attr-defined]
-            variables().looked_up(key, None, sys._getframe(1))
+            variables().note_lookup(key, None, sys._getframe(1))
         variables().set(key)
         super().__delitem__(key)
 
@@ -56,7 +56,7 @@ class _Telling(_Environ):
         return super().__iter__()
 
 
-class Variables:
+class VariableObserver:
     """Tells active runs of the variables that project code looks up."""
 
     def __init__(self, runs: Active) -> None:
@@ -71,7 +71,7 @@ class Variables:
             if type(each) in {_Environ, _Telling} and type(each) is not wanted:
                 each.__class__ = wanted
 
-    def looked_up(self, name: str | bytes, value: str | bytes | None, frame: FrameType) -> None:
+    def note_lookup(self, name: str | bytes, value: str | bytes | None, frame: FrameType) -> None:
         """``frame`` asks for a variable, and gets this value."""
         asking = asker(frame, self._runs.is_project)
         if asking is None:
@@ -83,11 +83,13 @@ class Variables:
                 continue
             if name in observed.fixed:
                 if f"${name}" in observed.others:
-                    observed.torn = (
-                        observed.torn or f"variable {name}, which the run had set, was set by another thread"
+                    observed.inconsistent = (
+                        observed.inconsistent or f"variable {name}, which the run had set, was set by another thread"
                     )
             elif observed.variables.setdefault(name, value) != value:
-                observed.torn = observed.torn or f"variable {name} was looked up twice, and had changed in between"
+                observed.inconsistent = (
+                    observed.inconsistent or f"variable {name} was looked up twice, and had changed in between"
+                )
 
     def set(self, name: str | bytes) -> None:
         """The run itself says what a variable is from here on."""
@@ -119,12 +121,12 @@ class Variables:
                 if observed.copied is None:
                     observed.copied = found
                 elif not observed.fixed and observed.copied != found:
-                    observed.torn = (
-                        observed.torn or "the environment was looked through twice, and had changed in between"
+                    observed.inconsistent = (
+                        observed.inconsistent or "the environment was looked through twice, and had changed in between"
                     )
 
 
 @lru_cache(maxsize=1)
-def variables() -> Variables:
+def variables() -> VariableObserver:
     """The one of this process."""
-    return Variables(active())
+    return VariableObserver(active())

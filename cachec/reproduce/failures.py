@@ -9,7 +9,7 @@ from typing import Any
 
 from cachec.base import fsio
 from cachec.model import Part
-from cachec.recording import Recorder
+from cachec.recording import ReadRecorder
 from cachec.reproduce.archive import write
 from cachec.reproduce.metadata import Failure
 from cachec.reproduce.pack import pack_failure
@@ -26,7 +26,7 @@ def leave_reproducer(
     parts: tuple[Part, ...],
     stage: Any,
     arguments: Mapping[str, Any],
-    recorder: Recorder,
+    recorder: ReadRecorder,
     error: Exception,
 ) -> Path:
     """Write ``folder/<stage>-<key>.zip``, over an older one of that key. Raises OSError, and what packing raises."""

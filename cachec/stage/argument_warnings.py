@@ -54,7 +54,7 @@ def undeclared_program(program: str, module: str, place: str) -> str:
     program: a path, a name, or words for a process or pool. module, place: the code that used it; may be empty.
     """
     by = f"{module} ({place}) " if module else "it "
-    if program.startswith("a "):  # words of ``recording.processes``
+    if program.startswith("a "):  # words of ``recording.unobserved_processes``
         used, way_out = program, "do the work in this process, or in a ThreadPoolExecutor"
     else:
         used, way_out = repr(program), "start it by cachec.run(command, inputs=[...])"

@@ -13,17 +13,17 @@ from weakref import ref
 from cachec.base.cached_properties import UnfilledProperties
 from cachec.key.code.lru_cache_validity import Memo
 from cachec.key.code.mutation_analysis import may_change
-from cachec.recording import Recorder
+from cachec.recording import ReadRecorder
 
 
-class Meanwhile:
+class ConcurrentRuns:
     """What the other runs do from the construction of this on.
 
     memos, unfilled: what keeps results, as the key of the run has it. A run around this one, and those in it, are no
     others: what happens in a run is seen by those around it, too.
     """
 
-    def __init__(self, recorder: Recorder, memos: Iterable[Memo], unfilled: Iterable[UnfilledProperties]) -> None:
+    def __init__(self, recorder: ReadRecorder, memos: Iterable[Memo], unfilled: Iterable[UnfilledProperties]) -> None:
         self._recorder = recorder
         self._unfilled = list(unfilled)
         self._is_alone = True
@@ -38,7 +38,7 @@ class Meanwhile:
 
     def is_alone(self) -> bool:
         """Whether no other run went on at the same time."""
-        self._ran()
+        self._executed_code()
         return self._is_alone
 
     def end(self) -> None:
@@ -48,19 +48,19 @@ class Meanwhile:
             self._add(other)
         _going().pop(id(self), None)  # last: who does not find it any more was told
 
-    def answered(self, memos: Iterable[Memo], is_project: Callable[[str], bool]) -> Iterator[str]:
+    def shared_memos(self, memos: Iterable[Memo], is_project: Callable[[str], bool]) -> Iterator[str]:
         """The names of memos that may have given this run what another one filled them with. memos: those that are
         reached, also of modules that were imported meanwhile."""
-        ran = self._ran()
+        ran = self._executed_code()
         for memo in memos:
             if self._was_filled(memo.function) and self._has_answered(memo.function):
                 code = getattr(memo.function.__wrapped__, "__code__", None)
                 if not self._is_own(code, ran, is_project):
                     yield memo.name
 
-    def filled(self, is_project: Callable[[str], bool]) -> Iterator[str]:
+    def shared_properties(self, is_project: Callable[[str], bool]) -> Iterator[str]:
         """The same of cached properties."""
-        ran = self._ran()
+        ran = self._executed_code()
         for each in self._unfilled:
             for name in sorted(each.filled()):
                 is_shared = id(each.value) in self._shared
@@ -71,7 +71,7 @@ class Meanwhile:
                 ):
                     yield f"{type(each.value).__qualname__}.{name}"
 
-    def _ran(self) -> dict[int, CodeType]:
+    def _executed_code(self) -> dict[int, CodeType]:
         """The code that ran in this run; what that of others is now is told, too."""
         for other in _others():
             self._add(other)
@@ -96,7 +96,7 @@ class Meanwhile:
             return self._is_alone or not is_shared
         return id(code) in ran and not (is_shared and id(code) in self._elsewhere)
 
-    def _add(self, other: Meanwhile) -> None:
+    def _add(self, other: ConcurrentRuns) -> None:
         if other is self or _is_around(self._recorder, other._recorder) or _is_around(other._recorder, self._recorder):
             return
         self._is_alone = False
@@ -106,20 +106,24 @@ class Meanwhile:
 
 
 @lru_cache(maxsize=1)
-def _going() -> dict[int, ref[Meanwhile]]:
+def _going() -> dict[int, ref[ConcurrentRuns]]:
     """Those that go on, by ``id``. No lock: what the collector runs, and a new process, may begin runs at any time."""
     return {}
 
 
-def _others() -> list[Meanwhile]:
+def _others() -> list[ConcurrentRuns]:
     return [each for known in list(_going().values()) if (each := known()) is not None]
 
 
-def _codes(recorder: Recorder) -> dict[int, CodeType]:
-    return {} if recorder.net is None else {key: each.code for key, each in list(recorder.net.observed.ran.items())}
+def _codes(recorder: ReadRecorder) -> dict[int, CodeType]:
+    return (
+        {}
+        if recorder.net is None
+        else {key: each.code for key, each in list(recorder.net.observed.executed_code.items())}
+    )
 
 
-def _is_around(outer: Recorder, inner: Recorder) -> bool:
+def _is_around(outer: ReadRecorder, inner: ReadRecorder) -> bool:
     above = inner.parent
     while above is not None and above is not outer:
         above = above.parent

@@ -44,7 +44,7 @@ class Opens(NamedTuple):
     """
 
     read: frozenset[str]
-    torn: frozenset[str]
+    inconsistent: frozenset[str]
     #: Those to which something was done before anybody opened them.
     begun: frozenset[str]
 
@@ -112,7 +112,7 @@ class FolderWatch:
                 pass
 
     @contextmanager
-    def paused(self) -> Iterator[None]:
+    def pause(self) -> Iterator[None]:
         """Until the body ends, openings don't count: they are known, or are of others. Changes count."""
         self._drain(by=1)
         try:
@@ -137,7 +137,7 @@ class FolderWatch:
             self._names[path] = _Name(mask, bool(is_new))
         self._names[path].add(mask)
 
-    def drained(self) -> Opens:
+    def drain(self) -> Opens:
         """What was opened so far."""
         self._drain()
         names = self._names.items()

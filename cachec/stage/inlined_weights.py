@@ -13,7 +13,7 @@ from cachec.weights.manifest import Folded, content_of, merge_ties
 Made = Callable[[Mapping[str, object]], Iterable[tuple[str, str]]]
 
 
-def folded(reads: Iterable[Read], weights: Mapping[str, WeightSet], given: Folded, made: Made) -> Folded:
+def collect_inlined(reads: Iterable[Read], weights: Mapping[str, WeightSet], given: Folded, made: Made) -> Folded:
     """What was folded into the result of a run, by the caller's names.
 
     reads: of the run, of these weights by argument. given: what was folded into the programs and files that it was
@@ -33,15 +33,17 @@ def made_in_node(node: Node) -> Made:
     """Those of a stored result."""
 
     def made(names: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-        return ((name, content_of(each.spec, each.artifact.digest)) for name, each in _owned(node) if name in names)
+        return (
+            (name, content_of(each.spec, each.artifact.digest)) for name, each in _owned_weights(node) if name in names
+        )
 
     return made
 
 
-def _owned(node: Node) -> Iterator[tuple[str, OwnedWeight]]:
+def _owned_weights(node: Node) -> Iterator[tuple[str, OwnedWeight]]:
     if isinstance(node, Sequence | Record):
         for item in node.items:
-            yield from _owned(item)
+            yield from _owned_weights(item)
     elif isinstance(node, Weights):
         for name, weight in zip(node.names, node.items, strict=False):
             if isinstance(weight, OwnedWeight):

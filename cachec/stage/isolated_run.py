@@ -36,18 +36,18 @@ from cachec.key.tools.environment import OBEYED_NAME, variable_digest
 from cachec.key.tools.process_queries import asked_of_machine, state_digest
 from cachec.key.trace_validation import ABSENT, PRESENT
 from cachec.model import ArtifactRef, Node, Read, Reason
-from cachec.stage.lookup import Look
-from cachec.stage.run import Finished, Run
+from cachec.stage.lookup import LookupResult
+from cachec.stage.run import FinishedRun, Run
 from cachec.stage.run_hooks import Bracket
 from cachec.stage.verify_mode import difference
 from cachec.tracing.accesses import Effect, Input, Kind
 from cachec.worker import caller
 from cachec.worker.function_locator import place_of
-from cachec.worker.global_transfer import Deleted, UnsendableError, is_stateful, to_send
+from cachec.worker.global_transfer import DeletedGlobal, UnsendableError, is_stateful, to_send
 from cachec.worker.main_replay import MainModule, ReplayError, effects_of, main_of
-from cachec.worker.messages import Call, Carried, Done, Prepared, Setup, StoreOptions
+from cachec.worker.messages import GlobalValue, Setup, StageDone, StageRequest, StoreOptions, WorkerPrepared
 from cachec.worker.protocol import CannotSend, encode
-from cachec.worker.value_transfer import Values
+from cachec.worker.value_transfer import ValueTransfer
 
 _DECODE = msgspec.json.Decoder(Node).decode
 #: Kinds of reads that tell of a process. Those of a stage within a stage are of the worker that called it.
@@ -86,7 +86,7 @@ class IsolatedRun(Run):
     Use ``execute``, then ``finish`` or ``abandon``.
     """
 
-    async def execute(self, waiter: Waiter, limits: caller.Limits) -> Done:
+    async def execute(self, waiter: Waiter, limits: caller.Limits) -> StageDone:
         """Run the stage, and record what it looked up.
 
         Raises Fallback, StageCrashed, StageTimedOut, StageOutOfMemory, OSError.
@@ -95,14 +95,14 @@ class IsolatedRun(Run):
         if known is not None:
             raise Fallback(f"at an earlier call: {known}")
         try:
-            done: Done = await Bracket((_Unseen(),)).steps(self._executed(waiter, limits))
+            done: StageDone = await Bracket((_Unseen(),)).steps(self._execute(waiter, limits))
         except Fallback as fallback:
             self._tools.fallbacks[self._request.digest] = str(fallback)
             raise
         return done
 
-    async def _executed(self, waiter: Waiter, limits: caller.Limits) -> Done:
-        self._installed = self._tools.installed()
+    async def _execute(self, waiter: Waiter, limits: caller.Limits) -> StageDone:
+        self._installed = self._tools.installed_folders()
         self._modules = self._project_modules()
         # Before the starter: what a plugin imports for it may set variables of the environment.
         self._table = self._tools.requests.forms.table(self._modules)
@@ -118,7 +118,7 @@ class IsolatedRun(Run):
             argv=list(sys.argv),
             modules=[name for name in self._modules if name != "__main__"],
             main=main,
-            values={} if main is None else self._needed(main),
+            values={} if main is None else self._needed_globals(main),
         )
         try:
             ran = await self._run_worker(setup, waiter, limits)
@@ -143,7 +143,7 @@ class IsolatedRun(Run):
     async def _run_worker(
         self, setup: Setup, waiter: Waiter, limits: caller.Limits, packages: Sequence[str] = ()
     ) -> caller.RunResult:
-        self._values = Values(self._tools.plugins, self._tools.requests.forms.now())
+        self._values = ValueTransfer(self._tools.plugins, self._tools.requests.forms.now())
         run = self._tools.starters.run
         return await run(setup, self._call, self._values, waiter=waiter, limits=limits, packages=packages)
 
@@ -167,7 +167,7 @@ class IsolatedRun(Run):
     def _is_project(self, file: str) -> bool:
         return self._installed.is_project(file if file.startswith("/") else os.path.abspath(file))
 
-    def _needed(self, main: MainModule) -> dict[str, Any]:
+    def _needed_globals(self, main: MainModule) -> dict[str, Any]:
         """The globals of ``__main__`` that its definitions need when they are made."""
         held = vars(sys.modules["__main__"])
         needed = {name: held[name] for name in main.needed if name in held}
@@ -175,7 +175,7 @@ class IsolatedRun(Run):
 
     def _obstacle(self, value: Any, forms: Forms | None = None) -> str:
         """Why a value can't be sent; empty where it can. forms: once it is known what the worker has."""
-        values = Values(self._tools.plugins, forms)
+        values = ValueTransfer(self._tools.plugins, forms)
         values.replayed = None if forms is None else self._values.replayed
         try:
             os.close(encode(value, values))
@@ -183,11 +183,11 @@ class IsolatedRun(Run):
             return str(error)
         return ""
 
-    def _call(self, prepared: Prepared) -> Call:
+    def _call(self, prepared: WorkerPrepared) -> StageRequest:
         """What is to be run, once it is known what the worker has imported."""
         forms = self._tools.requests.forms
         table, self._prepared = self._table, prepared
-        carried: dict[str, dict[str, Carried]] = {}
+        carried: dict[str, dict[str, GlobalValue]] = {}
         missing: dict[tuple[str, str], str] = {}
         replayed = set()
         for module, names in table.items():
@@ -199,16 +199,16 @@ class IsolatedRun(Run):
                 elif not digest:
                     missing[module, name] = f"can't be compared: {forms.now().obstacle(held[name])}"
                 elif module == "__main__" and name not in theirs:
-                    carried.setdefault(module, {})[name] = Carried(digest, held[name])
+                    carried.setdefault(module, {})[name] = GlobalValue(digest, held[name])
                 else:
                     try:
                         sent = to_send(held[name], forms.now(self._modules[module]))
                     except UnsendableError as error:
                         missing[module, name] = f"can't be sent: {error}"
                     else:
-                        carried.setdefault(module, {})[name] = Carried(digest, sent)
+                        carried.setdefault(module, {})[name] = GlobalValue(digest, sent)
             for name in theirs.keys() - names.keys():
-                carried.setdefault(module, {})[name] = Carried("", Deleted())
+                carried.setdefault(module, {})[name] = GlobalValue("", DeletedGlobal())
         self._values.custom.clear()  # those of ``Setup``: what is carried is compared once it has arrived
         self._values.replayed = replayed
         self._drop_what_cannot_be_sent(carried, missing)
@@ -218,7 +218,7 @@ class IsolatedRun(Run):
         function = self._stage.__wrapped__
         options = self._stage.options
         store = self._tools.store
-        return Call(
+        return StageRequest(
             stage=options.name,
             function=self._by_name(function),
             arguments=dict(self._given),
@@ -240,7 +240,7 @@ class IsolatedRun(Run):
         return function if place is None else place
 
     def _drop_what_cannot_be_sent(
-        self, carried: dict[str, dict[str, Carried]], missing: dict[tuple[str, str], str]
+        self, carried: dict[str, dict[str, GlobalValue]], missing: dict[tuple[str, str], str]
     ) -> None:
         forms = self._tools.requests.forms.now()
         if not self._obstacle(carried, forms):
@@ -258,36 +258,38 @@ class IsolatedRun(Run):
         assert done is not None
         self._done = done
         for reason, words in traced.problems():
-            self.recorder.keep_out(reason, words)
+            self.recorder.refuse_storage(reason, words)
         if not _TIMES.isdisjoint(done.names):
-            self.recorder.keep_out(Reason.VOLATILE_INPUT, "it asks when a file was changed, which counts for nothing")
+            self.recorder.refuse_storage(
+                Reason.VOLATILE_INPUT, "it asks when a file was changed, which counts for nothing"
+            )
         for asked in asked_of_machine(done.names):
-            self.recorder.seen(Read("state", asked, "", state_digest(asked)))
+            self.recorder.add_read(Read("state", asked, "", state_digest(asked)))
         if "__subclasses__" in done.names:
             raise Fallback("it asks a class for its subclasses, which may be others in a worker")
-        if done.kept_out is not None:
-            self.recorder.keep_out(Reason(done.kept_out[0]), done.kept_out[1])
+        if done.storage_refusal is not None:
+            self.recorder.refuse_storage(Reason(done.storage_refusal[0]), done.storage_refusal[1])
         self.recorder.has_project_paths = done.has_project_paths
         made = {change.path for change in traced.accesses.changes if change.effect & Effect.CREATED}
         temporary = [*done.temporary, *map(os.path.realpath, done.temporary)]
         for read in self._generator_reads(done):
-            self.recorder.seen(read)
+            self.recorder.add_read(read)
             self.recorder.checked.add(read)  # in mode ``both`` the stage draws here, too
         for read in done.reads:
             if read.kind == "generator":
                 continue
-            if read.kind in _OF_PROCESS and self._tools.looker.present(read, {}) != read.digest:
+            if read.kind in _OF_PROCESS and self._tools.entry_finder.present(read, {}) != read.digest:
                 raise Fallback(f"a stage within it read {read.name or read.kind} of {read.where}, which differs here")
             is_own = os.path.realpath(read.where) in made or is_below(read.where, temporary)
             if not is_own:
-                self.recorder.seen(read)
+                self.recorder.add_read(read)
         if self._main is not None and not self._main.path:
-            self.recorder.seen(Read("effects", "__main__", "", effects_of(self._main)))
+            self.recorder.add_read(Read("effects", "__main__", "", effects_of(self._main)))
         for path in done.files:
-            self.recorder.seen(
-                Read("content", path, "", self._tools.looker.present(Read("content", path, "", ""), {}) or "")
+            self.recorder.add_read(
+                Read("content", path, "", self._tools.entry_finder.present(Read("content", path, "", ""), {}) or "")
             )
-        passed = _Passed(self, done)
+        passed = _InputFilter(self, done)
         is_cache = partial(is_below, folders=(os.fspath(self._tools.store.folder), *_home_caches()))
         has_programs = any(each.kinds & Kind.EXECUTED for each in traced.accesses.inputs)
         unsized = {same for path in done.unsized for same in (path, os.path.realpath(path)) if not has_programs}
@@ -298,28 +300,28 @@ class IsolatedRun(Run):
         try:
             for read in reads.all():
                 if not is_below(read.where, temporary):
-                    self.recorder.traced(read)
+                    self.recorder.add_traced_read(read)
         except (Changed, OSError) as error:
-            self.recorder.keep_out(Reason.INPUT_CHANGED, str(error))
+            self.recorder.refuse_storage(Reason.INPUT_CHANGED, str(error))
         if any(path != sys.executable for path in reads.started()):
-            self.recorder.seen(Read("env", OBEYED_NAME, "", variable_digest(OBEYED_NAME, os.environ)))
+            self.recorder.add_read(Read("env", OBEYED_NAME, "", variable_digest(OBEYED_NAME, os.environ)))
         requests = self._tools.requests
         for name in passed.owners:
-            self.recorder.seen(Read("distribution", name, "", requests.metadata(name)))
+            self.recorder.add_read(Read("distribution", name, "", requests.metadata(name)))
         for read in self._globals(done):
-            self.recorder.seen(read)
+            self.recorder.add_read(read)
         for path, place in requests.module_path():
-            self.recorder.seen(Read("path", path, place, PRESENT))
+            self.recorder.add_read(Read("path", path, place, PRESENT))
         if {"sys", "modules"} <= done.names:
-            self.recorder.seen(Read("imported", "", "", requests.imported_digest()))
+            self.recorder.add_read(Read("imported", "", "", requests.imported_digest()))
         for read in (*self._libraries(done), *self._memos(done)):
-            self.recorder.seen(read)
+            self.recorder.add_read(read)
         for plugin in self._tools.plugins.for_distributions(passed.owners):
-            self.recorder.seen(Read("ambient", plugin.name, "", library_settings.digest(plugin)))
+            self.recorder.add_read(Read("ambient", plugin.name, "", library_settings.digest(plugin)))
         for name in _counted_states(passed.owners):
-            self.recorder.seen(Read("process", name, "", process_state.digest(name)))
+            self.recorder.add_read(Read("process", name, "", process_state.digest(name)))
 
-    def _globals(self, done: Done) -> Iterator[Read]:
+    def _globals(self, done: StageDone) -> Iterator[Read]:
         """The globals that the code which ran names, and those that arguments are or are made of.
 
         A name with a digest: the module's text makes this value."""
@@ -363,13 +365,13 @@ class IsolatedRun(Run):
         is_there = module in sys.modules and module != "__main__"
         return is_there and not self._tools.requests.forms.is_project_module(module)
 
-    def _generator_reads(self, done: Done) -> Iterator[Read]:
+    def _generator_reads(self, done: StageDone) -> Iterator[Read]:
         """The random generators whose state the run has used. Raises Fallback where no other process can have it again,
         and where it is no longer what the run began with."""
         asked = {_STATES[name] for name in done.names & _STATES.keys()}
         nested = {read.where: read.digest for read in done.reads if read.kind == "generator"}
         for name in {*done.drawn, *asked} - self._generators.keys():
-            raise Fallback(_unseeded(name, is_drawn=name in done.drawn))
+            raise Fallback(_unseeded_name(name, is_drawn=name in done.drawn))
         for each in random_generators.every(self._tools.plugins):
             before, left = self._generators.get(each.name), done.generators.get(each.name)
             if before is None:
@@ -380,12 +382,12 @@ class IsolatedRun(Run):
                 is_drawn = is_drawn or each.is_seeded(before)
             if is_drawn or each.name in asked:
                 if not each.is_seeded(before):
-                    raise Fallback(_unseeded(each.name, is_drawn=is_drawn))
+                    raise Fallback(_unseeded_name(each.name, is_drawn=is_drawn))
                 if each.state() != before:
                     raise Fallback(f"the generator of {each.name} was moved by something else meanwhile")
                 yield Read("generator", each.name, "", digest)
 
-    def _memos(self, done: Done) -> Iterator[Read]:
+    def _memos(self, done: StageDone) -> Iterator[Read]:
         """What memos remember. Raises Fallback where one of this process remembers another result."""
         for module, held in done.memos.items():
             for path, text in held.items():
@@ -393,7 +395,7 @@ class IsolatedRun(Run):
                     raise Fallback(f"{path} of {module} remembers another result")
                 yield Read("memo", module, f"{path} {text}", PRESENT)
 
-    def _libraries(self, done: Done) -> Iterator[Read]:
+    def _libraries(self, done: StageDone) -> Iterator[Read]:
         """What the code that ran names of libraries. Raises Fallback where this process has something else there."""
         is_own = self._tools.requests.forms.now().is_own_module
         for name, theirs in done.libraries.items():
@@ -416,14 +418,14 @@ class IsolatedRun(Run):
 
     # --- the end
 
-    def differs_from(self, done: Done, look: Look) -> str | None:
+    def differs_from(self, done: StageDone, look: LookupResult) -> str | None:
         """What differs between the value of the worker and the stored one, in words; None for nothing."""
         assert look.trace is not None
         node = _DECODE(done.node)
         if node == look.trace.value:
             moved = [name for name, state in done.generators.items() if look.generators.get(name) != state]
             return f"it leaves the generator of {moved[0]} in another state" if moved else None
-        return difference(self, self._tools, self._stage.options, self._decoded(node), look)
+        return difference(self, self._tools, self._stage.options, self._decode(node), look)
 
     def check_process(self) -> None:
         """See that this process is as the run found it. What the stage changes when it runs here afterwards, as in mode
@@ -433,63 +435,63 @@ class IsolatedRun(Run):
                 self._check(read)
 
     def _check(self, read: Read) -> None:
-        if read.kind in _OF_PROCESS and self._tools.looker.present(read, {}) == read.digest:
+        if read.kind in _OF_PROCESS and self._tools.entry_finder.present(read, {}) == read.digest:
             self.recorder.checked.add(read)
 
-    def difference(self, done: Done, value: Any) -> str:
+    def difference(self, done: StageDone, value: Any) -> str:
         """What differs between the value of the worker and that of this process, in words; empty for nothing."""
         theirs = _DECODE(done.node)
         if self.encode(value) == theirs:
             return self._generators_differ(done)
         states = [f"{module}.{name}" for module, name in sorted(self._carried | self._missing)]
         held = f"; the caller's process had set {', '.join(states[:5])}" if states else ""
-        one, other = describe(self._decoded(theirs)), describe(value)
+        one, other = describe(self._decode(theirs)), describe(value)
         same = " with other content" if one == other else ""
         return f"a process of its own gives {one}, this one {other}{same}{held}"
 
-    def _generators_differ(self, done: Done) -> str:
+    def _generators_differ(self, done: StageDone) -> str:
         for each in random_generators.every(self._tools.plugins):
             left, here = done.generators.get(each.name), each.state()
             if left is not None and here is not None and each.counted(here) != each.counted(left.state):
                 return f"a process of its own leaves the generator of {each.name} in another state than this one"
         return ""
 
-    def put_generators(self, done: Done) -> None:
+    def put_generators(self, done: StageDone) -> None:
         """Leave the random generators of this process as the run has left those of the worker."""
         random_generators.put(self._tools.plugins, done.generators)
 
-    def finish(self, result: Any, *, store: bool) -> Finished:
-        """Publish what came of the run, where it may be stored; result: the ``Done``."""
+    def finish(self, result: Any, *, store: bool) -> FinishedRun:
+        """Publish what came of the run, where it may be stored; result: the ``StageDone``."""
         with unseen():
-            return self._finished(result, store=store)
+            return self._finish(result, store=store)
 
-    def _finished(self, done: Done, *, store: bool) -> Finished:
-        finished = Finished(None, done.seconds)
+    def _finish(self, done: StageDone, *, store: bool) -> FinishedRun:
+        finished = FinishedRun(None, done.seconds)
         try:
             node = _DECODE(done.node)
             self._note_project_path(node)
-            kept_out = self.recorder.kept_out()
+            kept_out = self.recorder.storage_refusal()
             if kept_out is not None:
-                finished.kept_out, finished.changed = kept_out
+                finished.refusal_reason, finished.changed = kept_out
             else:
-                finished.changed = self._changed()
+                finished.changed = self._changed_input()
             if store and not finished.changed:
                 self._publish(finished, node)
             if not finished.stored:
-                finished.value = self._decoded(node)
+                finished.value = self._decode(node)
         finally:
             self.abandon()
         return finished
 
-    def _left_generators(self) -> ArtifactRef | None:
+    def _final_generators(self) -> ArtifactRef | None:
         left = self._done.generators
         return self._tools.store.objects.add_bytes(msgspec.json.encode(left, order="sorted")) if left else None
 
-    def _decoded(self, node: Node) -> Any:
+    def _decode(self, node: Node) -> Any:
         weights = self._request.inventory.weights
         return decode(node, self._tools.store.objects, self._tools.plugins.find, weights.__getitem__)
 
-    def _changed(self) -> str:
+    def _changed_input(self) -> str:
         """Which input is no longer what the run found, in words; empty where all still hold."""
         if changed := self._changed_read():
             return changed
@@ -501,7 +503,7 @@ class IsolatedRun(Run):
         return ""
 
 
-def _finds_globals(done: Done, module: str) -> bool:
+def _finds_globals(done: StageDone, module: str) -> bool:
     """Whether the code that ran may have read any global of a module by a name that is not in the code."""
     found = done.names & source_parts.DYNAMIC
     if module == "__main__" and "__main__" not in done.names:
@@ -516,11 +518,11 @@ def _ordinary_names() -> frozenset[str]:
     return frozenset(name for kind in kinds for name in dir(kind))
 
 
-class _Passed:
+class _InputFilter:
     """Says which lookups of a run are no inputs, or count in another way. owners: the distributions of files that it
     opened."""
 
-    def __init__(self, run: IsolatedRun, done: Done) -> None:
+    def __init__(self, run: IsolatedRun, done: StageDone) -> None:
         self.owners: set[str] = set()
         self._made_up = done.temporary
         self._installed = run._installed
@@ -607,7 +609,7 @@ def _folders_above(paths: list[str]) -> frozenset[str]:
     return frozenset(found)
 
 
-def _unseeded(name: str, *, is_drawn: bool) -> str:
+def _unseeded_name(name: str, *, is_drawn: bool) -> str:
     if not is_drawn:
         return "it asks for the state of a random generator, and no seed was set"
     return (

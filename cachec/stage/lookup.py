@@ -39,8 +39,8 @@ if TYPE_CHECKING:  # of stages: a command is looked up without any of it
     from cachec.base.installed import InstalledFolders
     from cachec.key.key_builder import CacheKey, KeyBuilder
     from cachec.programs.registry import Plugins
-    from cachec.recording import Recorder
-    from cachec.stage.trace_builder import Observing
+    from cachec.recording import ReadRecorder
+    from cachec.stage.trace_builder import TraceBuilder
     from cachec.weights import WeightSet
     from cachec.weights.manifest import Folded
     from cachec.worker.caller import Starters
@@ -63,7 +63,7 @@ _COMPARED = 20
 _OF_MODULES = {"*": "has other globals", "=": "is not the project's module"}
 
 
-class Look(msgspec.Struct):
+class LookupResult(msgspec.Struct):
     """What was found. ``trace`` is set where it is a hit, ``value`` and ``generators`` where that was decoded; ``near``
     is the key that a miss was compared with, where another one was."""
 
@@ -77,7 +77,7 @@ class Look(msgspec.Struct):
     generators: Mapping[str, GeneratorState] = {}
 
 
-class Looker:
+class EntryFinder:
     """Looks requests up in one store."""
 
     def __init__(
@@ -86,7 +86,7 @@ class Looker:
         plugins: Plugins,
         dependencies: Dependencies,
         digest_of: Callable[[WeightSet, str], Digest | None],
-        observing: Observing | None = None,
+        observing: TraceBuilder | None = None,
     ) -> None:
         self._store = store
         self._plugins = plugins
@@ -94,7 +94,7 @@ class Looker:
         self._digest_of = digest_of
         self._observing = observing
 
-    def look(self, request: CacheKey, *, decode: bool = True) -> Look:
+    def find(self, request: CacheKey, *, decode: bool = True) -> LookupResult:
         """A hit with its value, or the reason of the miss as far as the entry alone tells it.
 
         decode: where False, the value is not made: it is only seen to that its artifacts are there and whole.
@@ -104,16 +104,16 @@ class Looker:
             # In the worker of a stage around this one: what is read here, that is told.
             with unseen(), fsio.faults("reading what is stored"):
                 entry = self._store.lookup(request.digest)
-                return Look(Reason.FIRST_RUN) if entry is None else self._match(request, entry, decode=decode)
+                return LookupResult(Reason.FIRST_RUN) if entry is None else self._match(request, entry, decode=decode)
         except ClassNotLoaded as missing:
-            return Look(Reason.CLASS_NOT_LOADED, detail=missing.detail)
+            return LookupResult(Reason.CLASS_NOT_LOADED, detail=missing.detail)
         except ResultUnusableHere as unusable:
-            return Look(Reason.UNUSABLE_HERE, detail=unusable.detail)
+            return LookupResult(Reason.UNUSABLE_HERE, detail=unusable.detail)
         except StoreFault as fault:
             reason = MISS_OF_FAULT.get(fault.fault, Reason.STORE_UNAVAILABLE)
-            return Look(reason, detail=fault.detail, fault=fault.fault)
+            return LookupResult(reason, detail=fault.detail, fault=fault.fault)
 
-    def _match(self, request: CacheKey, entry: Entry, *, decode: bool) -> Look:
+    def _match(self, request: CacheKey, entry: Entry, *, decode: bool) -> LookupResult:
         weights = request.inventory.weights
         seen: dict[tuple[str, str, str], Digest | None] = {}
         changed: Read | None = None
@@ -121,12 +121,12 @@ class Looker:
             for read in trace.reads:
                 place = (read.kind, read.where, read.name)
                 if place not in seen:
-                    seen[place] = self.present(self.resolved(read, request), weights)
+                    seen[place] = self.present(self.resolve_read(read, request), weights)
                 if seen[place] != read.digest:
                     changed = changed or read
                     break
             else:
-                look = Look(Reason.HIT, trace=trace)
+                look = LookupResult(Reason.HIT, trace=trace)
                 if decode:
                     look.value = self.decode(request, trace)
                     look.generators = self._generators(trace)
@@ -136,15 +136,15 @@ class Looker:
                 self._tell_outer(trace, request)
                 return look
         if changed is None:
-            return Look(Reason.ENTRY_GONE, detail="the entry holds no trace")
+            return LookupResult(Reason.ENTRY_GONE, detail="the entry holds no trace")
         changed = self._nearest_change(entry, request) or changed
         reason = _CHANGED.get(changed.kind, Reason.DEPENDENCY_CHANGED)
         if changed.kind == "source":
             from cachec.key.source_parts import explain  # on a miss only
 
-            resolved = self.resolved(changed, request)
-            return Look(reason, detail=explain(resolved, self._store.digests, changed.where))
-        return Look(reason, detail=describe_change(changed, request.keeps_out, self._change(changed, request)))
+            resolved = self.resolve_read(changed, request)
+            return LookupResult(reason, detail=explain(resolved, self._store.digests, changed.where))
+        return LookupResult(reason, detail=describe_change(changed, request.keeps_out, self._change(changed, request)))
 
     def _nearest_change(self, entry: Entry, request: CacheKey) -> Read | None:
         """What differs first from the run that most is as it was for: of many runs, the others tell of old changes."""
@@ -153,14 +153,14 @@ class Looker:
             found = [
                 read
                 for read in trace.reads
-                if self.present(self.resolved(read, request), request.inventory.weights) != read.digest
+                if self.present(self.resolve_read(read, request), request.inventory.weights) != read.digest
             ]
             if found:
                 differing.append(found)
         return min(differing, key=len)[0] if len(differing) > 1 else None
 
     def _change(self, read: Read, request: CacheKey) -> str:
-        return self._dependencies.change(self.resolved(read, request))
+        return self._dependencies.change(self.resolve_read(read, request))
 
     def decode(self, request: CacheKey, trace: Trace) -> Any:
         """The result of a run, as this call gets it. Raises StoreFault, OSError."""
@@ -172,7 +172,7 @@ class Looker:
             from cachec.stage import inlined_weights
 
             made = inlined_weights.made_in_node(trace.value)
-            folded = inlined_weights.folded(trace.reads, inventory.weights, inventory.folded_weights, made)
+            folded = inlined_weights.collect_inlined(trace.reads, inventory.weights, inventory.folded_weights, made)
         return codecs.decode(
             trace.value,
             self._store.objects,
@@ -233,40 +233,40 @@ class Looker:
         """The digest that a read of another machine has here; None where its place means nothing here, or where hours
         would go by until that is known.
         """
-        read = self.resolved(Read(*place, EMPTY), request)
+        read = self.resolve_read(Read(*place, EMPTY), request)
         if self._observing is not None and read.where == place[1] and is_anchored(read.where):
             return None
         if file_ownership.is_hollow(read.where):
             return None
         return self.present(read, request.inventory.weights)
 
-    def resolved(self, read: Read, request: CacheKey) -> Read:
+    def resolve_read(self, read: Read, request: CacheKey) -> Read:
         """A read of a trace with the path that it stands for here."""
-        return read if self._observing is None else self._observing.resolved(read, request)
+        return read if self._observing is None else self._observing.resolve_read(read, request)
 
-    def kept(self, reads: tuple[Read, ...], request: CacheKey) -> tuple[Read, ...]:
+    def portable_reads(self, reads: tuple[Read, ...], request: CacheKey) -> tuple[Read, ...]:
         """Reads as a trace keeps them: paths from anchors, so that they mean the same place on another machine."""
         if self._observing is None:
             return reads
-        return tuple(self._observing.kept(reads, request))
+        return tuple(self._observing.portable_reads(reads, request))
 
     def _tell_outer(self, trace: Trace, request: CacheKey) -> None:
         outer = recording.current()
         if outer is not None:
-            outer.nested(request.stage)
+            outer.add_nested_stage(request.stage)
             for read in trace.reads:
                 if read.kind != "weight":  # the handles of the outer stage have recorded those themselves
-                    outer.seen(self.resolved(read, request))
+                    outer.add_read(self.resolve_read(read, request))
             for path in request.inventory.paths:
                 self._record_argument(outer, absolute(path))
 
-    def _record_argument(self, outer: Recorder, path: str) -> None:
+    def _record_argument(self, outer: ReadRecorder, path: str) -> None:
         """A file or a folder is an argument of a stage that the outer one called: its content counts there as well.
 
         What the outer stage made itself is none of its inputs, and what is in the store stays as it is.
         """
         made = None if outer.net is None else outer.net.observed
-        if path.startswith(f"{self._store.folder}/") or (made is not None and made.counted(path) is None):
+        if path.startswith(f"{self._store.folder}/") or (made is not None and made.counted_place(path) is None):
             return
         if not os.path.isdir(path):
             outer.file(path, self._dependencies.file(path))
@@ -275,8 +275,8 @@ class Looker:
         for name in sorted(os.listdir(path)):
             self._record_argument(outer, os.path.join(path, name))
 
-    def explain(self, request: CacheKey, stage: str, look: Look) -> tuple[Reason, str]:
-        """Why ``look`` missed: for a key never seen, the first part that differs from the nearest entry's."""
+    def explain(self, request: CacheKey, stage: str, look: LookupResult) -> tuple[Reason, str]:
+        """Why ``find`` missed: for a key never seen, the first part that differs from the nearest entry's."""
         if look.reason is not Reason.FIRST_RUN:
             return look.reason, look.detail
         from cachec.key.key_diff import first_difference  # on a miss only
@@ -301,7 +301,7 @@ class Looker:
         remedy = request.remedy(difference.parts[0]) if difference.parts else ""
         return difference.reason, f"{difference.detail}; {remedy}" if remedy else difference.detail
 
-    def last_time(self, request: CacheKey, look: Look) -> float | None:
+    def last_time(self, request: CacheKey, look: LookupResult) -> float | None:
         """Seconds of the newest run under the key, or under the nearest one; None where that is not known."""
         try:
             entry = self._store.lookup(look.near or request.digest)
@@ -418,34 +418,34 @@ def _place_of_path(read: Read, keeps_out: str) -> str:
     )
 
 
-class Tools(msgspec.Struct, frozen=True, dict=True):
+class EngineServices(msgspec.Struct, frozen=True, dict=True):
     """What a run works with: the parts of one opened cache."""
 
     store: Store
     digests: FileDigests
     requests: KeyBuilder
     plugins: Plugins
-    looker: Looker
-    observing: Observing | None = None
+    entry_finder: EntryFinder
+    observing: TraceBuilder | None = None
 
     @cached_property
     def fallbacks(self) -> dict[str, str]:
         """The keys of isolated stages that had to run in this process, each with the reason."""
         return {}
 
-    def installed(self) -> InstalledFolders:
+    def installed_folders(self) -> InstalledFolders:
         """What is installed where ``sys.path`` leads."""
         from cachec.base.installed import InstalledFolders  # on a miss of one
 
         path = tuple(sys.path)
-        known = self._installed.get(path)
+        known = self._folders_of_path.get(path)
         if known is None:
-            self._installed.clear()
-            known = self._installed[path] = InstalledFolders()
+            self._folders_of_path.clear()
+            known = self._folders_of_path[path] = InstalledFolders()
         return known
 
     @cached_property
-    def _installed(self) -> dict[tuple[str, ...], InstalledFolders]:
+    def _folders_of_path(self) -> dict[tuple[str, ...], InstalledFolders]:
         return {}
 
     @cached_property

@@ -49,7 +49,7 @@ class MemoUse:
         is_whole = fill is not None and fill.function is function and fill.misses == info.misses
         return fill if is_whole else None
 
-    def answered(self) -> tuple[list[str], list[RecordedFill]]:
+    def earlier_results(self) -> tuple[list[str], list[RecordedFill]]:
         """The memos that answered from before the run: the names of those for which nothing was recorded, and the
         fills of the others."""
         names, fills = [], []

@@ -13,17 +13,17 @@ from typing import Any
 from cachec.base.waiting import Pause, Together, ready
 from cachec.errors import UsageError
 from cachec.stage.decorator import Stage
-from cachec.stage.engine import Answer, Call, step
+from cachec.stage.engine import CallResult, StageCall, step
 from cachec.stage.progress import period
 
 
-class _Task:
+class _MapTask:
     """One call, in a context of its own. pause: what it waits for; None once it has ended. error: what it raised."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: StageCall) -> None:
         self.call = call
         self.pause: Pause | None = None
-        self.answer: Answer | None = None
+        self.answer: CallResult | None = None
         self.error: Exception | None = None
         self._context = contextvars.copy_context()
         self._answering = call.engine.answer(call)
@@ -47,19 +47,19 @@ class _Task:
             self._context.run(self._answering.throw, error)
 
 
-class Calls:
+class MappedCalls:
     """The calls of one ``cache.map``."""
 
     def __init__(self, stage: Stage[..., Any], arguments: Iterable[tuple[tuple[Any, ...], dict[str, Any]]]) -> None:
         """arguments: of each call. Hits are answered here."""
         self._engine, self._name = stage.engine, stage.options.name
-        self._tasks: list[_Task] = []
+        self._tasks: list[_MapTask] = []
         #: Those that wait for their turn, and those whose runs have begun.
-        self._waiting: list[_Task] = []
-        self._running: list[_Task] = []
+        self._waiting: list[_MapTask] = []
+        self._running: list[_MapTask] = []
         waiter = Together()
         for args, kwargs in arguments:
-            task = _Task(Call(self._engine, stage, args, kwargs, waiter=waiter, shows_progress=False))
+            task = _MapTask(StageCall(self._engine, stage, args, kwargs, waiter=waiter, shows_progress=False))
             self._tasks.append(task)
             try:
                 task.step()
@@ -94,9 +94,9 @@ class Calls:
             self._running.append(task)
             self._step(task)
 
-    def _next(self) -> _Task | None:
-        keys = {task.call.keyed.digest for task in self._running}
-        return next((task for task in self._waiting if task.call.keyed.digest not in keys), None)
+    def _next(self) -> _MapTask | None:
+        keys = {task.call.cache_key.digest for task in self._running}
+        return next((task for task in self._waiting if task.call.cache_key.digest not in keys), None)
 
     def _go_on(self) -> None:
         """Wait until a call can go on."""
@@ -112,7 +112,7 @@ class Calls:
             if pause is not None and (not readable.isdisjoint(pause.fds) or (pause.until or now + 1) <= now):
                 self._step(task)
 
-    def _step(self, task: _Task) -> None:
+    def _step(self, task: _MapTask) -> None:
         task.step()
         if task.pause is None:
             self._running.remove(task)
@@ -149,5 +149,5 @@ def map_stage(stage: Any, inputs: Iterable[Any], jobs: int | None) -> list[Any]:
         )
     if jobs is not None and jobs < 1:
         raise UsageError(f"jobs={jobs} is not accepted; give 1 or more")
-    calls = Calls(stage, [((*stage.bound_to, *args, each), kwargs) for each in inputs])
+    calls = MappedCalls(stage, [((*stage.bound_to, *args, each), kwargs) for each in inputs])
     return calls.run(jobs or len(os.sched_getaffinity(0)))

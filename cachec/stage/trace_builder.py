@@ -48,8 +48,8 @@ from cachec.model import Read, Reason
 
 if TYPE_CHECKING:  # on a miss only, or for a read that few traces have
     from cachec.key.code.run_reads import RunReads
-    from cachec.recording import Recorder
-    from cachec.recording.observations import Observed
+    from cachec.recording import ReadRecorder
+    from cachec.recording.observations import Observations
     from cachec.recording.run_observer import Net
     from cachec.stage.lru_cache_use import RecordedFill
     from cachec.stage.watched_folders import Below
@@ -68,14 +68,14 @@ _WRITTEN = "was written to meanwhile"
 _GETCWD = frozenset({"getcwd", "getcwdb"})
 
 
-class Observing:
+class TraceBuilder:
     """Observes runs of stages in one opened cache, where the setting ``record`` has it so, and keeps their paths.
 
     ran: makes the keys of code that ran, when they are asked for. base_dir: the setting, an anchor.
     """
 
     def __init__(self, ran: Callable[[], RunReads], requests: KeyBuilder, *, base_dir: str | None, on: bool) -> None:
-        self._make_ran = ran
+        self._make_run_reads = ran
         self._requests = requests
         self._base_dir = base_dir
         self.on = on
@@ -84,8 +84,8 @@ class Observing:
         self._warned: set[str] = set()
 
     @cached_property
-    def _ran(self) -> RunReads:
-        return self._make_ran()
+    def _run_reads(self) -> RunReads:
+        return self._make_run_reads()
 
     @cached_property
     def _below(self) -> Below:
@@ -102,18 +102,18 @@ class Observing:
         from cachec.commands.run import are_commands_alone
         from cachec.key.tools.stdlib_registries import TABLES, tables_of
         from cachec.recording.run_observer import Net
-        from cachec.stage.watched_folders import Places, PlacesWatch, texts_of
+        from cachec.stage.watched_folders import PlacesWatch, WatchedFolders, texts_of
 
         if are_commands_alone(request.stage.__wrapped__):
             return Net(self._requests.is_project)
         current = current_folder()  # where that is gone, nothing can be opened in it
         anchored_path = {os.path.dirname(absolute(path)) for path in request.inventory.paths if os.path.isfile(path)}
-        places = Places(anchored_path, current, self._ran.is_elsewhere, self._below)
-        places.look_at(texts_of(request.stage.__wrapped__, self._requests.is_project))
-        places.look_below([current, project_of(_source(request))])
+        places = WatchedFolders(anchored_path, current, self._run_reads.is_elsewhere, self._below)
+        places.add_named(texts_of(request.stage.__wrapped__, self._requests.is_project))
+        places.add_below([current, project_of(_source(request))])
         return Net(self._requests.is_project, PlacesWatch(places), {state: tables_of(state) for state in TABLES})
 
-    def collect(self, request: CacheKey, recorder: Recorder) -> frozenset[Read]:
+    def collect(self, request: CacheKey, recorder: ReadRecorder) -> frozenset[Read]:
         """Make reads of what the net of a run caught; keep the result out where that can't be done.
 
         Returns those that are of the time of the look, and not of now: what a run looked at, it may change itself.
@@ -122,28 +122,28 @@ class Observing:
         if net is None:
             return frozenset()
         observed = net.observed
-        from cachec.recording.library_lookups import look_again
-        from cachec.recording.observations import STANDARD_INPUT, Ran
-        from cachec.recording.os_calls import reads_standard_input, untold
+        from cachec.recording.library_lookups import check_again
+        from cachec.recording.observations import STANDARD_INPUT, ExecutedCode
+        from cachec.recording.os_calls import reads_standard_input, unobserved_names
 
-        for ran in list(observed.ran.values()):
+        for ran in list(observed.executed_code.values()):
             if reads_standard_input(ran.code, ran.namespace):
-                observed.volatile = observed.volatile or STANDARD_INPUT
-            for taken in untold(ran.code, ran.namespace):
+                observed.nondeterministic = observed.nondeterministic or STANDARD_INPUT
+            for taken in unobserved_names(ran.code, ran.namespace):
                 if taken not in _GETCWD:
-                    recorder.keep_out(
+                    recorder.refuse_storage(
                         Reason.UNNAMED_CODE,
                         f"{ran.code.co_qualname} calls {taken} as taken from os, which is not seen: call os.{taken}",
                     )
                 observed.asked_cwd = observed.asked_cwd or taken in _GETCWD
-        if observed.blind:
-            recorder.keep_out(Reason.UNNAMED_CODE, observed.blind)
-        self._missed(observed, net)
-        look_again(observed)
-        if observed.torn:
-            recorder.keep_out(Reason.INPUT_CHANGED, observed.torn)
-        if observed.volatile:
-            recorder.keep_out(Reason.VOLATILE_INPUT, observed.volatile)
+        if observed.incomplete:
+            recorder.refuse_storage(Reason.UNNAMED_CODE, observed.incomplete)
+        self._note_missing_data(observed, net)
+        check_again(observed)
+        if observed.inconsistent:
+            recorder.refuse_storage(Reason.INPUT_CHANGED, observed.inconsistent)
+        if observed.nondeterministic:
+            recorder.refuse_storage(Reason.VOLATILE_INPUT, observed.nondeterministic)
         self._programs(observed, request, recorder)
         name = request.stage.options.name
         if observed.unrepeatable and self._is_first(f"unrepeatable {name}"):
@@ -154,31 +154,36 @@ class Observing:
         for stage in observed.stages.values():
             if not coverage.holds_stage(stage):
                 for read in self._requests.stage_reads(stage):
-                    recorder.seen(read)
+                    recorder.add_read(read)
                 function = stage.__wrapped__
-                observed.ran.setdefault(id(function.__code__), Ran(function.__code__, function.__globals__))
-        seen = self._ran.code(observed, coverage, self.anchors(request))
+                observed.executed_code.setdefault(
+                    id(function.__code__), ExecutedCode(function.__code__, function.__globals__)
+                )
+        seen = self._run_reads.code(observed, coverage, self.anchors(request))
         if seen.storage_refusal is not None:
-            recorder.keep_out(*seen.storage_refusal)
-        looked = frozenset(self.resolved(read, request) for read in seen.reads)
-        looked |= frozenset(self._looked(request, recorder, observed))
-        states = queried_states((ran.code, ran.namespace) for ran in list(observed.ran.values())) | request.inventory.states
+            recorder.refuse_storage(*seen.storage_refusal)
+        looked = frozenset(self.resolve_read(read, request) for read in seen.reads)
+        looked |= frozenset(self._path_reads(request, recorder, observed))
+        states = (
+            queried_states((ran.code, ran.namespace) for ran in list(observed.executed_code.values()))
+            | request.inventory.states
+        )
         if coverage.has_project_paths:
             recorder.has_project_paths = True
-        if observed.sought and any("origin" in ran.code.co_names for ran in list(observed.ran.values())):
+        if observed.sought and any("origin" in ran.code.co_names for ran in list(observed.executed_code.values())):
             states.add(ENVIRONMENT)  # ``find_spec(name).origin``
         if coverage.has_decimals:
             states.add(PACKAGES["decimal"])
         # Tables count as the run found them: it may have filled them itself.
         looked |= {Read("state", state, "", state_digest(state, net.tables.get(state))) for state in states}
         for read in looked:
-            recorder.seen(read)
+            recorder.add_read(read)
         self._files(request, recorder, net)
         if coverage.is_as_written:
-            self._ran.note_imports(observed, coverage.derived, recorder.reads())
+            self._run_reads.note_imports(observed, coverage.derived, recorder.reads())
         return looked
 
-    def _programs(self, observed: Observed, request: CacheKey, recorder: Recorder) -> None:
+    def _programs(self, observed: Observations, request: CacheKey, recorder: ReadRecorder) -> None:
         """Keep out a result in which a program took part that nobody answers for; say so once a stage."""
         for program, starter in list(observed.undeclared.items()):
             if self._requests.declares_programs(starter.module):
@@ -186,7 +191,7 @@ class Observing:
             from cachec.stage.argument_warnings import undeclared_program, warn_undeclared_program
 
             said = undeclared_program(program, starter.module, starter.place)
-            recorder.keep_out(Reason.UNDECLARED_PROGRAM, said)
+            recorder.refuse_storage(Reason.UNDECLARED_PROGRAM, said)
             if self._is_first(f"program {request.stage.options.name}"):
                 warn_undeclared_program(request.stage.options.name, said)
             break
@@ -197,26 +202,26 @@ class Observing:
         self._warned.add(said)
         return is_first
 
-    def _missed(self, observed: Observed, net: Net) -> None:
+    def _note_missing_data(self, observed: Observations, net: Net) -> None:
         """Data that the stage's code names, and that was not there: native code may have looked for it in vain."""
-        for named in net.beside.missing if net.beside is not None else ():
-            path = observed.given(named)
+        for named in net.native_reads.missing if net.native_reads is not None else ():
+            path = observed.note_path(named)
             if path is not None and not os.path.lexists(path):
                 observed.absent.setdefault(path)
             elif path is not None and not observed.own(path) and path not in observed.written:
                 observed.differs(path, True)
 
-    def _looked(self, request: CacheKey, recorder: Recorder, observed: Observed) -> Iterator[Read]:
-        known = _known(request, recorder)
+    def _path_reads(self, request: CacheKey, recorder: ReadRecorder, observed: Observations) -> Iterator[Read]:
+        known = _known_paths(request, recorder)
         # What stays is the run's own result.
         for path in [each for each in observed.new if each in observed.removed or not os.path.lexists(each)]:
             observed.absent.setdefault(path)
             observed.links.setdefault(path, links_on(path))
         for path in list(observed.absent):
-            if path not in known and not self._ran.is_keyed(path):
+            if path not in known and not self._run_reads.is_keyed(path):
                 yield from _as_given(observed, Read("absent", path, "", EMPTY))
         for path, names in list(observed.listed.items()):
-            if path not in known and not self._ran.is_keyed(os.path.join(path, "")):
+            if path not in known and not self._run_reads.is_keyed(os.path.join(path, "")):
                 own = ""
                 if path in observed.filled:
                     own, names = f"/{'/'.join(sorted(map(_name, names)))}", ()
@@ -224,17 +229,17 @@ class Observing:
                 yield from _as_given(observed, Read("listing", path, own, listing_digest(list(names))))
         for path, is_folder in list(observed.there.items()):
             more = path in known or path in observed.opened or path in observed.listed
-            if not more and not self._ran.is_keyed(os.path.join(path, "")):
+            if not more and not self._run_reads.is_keyed(os.path.join(path, "")):
                 yield from _as_given(observed, Read("there", path, "", FOLDER if is_folder else PRESENT))
         for path, met in list(observed.links.items()):
-            if not self._ran.is_keyed(path):
+            if not self._run_reads.is_keyed(path):
                 yield from _as_given(observed, Read("links", path, "", links_digest(met)))
         for path, letters in list(observed.allowed.items()):
-            if not self._ran.is_keyed(path):
+            if not self._run_reads.is_keyed(path):
                 yield from _as_given(observed, Read("access", path, "", allowed_digest(letters)))
         if observed.copied is not None and not observed.started and not recorder.commands():
             yield Read("env", EVERY_NAME, "", variable_digest(EVERY_NAME, observed.copied))
-        codes = [ran.code for ran in list(observed.ran.values())]
+        codes = [ran.code for ran in list(observed.executed_code.values())]
         called = {name for code in codes for name in code.co_names}
         called |= {*_under_other_names(observed), *observed.asked}
         fields = ",".join(sorted({STATUS_NAMES[name] for name in called & STATUS_NAMES.keys()}))
@@ -244,7 +249,7 @@ class Observing:
                     observed.opened.setdefault(path, opened)
                 observed.stated.setdefault(path, status)
         for path, status in list(observed.stated.items()) if fields else ():
-            if not self._ran.is_keyed(path):
+            if not self._run_reads.is_keyed(path):
                 yield from _as_given(observed, Read("status", path, fields, status_digest(status, fields)))
         named = not called.isdisjoint(_GETCWD)
         if observed.cwd and (observed.asked_cwd or named):
@@ -252,39 +257,41 @@ class Observing:
         for name, value in list(observed.variables.items()):
             yield Read("env", name, "", variable_digest(name, {} if value is None else {name: value}))
 
-    def _files(self, request: CacheKey, recorder: Recorder, net: Net) -> None:
+    def _files(self, request: CacheKey, recorder: ReadRecorder, net: Net) -> None:
         observed = net.observed
         # Code by its syntax says less than the file that it is in: what Python opens to import a module is told apart.
         # What is gone by the next look was there all the same when it was opened.
-        known = _known(request, recorder, _WHOLE - {"code", "absent"})
+        known = _known_paths(request, recorder, _WHOLE - {"code", "absent"})
         paths = [absolute(path) for path in request.inventory.paths]
         folders = tuple(os.path.join(path, "") for path in paths if os.path.isdir(path))
-        opened: dict[str, Identity | None] = {**dict.fromkeys(_beside(net)[0]), **observed.opened}
+        opened: dict[str, Identity | None] = {**dict.fromkeys(_native_reads(net)[0]), **observed.opened}
         for path, before in opened.items():
-            if path in known or path.startswith(folders) or self._ran.is_keyed(path):
+            if path in known or path.startswith(folders) or self._run_reads.is_keyed(path):
                 continue
             now = identity_if_there(path)
             if before is not None and before != now:
                 # What came to be meanwhile may go again: scratch of the run's, made by native code or a program.
                 if now is not None or not observed.is_since(path, before):
                     what = "is gone by now" if now is None else _WRITTEN
-                    recorder.keep_out(Reason.INPUT_CHANGED, f"file {path} was opened, and {what}")
+                    recorder.refuse_storage(Reason.INPUT_CHANGED, f"file {path} was opened, and {what}")
             elif now is not None:
                 try:
                     digest = recorder.digests.of_path(path)
                 except OSError as error:
-                    recorder.keep_out(Reason.INPUT_CHANGED, f"file {path} was opened: {error.strerror}")
+                    recorder.refuse_storage(Reason.INPUT_CHANGED, f"file {path} was opened: {error.strerror}")
                     continue
                 if identity_if_there(path) != now:
-                    recorder.keep_out(Reason.INPUT_CHANGED, f"file {path} was opened, and {_WRITTEN}")
+                    recorder.refuse_storage(Reason.INPUT_CHANGED, f"file {path} was opened, and {_WRITTEN}")
                 for read in _as_given(observed, Read("file", path, "", digest)):
-                    recorder.seen(read)
+                    recorder.add_read(read)
         # Asked once more now that the digests are taken.
-        for path in _beside(net)[1]:
-            if not (path in known or path.startswith(folders) or self._ran.is_keyed(path)):
-                recorder.keep_out(Reason.INPUT_CHANGED, f"file {path} was opened, and {_WRITTEN}")
-        if net.beside is not None and net.beside.overflowed:
-            recorder.keep_out(Reason.UNNAMED_CODE, "more files were opened at once than the kernel tells of (inotify)")
+        for path in _native_reads(net)[1]:
+            if not (path in known or path.startswith(folders) or self._run_reads.is_keyed(path)):
+                recorder.refuse_storage(Reason.INPUT_CHANGED, f"file {path} was opened, and {_WRITTEN}")
+        if net.native_reads is not None and net.native_reads.overflowed:
+            recorder.refuse_storage(
+                Reason.UNNAMED_CODE, "more files were opened at once than the kernel tells of (inotify)"
+            )
 
     def project_folder(self, request: CacheKey) -> str | None:
         """The folder of a stage's project."""
@@ -312,7 +319,7 @@ class Observing:
         """What the anchors of a stage's reads stand for here and now."""
         return anchors_of(_source(request), self._base_dir, os.environ.get("HOME"))
 
-    def kept(self, reads: Sequence[Read], request: CacheKey) -> Iterator[Read]:
+    def portable_reads(self, reads: Sequence[Read], request: CacheKey) -> Iterator[Read]:
         """Reads as a trace keeps them. A path that the run may have had from an argument, or from the place of a module
         outside of the project, is kept from there too: where these are elsewhere, the run would look elsewhere."""
         anchors = self.anchors(request)
@@ -341,7 +348,7 @@ class Observing:
                 moving[f"{MODULE}{name}"] = project_of(file)
         return moving
 
-    def resolved(self, read: Read, request: CacheKey) -> Read:
+    def resolve_read(self, read: Read, request: CacheKey) -> Read:
         """A kept read with the path that it stands for here; as it is where its anchor is no folder here."""
         if read.kind not in _PATHS or read.where in IN_PROCESS:
             return read
@@ -355,7 +362,7 @@ class Observing:
         if name.startswith(ARGUMENT):
             folder = dict(_arguments(request)).get(name)
         else:
-            file = self._ran.file_of(name.removeprefix(MODULE))
+            file = self._run_reads.file_of(name.removeprefix(MODULE))
             folder = project_of(file) if file else None
         return None if folder is None else absolute(os.path.join(folder, rest))
 
@@ -364,11 +371,11 @@ class Observing:
         if request.stage.options.isolated:
             from importlib.util import find_spec
 
-            files = {self.resolved(read, request).where for read in reads if read.kind == "source"}
+            files = {self.resolve_read(read, request).where for read in reads if read.kind == "source"}
             found = find_spec(module)
             return found is not None and found.origin in files
-        resolved = [self.resolved(read, request) for read in reads if read.kind == "code"]
-        return self._ran.leads_to(module, self._requests.coverage(request), resolved)
+        resolved = [self.resolve_read(read, request) for read in reads if read.kind == "code"]
+        return self._run_reads.leads_to(module, self._requests.coverage(request), resolved)
 
     def present(self, read: Read, dependencies: Dependencies) -> str:
         """The digest that a resolved read has now."""
@@ -399,7 +406,7 @@ class Observing:
 
             return process_state.digest(read.where) if read.where in process_state.COUNTED else ABSENT
         if read.kind in {"code", "module", "distribution"}:
-            return self._ran.present(read, read.where)
+            return self._run_reads.present(read, read.where)
         if read.kind == "state":
             return state_digest(read.where)
         if read.kind == "cwd":
@@ -431,16 +438,16 @@ def _source(request: CacheKey) -> str:
     return source
 
 
-def _under_other_names(observed: Observed) -> Iterator[str]:
+def _under_other_names(observed: Observations) -> Iterator[str]:
     """The own names of functions that code which ran has under another (``from os.path import getmtime as gm``)."""
-    for ran in list(observed.ran.values()):
+    for ran in list(observed.executed_code.values()):
         for name in ran.code.co_names:
             value = ran.namespace.get(name)
             if is_instance(value, FunctionType):
                 yield value.__name__
 
 
-def _is_scratch(observed: Observed, folder: str, entry: str) -> bool:
+def _is_scratch(observed: Observations, folder: str, entry: str) -> bool:
     """Whether what was listed was made by the run itself, and is gone."""
     path = os.path.join(folder, _name(entry))
     return path in observed.scratch and not os.path.lexists(path)
@@ -451,7 +458,7 @@ def _name(entry: str) -> str:
     return entry.partition("/")[0]
 
 
-def _as_given(observed: Observed, read: Read) -> Iterator[Read]:
+def _as_given(observed: Observations, read: Read) -> Iterator[Read]:
     """A read of an absolute path, in the forms in which the run gave it. Native code may have used either."""
     relative = observed.relative.get(read.where)
     is_native = relative is None and read.where not in observed.absolute
@@ -472,23 +479,23 @@ def _arguments(request: CacheKey) -> Iterator[tuple[str, str]]:
         yield f"{ARGUMENT}{number}/..", os.path.dirname(folder)
 
 
-def _known(request: CacheKey, recorder: Recorder, kinds: frozenset[str] = _WHOLE) -> set[str]:
+def _known_paths(request: CacheKey, recorder: ReadRecorder, kinds: frozenset[str] = _WHOLE) -> set[str]:
     """Paths whose content is read, by one of these kinds of reads, or keyed otherwise."""
     known = {read.where for read in recorder.reads() if read.kind in kinds}
     return known | {absolute(path) for path in request.inventory.paths}
 
 
-def _beside(net: Net) -> tuple[list[str], list[str]]:
+def _native_reads(net: Net) -> tuple[list[str], list[str]]:
     """What native code read in the watched folders: what counts there, less what Python did and what the run made; and
     what of it was written to, replaced or removed after that."""
     observed = net.observed
-    if net.beside is None:
+    if net.native_reads is None:
         return [], []
-    read, torn, begun = net.beside.drained()
+    read, torn, begun = net.native_reads.drain()
     own = {path for path in begun if observed.own(path)}
     told = observed.passed.keys() | own
     known = observed.sources.keys() | observed.opened.keys()  # how these were, Python's events told
-    counting = net.beside.counting
+    counting = net.native_reads.counting
     opened = [path for each in sorted(read - told - known) for path in counting(each) if path not in known]
     others = [path for each in sorted(torn - told) for path in counting(each)]
     others += [path for path in opened if not os.path.lexists(path)]

@@ -15,17 +15,17 @@ from cachec.key.stage_options import StageOptions
 from cachec.model import Read
 from cachec.programs.artifact import Dir, File
 from cachec.programs.program import Program
-from cachec.recording.observations import Observed
+from cachec.recording.observations import Observations
 
 if TYPE_CHECKING:
-    from cachec.stage.lookup import Look, Tools
+    from cachec.stage.lookup import EngineServices, LookupResult
     from cachec.stage.run import Run
 
 #: How many undeclared things one outcome spells out.
 _SHOWN = 5
 
 
-def undeclared(observed: Observed, reads: Sequence[Read], *, recorded: bool) -> str:
+def describe_undeclared(observed: Observations, reads: Sequence[Read], *, recorded: bool) -> str:
     """What a run did that neither its key nor its trace covers, in words; empty where that is nothing.
 
     recorded: whether the files that it opened are reads of its trace.
@@ -39,10 +39,10 @@ def undeclared(observed: Observed, reads: Sequence[Read], *, recorded: bool) -> 
         "not to be read again alike": [*observed.unrepeatable],
         "copied": ["the whole environment"] if copied and not observed.started else [],
     }
-    return "; ".join(f"{did}: {_listed(names)}" for did, names in kinds.items() if names)
+    return "; ".join(f"{did}: {_list_names(names)}" for did, names in kinds.items() if names)
 
 
-def _listed(names: Sequence[str]) -> str:
+def _list_names(names: Sequence[str]) -> str:
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return ", ".join(names[:_SHOWN]) + more
 
@@ -59,7 +59,7 @@ def _covered_roots() -> tuple[str, ...]:
     return tuple(os.path.realpath(root).rstrip("/") + "/" for root in sorted(roots))
 
 
-def difference(run: Run, tools: Tools, options: StageOptions, fresh: Any, look: Look) -> str | None:
+def difference(run: Run, tools: EngineServices, options: StageOptions, fresh: Any, look: LookupResult) -> str | None:
     """None where a fresh result is what is stored, else the difference in words.
 
     Compared by stored bytes; where the stage is declared ``deterministic=False``, by the plugin's own comparison.

@@ -31,7 +31,7 @@ from cachec.weights.formats import CHECKPOINT_SUFFIXES
 #: What is looked through below a folder: levels, folders in all, names in each.
 LEVELS, FOLDERS, NAMES = 4, 256, 4096
 #: Looks through all of them before they are followed (inotify), which costs as much as another one.
-LOOKS = 3
+MIN_LOOKUPS = 3
 #: Codes that are looked through for names of files, and names that are looked for.
 CODES, TEXTS = 256, 256
 
@@ -51,7 +51,7 @@ _MARKERS = frozenset({"CACHEDIR.TAG", "pyvenv.cfg", "conda-meta", "CMakeCache.tx
 _PASSED = frozenset({"node_modules", "__pycache__", "site-packages", "dist-packages"})
 
 
-class Places:
+class WatchedFolders:
     """What is watched for one run.
 
     arguments: folders that path arguments lie in, where every name counts. current: where those count that no tool is
@@ -78,7 +78,7 @@ class Places:
         """What to watch, that which matters most first."""
         return self._folders
 
-    def look_below(self, roots: Iterable[str]) -> None:
+    def add_below(self, roots: Iterable[str]) -> None:
         """Add the folders below these that hold data, the upper ones first."""
         tops = tuple(root for root in dict.fromkeys(roots) if root.strip("/"))
         places = tuple(_place(root) for root in tops)
@@ -91,12 +91,14 @@ class Places:
                         self._listings[folder] = listed[1]
                 return
             known = None
-        token = folder_watcher().begin() if known is not None and known.looks >= LOOKS else None
+        token = folder_watcher().begin() if known is not None and known.lookups >= MIN_LOOKUPS else None
         found = self._walk(tops, is_followed=token is not None)
         if found is None or places != tuple(_place(root) for root in tops):
-            self._below.walks.put(tops, _Walk(0))
+            self._below.walks.put(tops, _FolderWalk(0))
         else:
-            self._below.walks.put(tops, _Walk(known.looks + 1 if known is not None else 1, token, places, found))
+            self._below.walks.put(
+                tops, _FolderWalk(known.lookups + 1 if known is not None else 1, token, places, found)
+            )
 
     def _walk(self, roots: Sequence[str], *, is_followed: bool) -> tuple[str, ...] | None:
         """The folders with data, which are added; None where links, or what can't be looked at, take part in that.
@@ -139,7 +141,7 @@ class Places:
                 is_plain = False
         return tuple(found) if is_plain else None
 
-    def look_at(self, texts: Iterable[str]) -> None:
+    def add_named(self, texts: Iterable[str]) -> None:
         """Add what these name: a file with the folder that it is in, a folder with the data in it."""
         for text in texts:
             with suppress(OSError, ValueError):
@@ -206,7 +208,7 @@ class Places:
             return known[1]
         state = fsio.identity_of(status)
         is_kept = fsio.is_settled(state) and _mounts().kind_of_device(status.st_dev, folder) in WATCHED_FILESYSTEMS
-        listing = self._listings[folder] = _listed(folder, self._is_elsewhere)
+        listing = self._listings[folder] = _list_folder(folder, self._is_elsewhere)
         if is_kept:
             self._below.listings.put(folder, (state, listing))
         return listing
@@ -227,11 +229,11 @@ class _Listing(NamedTuple):
     below: tuple[tuple[str, bool], ...]
 
 
-class _Walk(NamedTuple):
+class _FolderWalk(NamedTuple):
     """What was found below some roots, so often in a row. token: it holds as long as this is that of
     ``folder_watcher``, and the roots are at their places (device and inode)."""
 
-    looks: int
+    lookups: int
     token: object | None = None
     places: tuple[tuple[int, int] | None, ...] = ()
     found: tuple[str, ...] = ()
@@ -245,7 +247,7 @@ class Below:
 
     def __init__(self) -> None:
         self.listings: BoundedDict[tuple[fsio.Identity, _Listing]] = BoundedDict(4 * FOLDERS)
-        self.walks: BoundedDict[_Walk] = BoundedDict(16)
+        self.walks: BoundedDict[_FolderWalk] = BoundedDict(16)
 
 
 def _place(folder: str) -> tuple[int, int] | None:
@@ -261,7 +263,7 @@ def _mounts() -> Mounts:
     return Mounts()
 
 
-def _listed(folder: str, is_elsewhere: Callable[[str], bool]) -> _Listing:
+def _list_folder(folder: str, is_elsewhere: Callable[[str], bool]) -> _Listing:
     with os.scandir(folder) as found:
         entries = [entry for entry, _ in zip(found, range(NAMES), strict=False)]
     data = [entry for entry in entries if _is_data(entry.name)]
@@ -285,7 +287,7 @@ def _may_be_below(entry: os.DirEntry[str]) -> bool:
 class PlacesWatch(FolderWatch):
     """Watches places, and knows what counts there."""
 
-    def __init__(self, places: Places) -> None:
+    def __init__(self, places: WatchedFolders) -> None:
         super().__init__(places.folders, places.was_there)
         self.counting = places.counting
         self.missing = places.missing
@@ -305,7 +307,7 @@ def texts_of(function: object, is_project: Callable[[str], bool]) -> list[str]:
             pending.extend(value.__defaults__ or ())
             pending.extend((value.__kwdefaults__ or {}).values())
             pending.extend(cell.cell_contents for cell in value.__closure__ or () if _is_filled(cell))
-            for code in _nested(value.__code__):
+            for code in _nested_code(value.__code__):
                 pending.extend(code.co_consts)
                 for name in code.co_names:
                     found = value.__globals__.get(name)
@@ -334,11 +336,11 @@ def _may_name_a_file(text: str) -> bool:
     return is_short and bool(text.strip("./")) and ("/" in text or "." in text)
 
 
-def _nested(code: CodeType) -> Iterator[CodeType]:
+def _nested_code(code: CodeType) -> Iterator[CodeType]:
     yield code
     for each in code.co_consts:
         if isinstance(each, CodeType):
-            yield from _nested(each)
+            yield from _nested_code(each)
 
 
 def _is_filled(cell: Any) -> bool:

@@ -23,8 +23,8 @@ from cachec.tracing.codec import encode
 from cachec.tracing.process import kill_traced, subreaper
 from cachec.tracing.supervisor import trace_call
 from cachec.worker.generator_states import import_generators
-from cachec.worker.messages import Start, Started
-from cachec.worker.protocol import Channel, Ended
+from cachec.worker.messages import Start, WorkerStarted
+from cachec.worker.protocol import MessageChannel, PeerClosed
 from cachec.worker.worker_process import Common, end, serve
 
 #: How often, and with which pause, it is looked for processes to kill: what a killed one leaves behind comes to us.
@@ -38,19 +38,19 @@ def main() -> None:
     fd = int(sys.argv[1])
     os.set_inheritable(fd, False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with contextlib.suppress(Ended, ProcessLookupError), subreaper():
-        _Starter(Channel(fd)).serve()
+    with contextlib.suppress(PeerClosed, ProcessLookupError), subreaper():
+        _ForkServer(MessageChannel(fd)).serve()
     end()  # at once: a worker whose stage called another is not done before
 
 
-class _Starter:
-    def __init__(self, control: Channel) -> None:
+class _ForkServer:
+    def __init__(self, control: MessageChannel) -> None:
         self._control = control
         self._common = Common()
         start: Start = control.receive()[0]
         self._caller = os.pidfd_open(start.caller)
         if os.getppid() != start.caller:
-            raise Ended
+            raise PeerClosed
         self._idle_seconds = start.idle_seconds
         sys.path[:] = start.path
         _load(["tomllib", *start.packages], self._common)  # each cache that is opened reads its settings
@@ -109,8 +109,8 @@ def _supervise(fds: Sequence[int], caller: int, common: Common) -> None:
     channel, control_fd, report, errors = fds
     os.dup2(errors, 2)
     os.close(errors)
-    control, worker = Channel(control_fd), Channel(channel)
-    control.send(Started(os.getpid()))
+    control, worker = MessageChannel(control_fd), MessageChannel(channel)
+    control.send(WorkerStarted(os.getpid()))
     readers = dict.fromkeys((control.fileno(), caller), _end_all)
     accesses = trace_call(partial(_work, worker, common, os.getpid()), readers)
     worker.close()
@@ -119,12 +119,12 @@ def _supervise(fds: Sequence[int], caller: int, common: Common) -> None:
     with open(report, "wb") as file:
         file.write(encode(accesses))
     os.close(2)  # the caller waits for the end of it
-    with contextlib.suppress(Ended):
+    with contextlib.suppress(PeerClosed):
         control.send(accesses.returncode)
     os._exit(0)
 
 
-def _work(channel: Channel, common: Common, supervisor: int) -> None:
+def _work(channel: MessageChannel, common: Common, supervisor: int) -> None:
     """The worker."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     if os.getppid() == supervisor:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 _MOST = 100
 
 
-class Place(NamedTuple):
+class FunctionPlace(NamedTuple):
     """A function that a module leads to."""
 
     module: str
@@ -21,27 +21,27 @@ class Place(NamedTuple):
     depth: int
 
 
-def place_of(function: FunctionType) -> Place | None:
+def place_of(function: FunctionType) -> FunctionPlace | None:
     """Return where a function is; None where no name leads to it: one of a loop, or below a decorator that hides it."""
-    found = _named(function.__module__, function.__qualname__)
+    found = _find_by_name(function.__module__, function.__qualname__)
     for depth in range(_MOST):
         if found is function:
-            return Place(function.__module__, function.__qualname__, depth)
+            return FunctionPlace(function.__module__, function.__qualname__, depth)
         found = _below(found)
     return None
 
 
-def find(place: Place) -> Any:
+def find(place: FunctionPlace) -> Any:
     """Return the function at a place."""
     if place.module != "__main__":
         importlib.import_module(place.module)
-    found = _named(place.module, place.qualname)
+    found = _find_by_name(place.module, place.qualname)
     for _ in range(place.depth):
         found = _below(found)
     return found
 
 
-def _named(module: str, qualname: str) -> Any:
+def _find_by_name(module: str, qualname: str) -> Any:
     found: Any = sys.modules.get(module)
     for name in qualname.split("."):
         found = inspect.getattr_static(found, name, None)

@@ -39,7 +39,7 @@ def is_stateful(value: Any) -> bool:
     return any(f"{module_of(cls)}.{cls.__qualname__}" in _STATEFUL for cls in type(value).__mro__)
 
 
-class Deleted(NamedTuple):
+class DeletedGlobal(NamedTuple):
     """The caller has deleted a global."""
 
 
@@ -68,7 +68,7 @@ def to_send(value: Any, forms: Forms) -> Any:
     kind = type(value)
     if issubclass(kind, Unsent):
         raise UnsendableError("this process was not sent it")
-    if isinstance(value, type | FunctionType) and _found(value.__module__, value.__qualname__) is value:
+    if isinstance(value, type | FunctionType) and _find(value.__module__, value.__qualname__) is value:
         is_own = forms.is_own_module(value.__module__)
         return Attributes(value.__module__, value.__qualname__, _data_of(value) if is_own else {})
     if kind is ContextVar:
@@ -89,26 +89,26 @@ def assign(module: ModuleType, name: str, sent: Any, forms: Forms) -> None:
     the object that is to be changed is not here, and what its setters raise.
     """
     own = vars(module).get(name)
-    if isinstance(sent, Deleted):
+    if isinstance(sent, DeletedGlobal):
         vars(module).pop(name, None)
     elif isinstance(sent, Attributes):
-        found = _found(sent.module, sent.qualname)
+        found = _find(sent.module, sent.qualname)
         if found is None:
             raise UnsendableError(f"{sent.module} has no {sent.qualname} in a fresh process")
         if forms.is_own_module(sent.module):
             _change(found, sent.values, forms)
         vars(module)[name] = found
     elif isinstance(sent, ContextValue):
-        _expected(own, ContextVar).set(sent.value)
+        _check_type(own, ContextVar).set(sent.value)
     elif isinstance(sent, LocalValues):
-        held = vars(_expected(own, threading.local))
+        held = vars(_check_type(own, threading.local))
         held.clear()
         held.update(sent.values)
     else:
         vars(module)[name] = sent
 
 
-def _found(module: str, qualname: str) -> Any:
+def _find(module: str, qualname: str) -> Any:
     found: Any = sys.modules.get(module)
     for name in qualname.split("."):
         found = vars(found).get(name) if hasattr(found, "__dict__") else None
@@ -142,7 +142,7 @@ def _change(own: Any, values: Mapping[str, Any], forms: Forms) -> None:
             setattr(own, name, value)
 
 
-def _expected(own: Any, kind: type) -> Any:
+def _check_type(own: Any, kind: type) -> Any:
     if not isinstance(own, kind):
         raise UnsendableError(f"a fresh process has no {module_of(kind)}.{kind.__qualname__} there")
     return own

@@ -1,10 +1,9 @@
 """What imports look for in a project's folders, and which code of its files runs: recorded where the tracer is blind.
 
 The tracer reports that a folder was listed and a file was opened. An import needs less of both: whether a folder has a
-module of that name, and what the text says apart from comments. So ``Imports`` hides the accesses of the import system
-from the tracer, and records them as reads of kind ``modules`` and ``source``. All other code that opens or lists the
-same files stays visible. Modules of the project are compiled from their text: a ``.pyc`` may be out of date.
-"""
+module of that name, and what the text says apart from comments. So ``ImportRecorder`` hides the accesses of the import
+system from the tracer, and records them as reads of kind ``modules`` and ``source``. All other code that opens or lists
+the same files stays visible. Modules of the project are compiled from their text: a ``.pyc`` may be out of date."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ from typing import Any, NamedTuple
 from cachec.base.hashing import Memory, digest_bytes
 from cachec.key import source_parts
 from cachec.model import Read
-from cachec.worker.started_code import Started, watch
+from cachec.worker.started_code import StartedCode, watch
 
 #: Modules that read the code of functions which Python never starts: with one of them, files count as wholes.
 CODE_READERS = ("torch._dynamo.convert_frame", "numba.core.bytecode")
@@ -43,7 +42,7 @@ _READ_SETTINGS = ("alembic", "celery", "django.conf", "gunicorn", "sphinx")
 _IS_FUNCTION = 1
 
 
-class Used(NamedTuple):
+class ImportedFile(NamedTuple):
     """A file of the project that was imported. raw: the digest of its text then. names: the functions that ran, as
     ``co_qualname`` has them; None where all of it counts. replayed: of a script, how many statements were replayed."""
 
@@ -70,7 +69,7 @@ class Used(NamedTuple):
         return None if None in found else {name for name in found if name}
 
 
-class _Loaded(NamedTuple):
+class _CompiledText(NamedTuple):
     """A text that was compiled. is_late: after the state of the caller was set. text: None where no file has it."""
 
     path: str
@@ -104,7 +103,7 @@ class _Folder:
         self._mtime = -1
 
 
-class Imports:
+class ImportRecorder:
     """The import system of a worker process. To be installed once, before the first import of the project.
 
     is_project: whether a folder or file is the project's. hidden: a context in which the tracer ignores the file
@@ -116,9 +115,9 @@ class Imports:
         self._hidden = hidden
         self._known: dict[str, bool] = {}
         self._folders: dict[str, _Folder] = {}
-        self._loaded: list[_Loaded] = []
+        self._loaded: list[_CompiledText] = []
         self._files: set[str] = set()
-        self._started: Started | None = None
+        self._started: StartedCode | None = None
         #: Names that were unpickled; those since ``begin_run``.
         self._named: set[str] = set()
         self._late_named: set[str] = set()
@@ -160,7 +159,7 @@ class Imports:
         replayed: of a script, how many of its statements are executed.
         """
         self._files.add(path)
-        self._loaded.append(_Loaded(path, text, code, self._is_late, replayed))
+        self._loaded.append(_CompiledText(path, text, code, self._is_late, replayed))
 
     # --- what was recorded
 
@@ -176,11 +175,11 @@ class Imports:
             for path, folder in sorted(self._folders.items())
             if folder.found
         ]
-        used = self.used()
+        used = self.imported_files()
         named = self._marks(memory) if any(each.names is not None for each in used) else None
         return modules + [each.read(memory, named) for each in used]
 
-    def used(self) -> list[Used]:
+    def imported_files(self) -> list[ImportedFile]:
         """The files that were imported, and what ran of them."""
         ran: dict[str, set[str]] = {}
         for code in self._codes():
@@ -190,7 +189,7 @@ class Imports:
         for path, text, _, _, replayed in self._loaded:
             if text is not None:
                 names = frozenset(ran.get(path, ())) if self._sees_functions() else None
-                used = Used(path, digest_bytes(text), text, names, replayed)
+                used = ImportedFile(path, digest_bytes(text), text, names, replayed)
                 found[path, used.raw, -1 if replayed is None else replayed] = used
         return [found[key] for key in sorted(found)]
 

@@ -1,7 +1,7 @@
 """Make a module ``__main__`` in a worker like the caller's, from the text of the script or notebook.
 
-Only what ``key.scripts`` selects is executed again, and only statements that the caller has executed: a training loop
-never runs a second time. Names that other statements bind are open: their values come from the caller.
+Only what ``key.script_statements`` selects is executed again, and only statements that the caller has executed: a
+training loop never runs a second time. Names that other statements bind are open: their values come from the caller.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cachec.base.hashing import Hasher
 from cachec.key import script_statements, source_parts
 from cachec.key.code import normalized_syntax
 from cachec.model import Digest
-from cachec.worker.import_recorder import Imports
+from cachec.worker.import_recorder import ImportRecorder
 
 #: ``co_flags`` of functions, not of modules and class bodies.
 _IS_FUNCTION = 1
@@ -63,7 +63,7 @@ class MainModule(NamedTuple):
     needed: tuple[str, ...]
 
 
-class Replayed(NamedTuple):
+class ReplayedMain(NamedTuple):
     """What replaying made. defined: the names that it bound. open: those whose values are the caller's to send."""
 
     module: ModuleType
@@ -108,7 +108,7 @@ def main_of(is_project: Callable[[str], bool]) -> MainModule | None:
             texts, until = (texts[: places[-1] + 1], until) if places else (texts, None)
     spec_name = None if spec is None else spec.name
     main = MainModule(path or "", namespace.get("__package__"), spec_name, texts, until, ())
-    return main._replace(needed=tuple(sorted(_needed(main))))
+    return main._replace(needed=tuple(sorted(_needed_names(main))))
 
 
 def _cells(history: list[object]) -> tuple[Text, ...]:
@@ -146,7 +146,7 @@ def _module_frame(namespace: Mapping[str, Any]) -> tuple[str, int] | None:
     return found
 
 
-def _needed(main: MainModule) -> set[str]:
+def _needed_names(main: MainModule) -> set[str]:
     stale: set[str] = set()
     needed: set[str] = set()
     for _, statements in _statements(main):
@@ -231,7 +231,7 @@ def _statements(main: MainModule) -> Iterator[tuple[Text, list[_Statement]]]:
 # --- the worker
 
 
-def replay(main: MainModule, values: Callable[[str], object], imports: Imports | None = None) -> Replayed:
+def replay(main: MainModule, values: Callable[[str], object], imports: ImportRecorder | None = None) -> ReplayedMain:
     """Make ``__main__`` and register it in ``sys.modules``.
 
     values: the caller's value of a name of ``main.needed``; LookupError where it could not be sent: then a statement
@@ -271,7 +271,7 @@ def replay(main: MainModule, values: Callable[[str], object], imports: Imports |
                 stale |= each.binds
             else:
                 stale -= each.binds
-    return Replayed(module, frozenset(namespace.keys() - before - stale), frozenset(stale))
+    return ReplayedMain(module, frozenset(namespace.keys() - before - stale), frozenset(stale))
 
 
 def _new_module(main: MainModule) -> ModuleType:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 _FIELDS = re.compile(rb"^(RssAnon|RssShmem|Seccomp_filters):\s*(\d+)", re.MULTILINE)
 
 
-class _Status(NamedTuple):
+class _ProcessStatus(NamedTuple):
     nbytes: int
     filters: int
 
@@ -37,9 +37,9 @@ def _children(pid: int) -> Iterator[int]:
                 yield from map(int, file.read().split())
 
 
-def _status(pid: int) -> _Status:
+def _status(pid: int) -> _ProcessStatus:
     with contextlib.suppress(OSError), open(f"/proc/{pid}/status", "rb") as file:
         fields = {name: int(value) for name, value in _FIELDS.findall(file.read())}
         nbytes = (fields.get(b"RssAnon", 0) + fields.get(b"RssShmem", 0)) * 1024
-        return _Status(nbytes, fields.get(b"Seccomp_filters", 0))
-    return _Status(0, 0)
+        return _ProcessStatus(nbytes, fields.get(b"Seccomp_filters", 0))
+    return _ProcessStatus(0, 0)

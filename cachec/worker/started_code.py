@@ -21,7 +21,7 @@ _TOOL_IDS = (4, 3, 5)
 _SWITCHES = ("greenlet", "_xxsubinterpreters")
 
 
-class Started(Protocol):
+class StartedCode(Protocol):
     """Tells which code has started since it was made. After a fork the parent knows nothing of the child.
 
     Code is listed, not put into sets: that of two files is equal where both have the same text.
@@ -40,14 +40,14 @@ class Started(Protocol):
         """Whether nothing else can have started."""
 
 
-def watch(is_of_interest: Callable[[CodeType], bool]) -> Started:
+def watch(is_of_interest: Callable[[CodeType], bool]) -> StartedCode:
     """Begin to watch, in all threads."""
     if hasattr(sys, "monitoring"):
-        return _Monitored(is_of_interest)
-    return _Profiled(is_of_interest)
+        return _MonitoringBackend(is_of_interest)
+    return _ProfilerBackend(is_of_interest)
 
 
-class _Monitored:
+class _MonitoringBackend:
     def __init__(self, is_of_interest: Callable[[CodeType], bool]) -> None:
         self._is_of_interest = is_of_interest
         self._codes: dict[int, CodeType] = {}
@@ -57,7 +57,7 @@ class _Monitored:
         if self._tool is not None:
             event = self._monitoring.events.PY_START
             self._monitoring.use_tool_id(self._tool, "cachec")
-            self._monitoring.register_callback(self._tool, event, self._started)
+            self._monitoring.register_callback(self._tool, event, self._on_start)
             self._monitoring.set_events(self._tool, event)
 
     def begin_run(self) -> None:
@@ -74,7 +74,7 @@ class _Monitored:
     def is_complete(self) -> bool:
         return self._tool is not None
 
-    def _started(self, code: CodeType, _offset: int) -> object:
+    def _on_start(self, code: CodeType, _offset: int) -> object:
         if self._is_of_interest(code):
             self._codes[id(code)] = self._late[id(code)] = code
         return self._monitoring.DISABLE
@@ -93,7 +93,7 @@ class _Profiler(_lsprof.Profiler):
         self.was_replaced = True
         self.enable(builtins=False, subcalls=False)
 
-    def started(self) -> list[CodeType]:
+    def started_code(self) -> list[CodeType]:
         """The code that has started and returned, or yielded, at least once."""
         was_enabled = gc.isenabled()
         gc.disable()  # what the collector calls would start meanwhile, and entries be passed over
@@ -105,7 +105,7 @@ class _Profiler(_lsprof.Profiler):
         return [entry.code for entry in entries if isinstance(entry.code, CodeType)]
 
 
-class _Profiled:
+class _ProfilerBackend:
     """Each thread has a profiler, from its start. Threads that C code makes have none, nor those without ``Thread``."""
 
     def __init__(self, is_of_interest: Callable[[CodeType], bool]) -> None:
@@ -126,16 +126,16 @@ class _Profiled:
         before, self._main = self._main, _Profiler()
         before.disable()  # one that is enabled takes any other away when it ends
         self._main.enable(builtins=False, subcalls=False)
-        self._early += filter(self._is_of_interest, before.started())
+        self._early += filter(self._is_of_interest, before.started_code())
         self._is_alone &= not before.was_replaced
 
     def codes(self) -> list[CodeType]:
         return self._early + self.late()
 
     def late(self) -> list[CodeType]:
-        found = self._main.started()
+        found = self._main.started_code()
         for each in self._in_threads.copy():
-            found += each.started()
+            found += each.started_code()
         return list(filter(self._is_of_interest, found))
 
     def is_complete(self) -> bool:
@@ -146,7 +146,8 @@ class _Profiled:
             self._is_alone
             and self._is_in_place()
             and not any(each.was_replaced for each in (self._main, *profilers))
-            and sum(any(code is end for code in each.started()) for each in profilers) == self._states.made()
+            and sum(any(code is end for code in each.started_code()) for each in profilers)
+            == self._states.created_count()
             and not any(name in sys.modules for name in _SWITCHES)
         )
 
@@ -175,7 +176,7 @@ class _ThreadStates:
         self._delete = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(("PyThreadState_Delete", api))
         self._expected = self._next() + 1
 
-    def made(self) -> int:
+    def created_count(self) -> int:
         """How many were made since this was."""
         number = self._next()
         self._expected += 1  # the state that tells the number is one itself

@@ -36,7 +36,7 @@ _OF_CACHES = frozenset({"TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"})
 _MADE_UP = frozenset({"tempfile.mkdtemp", "tempfile.mkstemp"})
 
 
-class Variables:
+class VariableRecorder:
     """Notes the variables that code reads by ``os.environ`` and ``os.getenv``, with their values at that time."""
 
     def __init__(self, is_project: Callable[[str], bool]) -> None:
@@ -151,7 +151,7 @@ class Variables:
         """Another program has started, and may obey any variable."""
         self._note(OBEYED_NAME)
 
-    def changed(self) -> set[str]:
+    def changed_names(self) -> set[str]:
         """The variables that the project has set or deleted."""
         return {name for name, is_project in self._set.items() if is_project}
 

@@ -41,7 +41,7 @@ from cachec.weights.layout import Layout
 from cachec.weights.manifest import Manifest
 from cachec.weights.sources import Source, Ways
 from cachec.weights.tensor import Tensor
-from cachec.worker.messages import Carried, Custom
+from cachec.worker.messages import Custom, GlobalValue
 from cachec.worker.protocol import CannotSend, Sending
 
 #: How much work it may be to find out whether two arrays share memory: see ``numpy.shares_memory``.
@@ -76,7 +76,7 @@ class WeightAnswer(NamedTuple):
 Ask = Callable[[WeightRequest], tuple[WeightAnswer, list[int]]]
 
 
-class Values(Sending):
+class ValueTransfer(Sending):
     """Sends values of one call. ``weights``: the sets that were met, in the order of their numbers."""
 
     def __init__(self, plugins: Plugins, forms: Forms | None = None) -> None:
@@ -139,7 +139,7 @@ class Values(Sending):
             return _manifest, (value.encoded(), dict(value.callers), dict(value.folded))
         if isinstance(value, io.IOBase):
             raise CannotSend(f"an open file ({kind.__name__})")  # cloudpickle would send its content
-        if kind is Carried:  # which come after the arguments
+        if kind is GlobalValue:  # which come after the arguments
             self._is_at_globals, self._has_form = True, bool(value.digest)
         memory = memory_of(value, kind)
         if (
@@ -227,7 +227,7 @@ def _try_without_attributes(kind: type) -> None:
         ) from None
 
 
-class _Parts:
+class _ObjectParts:
     """Takes what a plugin writes."""
 
     def __init__(self) -> None:
@@ -241,7 +241,7 @@ class _Parts:
 
 
 def _reduce_by_plugin(plugin: Plugin, value: Any) -> Any:
-    out = _Parts()
+    out = _ObjectParts()
     with Asking(plugin):
         meta = plugin.encode(value, out)
     return _of_plugin, (plugin.name, meta, out.parts)
@@ -300,10 +300,10 @@ def _reduce_array(array: Any) -> Any:
         raise CannotSend("an array that is a view of other memory than an array's")
     memory = pickle.PickleBuffer(base.reshape(-1).view(np.uint8)[begin - first : end - first])
     offset = array.__array_interface__["data"][0] - begin
-    return _strided, (memory, array.dtype, array.shape, array.strides, offset, array.flags.writeable)
+    return _strided_array, (memory, array.dtype, array.shape, array.strides, offset, array.flags.writeable)
 
 
-def _strided(memory: Any, dtype: Any, shape: Any, strides: Any, offset: int, writeable: bool) -> Any:
+def _strided_array(memory: Any, dtype: Any, shape: Any, strides: Any, offset: int, writeable: bool) -> Any:
     import numpy as np
 
     array = np.ndarray(shape, dtype, memory, offset, strides)
@@ -333,7 +333,7 @@ class CallerSource(Source):
         self._views: dict[str, memoryview] = {}
 
     def digest(self, name: str, tensor: Tensor, digests: FileDigests | None) -> str:
-        return self._asked(name, is_bytes=False)[0].digest
+        return self._ask_caller(name, is_bytes=False)[0].digest
 
     def ways(self, name: str, tensor: Tensor) -> Ways:
         return Ways(lambda: self._view(name, tensor))
@@ -344,11 +344,11 @@ class CallerSource(Source):
     def _view(self, name: str, tensor: Tensor) -> memoryview:
         with self._lock:
             if name not in self._views:
-                answer, (fd,) = self._asked(name, is_bytes=True)
-                self._views[name] = _mapped(fd, answer.offset, tensor.nbytes)
+                answer, (fd,) = self._ask_caller(name, is_bytes=True)
+                self._views[name] = _map_file(fd, answer.offset, tensor.nbytes)
             return self._views[name]
 
-    def _asked(self, name: str, *, is_bytes: bool) -> tuple[WeightAnswer, list[int]]:
+    def _ask_caller(self, name: str, *, is_bytes: bool) -> tuple[WeightAnswer, list[int]]:
         answer, fds = self._ask(WeightRequest(self._number, name, is_bytes))
         if answer.error is not None:
             raise answer.error
@@ -378,7 +378,7 @@ def answer_request(request: WeightRequest, weights: Sequence[WeightSet]) -> tupl
         return WeightAnswer(error=error), []
 
 
-def _mapped(fd: int, offset: int, nbytes: int) -> memoryview:
+def _map_file(fd: int, offset: int, nbytes: int) -> memoryview:
     """Bytes of a file, read-only; the descriptor is closed."""
     try:
         if not nbytes:

@@ -34,18 +34,18 @@ from cachec.key.weight_guards import bare, replace_weights
 from cachec.model import Read
 from cachec.programs.plugin import Plugin
 from cachec.programs.registry import Plugins
-from cachec.recording import Recorder, recording
+from cachec.recording import ReadRecorder, recording
 from cachec.store.store import Store
 from cachec.weights import WeightSet
-from cachec.worker.function_locator import Place, find
+from cachec.worker.function_locator import FunctionPlace, find
 from cachec.worker.generator_states import Generators
 from cachec.worker.global_transfer import assign
-from cachec.worker.import_recorder import Imports
+from cachec.worker.import_recorder import ImportRecorder
 from cachec.worker.main_replay import replay
-from cachec.worker.messages import Call, Done, Failed, Output, Prepared, Setup
+from cachec.worker.messages import OutputText, Setup, StageDone, StageRequest, WorkerFailed, WorkerPrepared
 from cachec.worker.mutations import Snapshot, change, snapshot
-from cachec.worker.protocol import CannotSend, Channel, Ended
-from cachec.worker.untraced_lookups import Variables
+from cachec.worker.protocol import CannotSend, MessageChannel, PeerClosed
+from cachec.worker.untraced_lookups import VariableRecorder
 from cachec.worker.value_transfer import WeightsRef, received_weights
 
 #: What cachec itself has imported, and no result depends on.
@@ -60,19 +60,19 @@ _SIZES = re.compile(rb"\b(l?stat|fstat\w*|stat_result|st_\w*|ST_\w+|getsize|file
 _DOCUMENTATION = frozenset({"__doc__", "getdoc", "help", "pydoc"})
 
 
-def serve(channel: Channel, common: Common) -> None:
+def serve(channel: MessageChannel, common: Common) -> None:
     """Serve the caller at the other end, and end the process."""
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # as Python has them
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        Worker(channel, common).serve()
-    except Ended:
+        WorkerProcess(channel, common).serve()
+    except PeerClosed:
         pass  # the caller is gone, and nobody waits for the result
     except KeyboardInterrupt:
         os._exit(130)
     except Exception as error:  # noqa: BLE001 - of cachec itself, or what the project has it do: told, and not a crash
-        channel.send(Failed(f"its worker failed: {''.join(traceback.format_exception(error)[-2:])}"))
+        channel.send(WorkerFailed(f"its worker failed: {''.join(traceback.format_exception(error)[-2:])}"))
     finally:
         end()
 
@@ -84,7 +84,7 @@ class Common:
         self.installed = InstalledFolders()
         self.plugins = Plugins(Distributions())
         self.forms = FormsWithPlugins(self.plugins)
-        self.variables = Variables(self.installed.is_project)
+        self.variables = VariableRecorder(self.installed.is_project)
         self.plugins.all()
         self.variables.install()
 
@@ -98,18 +98,18 @@ def end() -> None:
     os._exit(0)
 
 
-class Worker:
+class WorkerProcess:
     """Serves one call."""
 
-    def __init__(self, channel: Channel, common: Common) -> None:
+    def __init__(self, channel: MessageChannel, common: Common) -> None:
         self._channel = channel
         self._installed, self._variables = common.installed, common.variables
         self._plugins, self._forms = common.plugins, common.forms
-        self._imports = Imports(self._installed.is_project, unseen)
+        self._imports = ImportRecorder(self._installed.is_project, unseen)
         self._now = self._forms.now()
         #: The globals that code has used although the caller could not send them, in words.
         self._unsent: list[str] = []
-        self._left_out: set[tuple[str, str]] = set()
+        self._omitted: set[tuple[str, str]] = set()
 
     def serve(self) -> None:
         """Make ready, run the stage, and send what came of it."""
@@ -117,20 +117,20 @@ class Worker:
         setup: Setup = self._channel.receive(self._load)[0]
         prepared = self._prepare(setup)
         self._channel.send(prepared)
-        if isinstance(prepared, Failed):
+        if isinstance(prepared, WorkerFailed):
             return
         try:
-            call: Call = self._channel.receive(self._load)[0]
-        except Ended:
+            call: StageRequest = self._channel.receive(self._load)[0]
+        except PeerClosed:
             raise
         except Exception as error:  # noqa: BLE001 - a module that the project's values need, whatever it raises
-            self._channel.send(Failed(f"its values can't be read in a worker: {words_of(error)}"))
+            self._channel.send(WorkerFailed(f"its values can't be read in a worker: {words_of(error)}"))
             return
         answer = self._run(call)
         try:
             self._channel.send(answer)
         except CannotSend as error:
-            self._channel.send(Failed(str(error)))
+            self._channel.send(WorkerFailed(str(error)))
 
     def _load(self, value: Any) -> Any:
         """What stands for a value that refers to the caller's process."""
@@ -138,7 +138,7 @@ class Worker:
             return received_weights(value, self._channel.ask)
         return value
 
-    def _prepare(self, setup: Setup) -> Prepared | Failed:
+    def _prepare(self, setup: Setup) -> WorkerPrepared | WorkerFailed:
         self._variables.asked_for_folder.clear()
         os.chdir(setup.folder)
         sys.path[:] = setup.path
@@ -152,8 +152,8 @@ class Worker:
                 if setup.main is not None:
                     replay(setup.main, setup.values.__getitem__, self._imports)
         except BaseException as error:  # noqa: BLE001 - the project's code, whatever it raises
-            return Failed(f"{name} can't be imported in a worker: {words_of(error)}")
-        return Prepared(
+            return WorkerFailed(f"{name} can't be imported in a worker: {words_of(error)}")
+        return WorkerPrepared(
             table=self._table(),
         )
 
@@ -181,29 +181,29 @@ class Worker:
             or (name != "__mp_main__" and self._imports.is_project(getattr(module, "__file__", None) or ""))
         }
 
-    def _run(self, call: Call) -> Done | Failed:
+    def _run(self, call: StageRequest) -> StageDone | WorkerFailed:
         with unseen():  # settings count by what they are
             self._store = Store(call.store.folder, call.store.namespace, fsync=call.store.fsync)
             process_state.apply(call.process)  # before globals: their forms tell of loggers, too
         failed = self._carry(call)
         if failed:
-            return Failed(failed)
+            return WorkerFailed(failed)
         for (module, name), why in call.missing.items():
             self._leave_out(module, name, why)
         with unseen():
             unset = library_settings.apply(self._plugins, call.ambient)
         if unset:
-            return Failed(unset)
+            return WorkerFailed(unset)
         for each in call.custom:
             if self._forms.now().digest(each.value) != each.digest:
                 words = f"a {type(each.value).__qualname__} is pickled by code of its own, and is another in a worker"
                 if not each.is_of_globals:
-                    return Failed(words)
+                    return WorkerFailed(words)
                 self._leave_out_formless(call, words)
-        function = find(call.function) if isinstance(call.function, Place) else call.function
-        recorder = Recorder(call.stage, is_traced=True)
+        function = find(call.function) if isinstance(call.function, FunctionPlace) else call.function
+        recorder = ReadRecorder(call.stage, is_traced=True)
         digests = FileDigests()
-        arguments = {name: _guarded(value, name, recorder, digests, call) for name, value in call.arguments.items()}
+        arguments = {name: _guard(value, name, recorder, digests, call) for name, value in call.arguments.items()}
         self._now = self._forms.now(has_fills=False)
         before, known = self._snapshots(call), self._modules().keys()
         with unseen():
@@ -215,20 +215,20 @@ class Worker:
             started = time.perf_counter()
             try:
                 with recording(recorder):
-                    value = _called(function, arguments)
-                    node = self._encoded(value)
+                    value = _call_function(function, arguments)
+                    node = self._encode(value)
                 if self._unsent:  # though it went on
-                    return Failed(self._unsent[0])
+                    return WorkerFailed(self._unsent[0])
             except (UnstorableResult, Uncacheable) as error:
-                return Failed(str(error))
+                return WorkerFailed(str(error))
             except BaseException as error:  # noqa: BLE001 - the stage's own: the caller's process raises it again
-                return Failed(self._unsent[0] if self._unsent else words_of(error), raised=True)
+                return WorkerFailed(self._unsent[0] if self._unsent else words_of(error), raised=True)
             seconds = time.perf_counter() - started
         drawn, left = generators.outcome()
         scratch = recorder.scratch()
         recorder.drop_scratch()
-        kept_out = recorder.kept_out()
-        return Done(
+        kept_out = recorder.storage_refusal()
+        return StageDone(
             node=msgspec.json.encode(node),
             seconds=seconds,
             reads=(*(read for read in recorder.reads() if not is_below(read.where, scratch)), *self._reads()),
@@ -243,12 +243,12 @@ class Worker:
             has_forked=self._imports.has_forked,
             packages=tuple(self._packages().values()),
             files=tuple(sorted(self._opened_files())),
-            unsized=self._unsized(),
+            unsized=self._unsized_files(),
             imported={name: names for name, names in self._table().items() if name not in known},
             libraries=self._libraries(),
             memos=lru_caches.recorded_contents(self._modules(), self._imports.names(), self._forms.now),
-            changed=self._changed(call, before),
-            kept_out=None if kept_out is None else (kept_out[0].value, kept_out[1]),
+            changed=self._describe_changes(call, before),
+            storage_refusal=None if kept_out is None else (kept_out[0].value, kept_out[1]),
         )
 
     def _main_names(self) -> frozenset[str]:
@@ -268,12 +268,12 @@ class Worker:
         """The files of the project that count by their content, although no traced call opened them."""
         found = {path for path in self._variables.opened if not self._installed.holds(path)}
         if not _DOCUMENTATION.isdisjoint(self._imports.names()):
-            found.update(each.path for each in self._imports.used())
+            found.update(each.path for each in self._imports.imported_files())
         return found
 
-    def _unsized(self) -> tuple[str, ...]:
+    def _unsized_files(self) -> tuple[str, ...]:
         """The files of the project's modules, where their code can't have asked for the size of one."""
-        used = self._imports.used()
+        used = self._imports.imported_files()
         is_asked = any(_SIZES.search(each.text) for each in used) or _SIZES.search(
             " ".join(self._imports.names()).encode()
         )
@@ -297,7 +297,7 @@ class Worker:
                         return True
         return False
 
-    def _carry(self, call: Call) -> str:
+    def _carry(self, call: StageRequest) -> str:
         """Give the globals that differ the values that the caller's have. Returns why not, empty where that is done."""
         for module, names in call.carried.items():
             held = sys.modules[module]
@@ -317,22 +317,22 @@ class Worker:
     def _leave_out(self, module: str, name: str, why: str) -> None:
         """Leave a worker without a global: code that needs it fails, and runs in the caller's process."""
         vars(sys.modules[module])[name] = stand_in(f"it needs {name} of {module}, which {why}", self._unsent)
-        self._left_out.add((module, name))
+        self._omitted.add((module, name))
 
-    def _leave_out_formless(self, call: Call, words: str) -> None:
+    def _leave_out_formless(self, call: StageRequest, words: str) -> None:
         """Leave a worker without the globals of which can't be told whether they arrived as they were."""
         for module, names in call.carried.items():
             for name, carried in names.items():
                 if not carried.digest and name in vars(sys.modules[module]):
                     self._leave_out(module, name, f"may hold another value: {words}")
 
-    def _encoded(self, value: Any) -> Any:
+    def _encode(self, value: Any) -> Any:
         return encode(value, self._store.sink(), self._plugin_for)
 
     def _plugin_for(self, cls: type) -> Plugin | None:
         return self._plugins.for_type(cls)
 
-    def _snapshots(self, call: Call) -> dict[str, Snapshot]:
+    def _snapshots(self, call: StageRequest) -> dict[str, Snapshot]:
         """What the run is given, by what messages call it."""
         with unseen():
             found = {
@@ -341,11 +341,11 @@ class Worker:
             }
             for module, live in self._modules().items():
                 for name in module_globals.names_of(live):
-                    if (module, name) not in self._left_out:
+                    if (module, name) not in self._omitted:
                         found[f"{name} of {module}"] = snapshot(vars(live)[name], self._now)
             return found
 
-    def _changed(self, call: Call, before: Mapping[str, Snapshot]) -> str:
+    def _describe_changes(self, call: StageRequest, before: Mapping[str, Snapshot]) -> str:
         """What the run has changed of the caller's, in words; empty for nothing."""
         self._now = self._forms.now(has_fills=False)
         after = self._snapshots(call)
@@ -354,7 +354,7 @@ class Worker:
                 return f"it deleted {name}"
             if changed := change(was, after[name], name):
                 return f"it changed {changed}"
-        variables = self._variables.changed()
+        variables = self._variables.changed_names()
         if variables:
             return f"it set the variable {min(variables)}"
         return ""
@@ -365,7 +365,7 @@ class Worker:
         sys.stdin = _Input(self._unsent)
         for number, (name, is_replaced) in enumerate(zip(("stdout", "stderr"), replaced, strict=True)):
             if is_replaced:
-                setattr(sys, name, _Sent(self._channel, number))
+                setattr(sys, name, _ForwardedStream(self._channel, number))
         try:
             yield
         finally:
@@ -392,10 +392,10 @@ class _Input(io.TextIOBase):
         return self.read(size)
 
 
-class _Sent(io.TextIOBase):
+class _ForwardedStream(io.TextIOBase):
     """A stream whose text goes to the caller."""
 
-    def __init__(self, channel: Channel, number: int) -> None:
+    def __init__(self, channel: MessageChannel, number: int) -> None:
         self._channel = channel
         self._number = number
 
@@ -404,7 +404,7 @@ class _Sent(io.TextIOBase):
 
     def write(self, text: str) -> int:
         if text:
-            self._channel.send(Output(self._number, text))
+            self._channel.send(OutputText(self._number, text))
         return len(text)
 
 
@@ -415,21 +415,21 @@ def _silent() -> Iterator[None]:
         yield
 
 
-def _guarded(value: Any, path: str, recorder: Recorder, digests: FileDigests, call: Call) -> Any:
+def _guard(value: Any, path: str, recorder: ReadRecorder, digests: FileDigests, call: StageRequest) -> Any:
     def guard(weights: WeightSet, where: str) -> WeightSet:
         return weights.guarded(where, recorder, digests, per_rank=call.per_rank)
 
     return bare(replace_weights(value, path, guard))
 
 
-def _called(function: Any, arguments: Mapping[str, Any]) -> Any:
+def _call_function(function: Any, arguments: Mapping[str, Any]) -> Any:
     result = Binding(function).call(function, arguments)
     if not inspect.isawaitable(result):
         return result
     import asyncio  # slow to import, and of few stages
 
-    return asyncio.run(_awaited(result))
+    return asyncio.run(_run_awaitable(result))
 
 
-async def _awaited(awaitable: Any) -> Any:
+async def _run_awaitable(awaitable: Any) -> Any:
     return await awaitable

@@ -298,7 +298,7 @@ def test_an_edited_file_of_a_followed_tool_is_a_miss(cache, tmp_path, monkeypatc
 
     clock = Clock()
     tools = cache._engine.tools.requests._tools
-    tools._clock, tools._followed._clock = clock, lambda: time.time() + 3600
+    tools._clock, tools._distribution_watch._clock = clock, lambda: time.time() + 3600
     stage()
     for _ in range(MIN_LOOKUPS + 2):
         clock.now += 1.0

@@ -340,8 +340,8 @@ show(g, 1)
 
 def test_where_a_library_saves_time_does_not_count() -> None:
     program = """
-from cachec.worker.untraced_lookups import Variables
-variables = Variables(lambda path: path == "mine.py")
+from cachec.worker.untraced_lookups import VariableRecorder
+variables = VariableRecorder(lambda path: path == "mine.py")
 variables.install()
 for file in ("library.py", "mine.py"):
     text = "import os; os.environ.get('TRITON_CACHE_DIR'); os.environ.get('OTHER')"

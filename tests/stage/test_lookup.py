@@ -15,7 +15,7 @@ import pytest
 import cachec
 from cachec import Reason
 from cachec.key.key_builder import KeyBuilder
-from cachec.stage.lookup import Looker
+from cachec.stage.lookup import EntryFinder
 from cachec.store.index import DiskcacheIndex
 from cachec.store.leases import Leases
 
@@ -45,8 +45,8 @@ class Counts:
         monkeypatch.setattr(DiskcacheIndex, "read", read)
         for owner, name in (
             (KeyBuilder, "request"),
-            (Looker, "decode"),
-            (Looker, "explain"),
+            (EntryFinder, "decode"),
+            (EntryFinder, "explain"),
             (Leases, "take"),
             (DiskcacheIndex, "atomically"),
         ):
@@ -213,9 +213,9 @@ def test_who_waits_and_then_hits_explains_nothing(cache: cachec.Cache, counts: C
         return n
 
     has_looked = threading.Event()
-    look = Looker.look
+    look = EntryFinder.find
 
-    def looked(looker: Looker, *args: Any, **kwargs: Any) -> Any:
+    def looked(looker: EntryFinder, *args: Any, **kwargs: Any) -> Any:
         found = look(looker, *args, **kwargs)
         if threading.current_thread() is waiting:
             has_looked.set()
@@ -225,7 +225,7 @@ def test_who_waits_and_then_hits_explains_nothing(cache: cachec.Cache, counts: C
     waiting = threading.Thread(target=lambda: outcomes.append(cache.call(slow, 1)[1]))
     running = threading.Thread(target=lambda: outcomes.append(cache.call(slow, 1)[1]))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Looker, "look", looked)
+        patch.setattr(EntryFinder, "find", looked)
         running.start()
         begun.wait()
         waiting.start()

@@ -65,7 +65,7 @@ PROGRAM = """
 import pickle, sys
 sys.path.insert(0, sys.argv[1])
 import config, user
-from cachec.worker.global_transfer import Deleted, UnsendableError, assign, to_send
+from cachec.worker.global_transfer import DeletedGlobal, UnsendableError, assign, to_send
 from cachec.key.canonical_forms import Forms
 from cachec.key.module_globals import differences, table
 def forms():

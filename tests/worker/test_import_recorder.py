@@ -37,11 +37,11 @@ def audit(event, args):
 
 def report():
     reads = [[each.kind, each.where, each.name, each.digest] for each in imports.reads()]
-    used = {each.path[len(root) + 1:]: None if each.names is None else sorted(each.names) for each in imports.used()}
-    print(json.dumps([reads, used, sorted(imports.names()), visible]))
+    used = {each.path[len(root) + 1:]: None if each.names is None else sorted(each.names) for each in
+    imports.imported_files()} print(json.dumps([reads, used, sorted(imports.names()), visible]))
 
-from cachec.worker.import_recorder import Imports
-imports = Imports(lambda path: path.startswith(root), hidden)
+from cachec.worker.import_recorder import ImportRecorder
+imports = ImportRecorder(lambda path: path.startswith(root), hidden)
 sys.addaudithook(audit)
 imports.install()
 sys.path.insert(0, root)
@@ -55,7 +55,7 @@ class Report:
         reads, used, names, visible = json.loads(output)
         self.root = root
         self.reads = [Read(*each) for each in reads]
-        self.used: dict[str, list[str] | None] = used
+        self.imported_files: dict[str, list[str] | None] = used
         self.names = set(names)
         self.visible = [tuple(each) for each in visible]
 
@@ -113,7 +113,7 @@ def test_an_import_counts_by_what_it_looked_for_and_what_ran(project: Project) -
         """
     )
     report = project.run("import helper, colorsys\nimports.begin_run()\nhelper.used(1)")
-    assert report.used == {"helper.py": ["used"]}
+    assert report.imported_files == {"helper.py": ["used"]}
     assert {"helper", "colorsys"} <= report.modules()
     assert report.visible == []
     assert "SCALE" in report.names
@@ -159,7 +159,7 @@ def test_packages_and_relative_imports(project: Project) -> None:
         spaceIN_part="from pkg import f\nf()",
     )
     report = project.run("import space.part")
-    assert set(report.used) == {"pkg/__init__.py", "pkg/sub.py", "pkg/other.py", "space/part.py"}
+    assert set(report.imported_files) == {"pkg/__init__.py", "pkg/sub.py", "pkg/other.py", "space/part.py"}
     assert report.modules("pkg") == {"sub", "other"}
     assert report.modules("space") == {"part"}
     assert {"pkg", "space"} <= report.modules()
@@ -203,7 +203,7 @@ def test_a_module_of_bytecode_alone_is_visible(project: Project) -> None:
     project.write(helper="x = 1")
     py_compile.compile(str(project.root / "helper.py"), str(project.root / "alone.pyc"), doraise=True)
     report = project.run("import alone; assert alone.x == 1")
-    assert report.used == {}
+    assert report.imported_files == {}
     assert ("open", "/alone.pyc") in report.visible
     assert "alone" in report.modules()
 
@@ -258,7 +258,7 @@ def test_below_the_guard_of_a_script_that_runpy_executes_all_may_be_named(projec
 def test_a_module_that_is_not_python(project: Project) -> None:
     project.write(broken="def f(:")
     report = project.run("try: import broken\nexcept SyntaxError: pass")
-    assert report.used == {"broken.py": []}
+    assert report.imported_files == {"broken.py": []}
     assert report.changed() == set()
     project.write(broken="def g(:")
     assert report.changed() == {"source broken.py"}
@@ -269,7 +269,7 @@ def test_zip_files_stay_visible(project: Project) -> None:
         file.writestr("zipped.py", "x = 1")
     report = project.run("sys.path.insert(0, root + '/lib.zip'); import zipped; assert zipped.x == 1")
     assert ("open", "/lib.zip") in report.visible
-    assert report.used == {}
+    assert report.imported_files == {}
 
 
 def test_a_module_by_its_path(project: Project) -> None:
@@ -281,7 +281,7 @@ def test_a_module_by_its_path(project: Project) -> None:
         spec.loader.exec_module(module)
         module.f()
         """)
-    assert report.used == {"tools/one.py": ["f"]}
+    assert report.imported_files == {"tools/one.py": ["f"]}
     assert report.visible == []
 
 
@@ -309,7 +309,7 @@ class Finder:
 sys.meta_path.append(Finder)
 """
     report = project.run("import warnings; warnings.simplefilter('ignore'); import edited; edited.f()", before)
-    assert set(report.used) == {"src/edited/__init__.py", "src/edited/sub.py"}
+    assert set(report.imported_files) == {"src/edited/__init__.py", "src/edited/sub.py"}
     assert report.modules("src") == {"edited"}
     assert report.modules("src/edited") == {"sub"}
     assert report.visible == []
@@ -335,7 +335,7 @@ def test_imports_in_threads(project: Project) -> None:
         for each in threads: each.join()
         """)
     expected = ["f"]
-    assert report.used == {f"m{number}.py": expected for number in range(20)}
+    assert report.imported_files == {f"m{number}.py": expected for number in range(20)}
     assert report.visible == []
 
 
@@ -353,21 +353,21 @@ def test_a_forked_child_is_visible(project: Project) -> None:
         visible += json.loads(os.read(reading, 10000))
         """)
     assert ("open", "/late.py") in report.visible
-    assert report.used == {"helper.py": None}
+    assert report.imported_files == {"helper.py": None}
     assert "hidden_name" in report.names
 
 
 def test_code_that_is_read_and_not_run_makes_files_count_as_wholes(project: Project) -> None:
     project.write(helper="def f(): return 1\ndef g(): return 2")
     report = project.run("import helper, types; helper.f(); sys.modules['numba.core.bytecode'] = types.ModuleType('b')")
-    assert report.used == {"helper.py": None}
+    assert report.imported_files == {"helper.py": None}
 
 
 def test_code_that_is_sent_to_other_processes_makes_files_count_as_wholes(project: Project) -> None:
     project.write(helper="def f(): return 1\ndef g(): return 2")
     program = "import cloudpickle, helper; cloudpickle.register_pickle_by_value(helper); "
-    assert project.run(program + "cloudpickle.dumps(1)").used == {"helper.py": []}
-    assert project.run(program + "cloudpickle.dumps(helper.f)").used == {"helper.py": None}
+    assert project.run(program + "cloudpickle.dumps(1)").imported_files == {"helper.py": []}
+    assert project.run(program + "cloudpickle.dumps(helper.f)").imported_files == {"helper.py": None}
 
 
 def test_code_that_libraries_generate_names_all_that_it_means(project: Project) -> None:
@@ -381,8 +381,8 @@ def test_code_that_libraries_generate_names_all_that_it_means(project: Project) 
 
 def test_functions_that_trace_others_go_unseen(project: Project) -> None:
     project.write(helper="import sys\ndef traced(*_): return traced\ndef f(): sys.settrace(traced), sys.settrace(None)")
-    assert project.run("import helper").used == {"helper.py": []}
-    assert project.run("import helper; helper.f()").used == {"helper.py": None}
+    assert project.run("import helper").imported_files == {"helper.py": []}
+    assert project.run("import helper; helper.f()").imported_files == {"helper.py": None}
 
 
 def test_nested_functions_classes_and_comprehensions(project: Project) -> None:

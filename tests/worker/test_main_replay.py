@@ -57,8 +57,8 @@ WORKER = """
 import contextlib, json, os, pickle, sys
 sys.path.insert(0, FOLDER)
 from cachec.worker import main_replay
-from cachec.worker.import_recorder import Imports
-imports = Imports(lambda path: path.startswith(FOLDER), contextlib.nullcontext)
+from cachec.worker.import_recorder import ImportRecorder
+imports = ImportRecorder(lambda path: path.startswith(FOLDER), contextlib.nullcontext)
 imports.install()
 with open(FOLDER + "/sent", "rb") as file:
     main, values = pickle.load(file)
@@ -71,7 +71,7 @@ import __main__
 imports.begin_run()
 exec(sys.argv[2], vars(__main__))
 value = eval(sys.argv[1], vars(__main__))
-reads = [(read.kind, read.where, read.name, read.digest) for read in (each.read() for each in imports.used())]
+reads = [(read.kind, read.where, read.name, read.digest) for read in (each.read() for each in imports.imported_files())]
 print(json.dumps([sorted(replayed.defined), sorted(replayed.open), list(main.needed), value, reads]))
 """
 

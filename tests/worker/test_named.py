@@ -14,7 +14,7 @@ import pytest
 from cachec.base.hashing import FileDigests
 from cachec.key import source_parts
 from cachec.model import Read
-from cachec.worker.import_recorder import Imports
+from cachec.worker.import_recorder import ImportRecorder
 
 HELPER = """
 import os
@@ -111,7 +111,7 @@ class Project:
 
     def run(self, expression: str, *, top: str = "", ran: tuple[str, ...] = (), unpickled: str = "") -> None:
         """The stage runs, and ``ran`` of the helper; a pickle names ``unpickled``."""
-        imports = Imports(lambda path: True, contextlib.nullcontext)
+        imports = ImportRecorder(lambda path: True, contextlib.nullcontext)
         codes: list[CodeType] = []
         imports._heard("pickle.find_class", ("helper", unpickled))
         texts = {self._helper: (HELPER, ran), self._user: (top + USER.format(expression), ("stage",))}

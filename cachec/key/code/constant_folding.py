@@ -156,14 +156,18 @@ def is_determined(
     return len(statements) == 1 and _is_statement_determined(statements[0], imports, held, namespace)
 
 
-def _is_statement_determined(node: ast.stmt, imports: Container[str], held: object, namespace: Mapping[str, Any]) -> bool:
+def _is_statement_determined(
+    node: ast.stmt, imports: Container[str], held: object, namespace: Mapping[str, Any]
+) -> bool:
     match node:
         case ast.FunctionDef() | ast.AsyncFunctionDef():
             return _are_plain(node.decorator_list, imports) and _are_defaults_determined(node.args, held, namespace)
         case ast.ClassDef():
             attributes = vars(held) if isinstance(held, type) else {}
             return _are_plain(node.decorator_list, imports) and all(
-                _is_statement_determined(each, imports, attributes.get(getattr(each, "name", "")), {**namespace, **attributes})
+                _is_statement_determined(
+                    each, imports, attributes.get(getattr(each, "name", "")), {**namespace, **attributes}
+                )
                 for each in node.body
             )
         case ast.Assign() | ast.AnnAssign():
@@ -216,7 +220,9 @@ def _is_made(node: ast.expr, imports: Container[str]) -> bool:
     root = (dotted_name(node.func) or ("",))[0]
     is_local = (dotted_name(node.func) or ("",))[-1] == "local"  # whose attributes anybody sets
     return (
-        root in imports and not is_local and all(_is_literal(each) or dotted_name(each) == ("__name__",) for each in given)
+        root in imports
+        and not is_local
+        and all(_is_literal(each) or dotted_name(each) == ("__name__",) for each in given)
     )
 
 

@@ -22,7 +22,7 @@ from cachec.base.texts import module_of
 from cachec.key.code import scopes
 from cachec.key.code.code_snapshot import MISSING
 from cachec.key.code.executed_source import executed_sources
-from cachec.key.code.generated_members import is_open, is_generated
+from cachec.key.code.generated_members import is_generated, is_open
 from cachec.key.code.library_objects import is_mock, is_put
 from cachec.key.code.module_sources import CELLS, Locator, Origin, Sources, absolute
 from cachec.key.code.normalized_syntax import docstrings, parse
@@ -46,7 +46,14 @@ class DeferredImports:
     """The part of one computation that reads source only."""
 
     def __init__(
-        self, graph: PartGraph, locator: Locator, sources: Sources, units: Units, live: LiveWalk, *, text_only: bool = False
+        self,
+        graph: PartGraph,
+        locator: Locator,
+        sources: Sources,
+        units: Units,
+        live: LiveWalk,
+        *,
+        text_only: bool = False,
     ) -> None:
         """text_only: whatever modules this process has imported are not held against their text."""
         self._graph = graph
@@ -73,7 +80,9 @@ class DeferredImports:
         """Follow one import; ``chain`` are attributes beyond those of the use itself."""
         name = absolute(use, package)
         if name is None:
-            self._graph.report_unresolved(f"the import of {'.' * use.level}{use.module} in {who}", "leads out of its package")
+            self._graph.report_unresolved(
+                f"the import of {'.' * use.level}{use.module} in {who}", "leads out of its package"
+            )
             return
         by = _By(who, use.guarded, lenient)
         taken = None if use.chain is None and not chain else (*(use.chain or ()), *chain)
@@ -260,7 +269,9 @@ class DeferredImports:
             try:
                 file_part(self._graph, label, origin.path)
             except OSError as error:
-                self._graph.report_unresolved(f"module {origin.name}, imported in {who},", f"can't be read ({error.strerror})")
+                self._graph.report_unresolved(
+                    f"module {origin.name}, imported in {who},", f"can't be read ({error.strerror})"
+                )
 
     # --- inside a module
 

@@ -298,7 +298,9 @@ class CodeKeys:
         unit = self._units.at(module, path, package)
         if unit is None or (name and name not in unit.source.bindings):
             return None
-        static = DeferredImports(graph, self._locator, self._sources, self._units, _AlterationListener(graph), text_only=text_only)
+        static = DeferredImports(
+            graph, self._locator, self._sources, self._units, _AlterationListener(graph), text_only=text_only
+        )
         if name:
             static.name(unit, name, None)
         else:

@@ -192,7 +192,8 @@ def contents(cls: type, watch: Watch) -> Iterator[tuple[str, object]]:
             yield "<defaults>", new.__defaults__
     if isinstance(cls, abc.ABCMeta):
         watch.value(
-            lambda: repr(list(map(id, registered_classes(cls)))).encode(), repr(list(map(id, registered_classes(cls)))).encode()
+            lambda: repr(list(map(id, registered_classes(cls)))).encode(),
+            repr(list(map(id, registered_classes(cls)))).encode(),
         )
         if found := registered_classes(cls):
             yield "<registered>", found

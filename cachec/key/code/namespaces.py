@@ -88,14 +88,18 @@ class Namespaces:
         said = documentation(self._graph.watch.name(namespace, name)) if name == "__doc__" else b""
         return f"{name} of {module_name(namespace)} {digest_bytes(said)}"
 
-    def resolve_value(self, value: object, rest: Chain, name: str, namespace: dict[str, Any] | None, lenient: bool) -> str:
+    def resolve_value(
+        self, value: object, rest: Chain, name: str, namespace: dict[str, Any] | None, lenient: bool
+    ) -> str:
         """What a value with the attributes ``rest`` stands for. name: of the value."""
         try:
             return self._resolve_value(value, rest, name, namespace, lenient)
         except Exception as error:  # noqa: BLE001 - user code may raise any
             return self._graph.report_exception(f"{name} ({name_of_class(value)})", error)
 
-    def _resolve_value(self, value: object, rest: Chain, name: str, namespace: dict[str, Any] | None, lenient: bool) -> str:
+    def _resolve_value(
+        self, value: object, rest: Chain, name: str, namespace: dict[str, Any] | None, lenient: bool
+    ) -> str:
         if value is MISSING:
             return "unbound"
         if isinstance(value, ModuleType):

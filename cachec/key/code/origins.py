@@ -134,4 +134,6 @@ class Origins:
         file = namespace.get("__file__")
         if isinstance(file, str) and self.is_foreign(file):
             return "unknown"  # a library's own
-        return self._graph.report_unresolved(f"{module_name(namespace)}.{name}", "was made by a statement that can't be told")
+        return self._graph.report_unresolved(
+            f"{module_name(namespace)}.{name}", "was made by a statement that can't be told"
+        )

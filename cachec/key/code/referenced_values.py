@@ -66,9 +66,12 @@ _SHOWING: Mapping[str, Callable[[Any], Any]] = {
     ),
     "string.Template": lambda value: value.template,
     "msgspec._core.Factory": _attributes_reader("factory"),
-    "msgspec.structs.StructConfig": lambda value: _attributes_reader(*(name for name in dir(value) if name[0] != "_"))(value),
+    "msgspec.structs.StructConfig": lambda value: _attributes_reader(*(name for name in dir(value) if name[0] != "_"))(
+        value
+    ),
     **dict.fromkeys(
-        ("msgspec.json.Encoder", "msgspec.msgpack.Encoder"), _attributes_reader("enc_hook", "decimal_format", "uuid_format", "order")
+        ("msgspec.json.Encoder", "msgspec.msgpack.Encoder"),
+        _attributes_reader("enc_hook", "decimal_format", "uuid_format", "order"),
     ),
     **dict.fromkeys(
         ("msgspec.json.Decoder", "msgspec.msgpack.Decoder"),

@@ -33,7 +33,7 @@ from cachec.key.code.mutation_analysis import may_change
 from cachec.key.code.part_graph import module_name
 from cachec.key.trace_validation import IMPORTED, LIVE
 from cachec.model import Read, Reason
-from cachec.recording.observations import Observed, Ran, is_unrepeatable
+from cachec.recording.observations import ExecutedCode, Observations, is_unrepeatable
 
 #: In place of the name of a module: which of the project's are imported.
 EVERY_MODULE = "*"
@@ -104,13 +104,15 @@ class RunReads:
 
     # --- what a run adds
 
-    def code(self, observed: Observed, coverage: Coverage, anchors: Anchors) -> ObservedReads:
+    def code(self, observed: Observations, coverage: Coverage, anchors: Anchors) -> ObservedReads:
         """The code, modules and distributions that a run reached and its key does not hold."""
-        loaded = {ran.code.co_filename for ran in list(observed.ran.values()) if ran.code.co_name == "<module>"}
+        loaded = {
+            ran.code.co_filename for ran in list(observed.executed_code.values()) if ran.code.co_name == "<module>"
+        }
         reads: dict[Read, None] = {}
         try:
             _check_unedited(loaded, observed)
-            for ran in list(observed.ran.values()):
+            for ran in list(observed.executed_code.values()):
                 reads.update(dict.fromkeys(self._code_reads(ran, coverage, anchors, loaded)))
             for name in list(observed.imported):
                 reads.update(dict.fromkeys(self._import_reads(name, coverage, loaded)))
@@ -131,13 +133,17 @@ class RunReads:
             reads[Read("distribution", name, "", self._tool(name))] = None
         return ObservedReads(tuple(reads))
 
-    def note_imports(self, observed: Observed, names: Iterable[tuple[str, str]], reads: Sequence[Read]) -> None:
+    def note_imports(self, observed: Observations, names: Iterable[tuple[str, str]], reads: Sequence[Read]) -> None:
         """Note what modules that a run imported came to, and all that it read meanwhile: a later run finds them there.
         names: those of them that their source does not tell."""
-        loaded = {ran.code.co_filename for ran in list(observed.ran.values()) if ran.code.co_name == "<module>"}
+        loaded = {
+            ran.code.co_filename for ran in list(observed.executed_code.values()) if ran.code.co_name == "<module>"
+        }
         kept = tuple(read for read in reads if read.kind != "weight")
         # What the run may have put there is of its arguments, of which its reads do not tell.
-        changed = may_change(ran.code for ran in list(observed.ran.values()) if ran.code.co_name != "<module>")
+        changed = may_change(
+            ran.code for ran in list(observed.executed_code.values()) if ran.code.co_name != "<module>"
+        )
         for module, name in names:
             if name in changed:
                 continue
@@ -209,7 +215,7 @@ class RunReads:
             return self.is_elsewhere(path)
         return os.path.isfile(path) and not self._code.is_project(path)
 
-    def _code_reads(self, ran: Ran, coverage: Coverage, anchors: Anchors, loaded: set[str]) -> Iterator[Read]:
+    def _code_reads(self, ran: ExecutedCode, coverage: Coverage, anchors: Anchors, loaded: set[str]) -> Iterator[Read]:
         code, path = ran.code, ran.code.co_filename
         if not path.startswith(("<", "/")) and os.path.exists(path):
             path = os.path.abspath(path)
@@ -303,9 +309,15 @@ class RunReads:
         elif (source := self._code.source(origin.path)) is None or not coverage.holds_whole(source):
             yield from self._read(origin.path, name, "", coverage, anchors, loaded)
 
-    def _dynamic_reads(self, observed: Observed, coverage: Coverage, anchors: Anchors, loaded: set[str]) -> Iterator[Read]:
+    def _dynamic_reads(
+        self, observed: Observations, coverage: Coverage, anchors: Anchors, loaded: set[str]
+    ) -> Iterator[Read]:
         """What code took that gets at modules in ways that do not show."""
-        ran = [(each, found) for each in list(observed.ran.values()) if (found := reach(*each)) is not Reach.NAMED]
+        ran = [
+            (each, found)
+            for each in list(observed.executed_code.values())
+            if (found := reach(*each)) is not Reach.NAMED
+        ]
         # In a checkout of its own a plugin is code of the project; what it looks up is what it speaks for.
         plugins = self._plugins() if ran else ()
         reaches = {found for each, found in ran if module_name(each.namespace).partition(".")[0] not in plugins}
@@ -366,13 +378,15 @@ def _is_copy(namespace: dict[str, Any]) -> bool:
     return module is not None and attribute(module, "__dict__") is not namespace
 
 
-def _check_unedited(paths: Iterable[str], observed: Observed) -> None:
+def _check_unedited(paths: Iterable[str], observed: Observations) -> None:
     """Raise Lost where a module that was imported by the run is not what its file says by now."""
     for path in paths:
         now = identity_if_there(path)
         seen = (observed.sources.get(path), observed.opened.get(path))  # who executes the text of a file opens it
         if now is not None and now.changed >= observed.began and now not in seen:
-            raise CodeNotFound(Reason.INPUT_CHANGED, f"file {path} was written to while the stage ran, which imported it")
+            raise CodeNotFound(
+                Reason.INPUT_CHANGED, f"file {path} was written to while the stage ran, which imported it"
+            )
 
 
 def _names(modules: Iterable[str]) -> str:

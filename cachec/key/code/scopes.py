@@ -204,7 +204,9 @@ class _Scan:
         if parameters:
             outer = inner.parent = _LexicalScope("function", scope)
             outer.bound.update(parameter.name for parameter in parameters)
-        self.push([*self.without_dropped(node.decorator_list), *node.bases, *(k.value for k in node.keywords)], outer, guarded)
+        self.push(
+            [*self.without_dropped(node.decorator_list), *node.bases, *(k.value for k in node.keywords)], outer, guarded
+        )
         self.push(node.body, inner, guarded)
 
     def comprehension_node(self, node: ast.AST, scope: _LexicalScope, guarded: bool) -> None:

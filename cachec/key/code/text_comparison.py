@@ -165,7 +165,9 @@ class TextComparison:
         if ran is not unit.source:
             old = [ran.syntax(each) for each in ran.bindings.get(name, ())] if ran is not None else []
             if ran is None or old != [unit.source.syntax(each) for each in statements]:
-                self._live.as_imported(value, where, b"".join(old) if ran is not None else executed_sources().token(unit.name))
+                self._live.as_imported(
+                    value, where, b"".join(old) if ran is not None else executed_sources().token(unit.name)
+                )
         # At the end: only then is it known which modules are in the key as a whole, with what they register here.
         self._graph.at_end(partial(self._compare_value, unit, name, statements, value, where))
 
@@ -209,7 +211,9 @@ class TextComparison:
         plain = isinstance(only, _FUNCTIONS) and not only.decorator_list
         may_grow = bool(unit.whole) and type(value) in {dict, list, set}  # what registers things put more there
         if may_grow and isinstance(only, ast.Assign | ast.AnnAssign) and only.value is not None:
-            may_grow = folding.literal(only.value) in (folding.UNKNOWN, [], {}, set()) or name in unit.source.mutated_names
+            may_grow = (
+                folding.literal(only.value) in (folding.UNKNOWN, [], {}, set()) or name in unit.source.mutated_names
+            )
         if is_memo(value):
             self._graph.memos[id(value)] = value
         folded_to = self._fold_assignment(unit, only, name) if isinstance(only, ast.Assign | ast.AnnAssign) else None

@@ -83,7 +83,9 @@ class Requirements:
             distribution = asked[name]
             if distribution is not None and new:
                 pending += [
-                    (each.name, each.extras) for each in parse_requirements(distribution.read("METADATA")) if each.of in new
+                    (each.name, each.extras)
+                    for each in parse_requirements(distribution.read("METADATA"))
+                    if each.of in new
                 ]
         given = set(map(normalise, names))
         found = sorted((name, each.version) for name, each in asked.items() if each is not None and name not in given)

@@ -29,7 +29,9 @@ _TABLES: Mapping[str, _RegistrySpec] = {
     "mimetypes": _RegistrySpec(("types_map", "common_types", "encodings_map", "suffix_map"), frozenset({"urlopen"})),
     _ALIASES: _RegistrySpec(("aliases",), frozenset({"encode", "decode", "codecs", "encodings", "open", "str"})),
     "gettext": _RegistrySpec(("_translations", "_localedirs", "_current_domain")),
-    "email.charset": _RegistrySpec(("CHARSETS", "ALIASES", "CODEC_MAP"), frozenset({"email", "MIMEText", "EmailMessage"})),
+    "email.charset": _RegistrySpec(
+        ("CHARSETS", "ALIASES", "CODEC_MAP"), frozenset({"email", "MIMEText", "EmailMessage"})
+    ),
     "locale": _RegistrySpec(("locale_alias", "locale_encoding_alias")),
     "shutil": _RegistrySpec(("_ARCHIVE_FORMATS", "_UNPACK_FORMATS")),
     "sqlite3": _RegistrySpec(("adapters", "converters")),

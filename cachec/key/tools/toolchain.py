@@ -45,7 +45,8 @@ _METADATA = ("METADATA", "PKG-INFO", "entry_points.txt", "requires.txt", "top_le
 
 
 class _KnownDistribution(msgspec.Struct, frozen=True):
-    """A distribution as it was last looked at. ``listing`` depends on RECORD alone; token: see ``DistributionWatch``."""
+    """A distribution as it was last looked at. ``listing`` depends on RECORD alone; token: see
+    ``DistributionWatch``."""
 
     distribution: Distribution
     identity: Identity

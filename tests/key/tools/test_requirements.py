@@ -55,7 +55,10 @@ def _names(site: Path, *names: str) -> list[str]:
     ],
 )
 def test_a_requirement_is_read(line: str, expected: list[Requirement]) -> None:
-    assert list(parse_requirements(f"Metadata-Version: 2.1\r\nrequires-dist: {line}\r\n\r\nRequires-Dist: body\r\n")) == expected
+    assert (
+        list(parse_requirements(f"Metadata-Version: 2.1\r\nrequires-dist: {line}\r\n\r\nRequires-Dist: body\r\n"))
+        == expected
+    )
 
 
 def test_all_that_is_required_counts_as_it_is_installed(tmp_path: Path) -> None:
