@@ -37,8 +37,10 @@ def audit(event, args):
 
 def report():
     reads = [[each.kind, each.where, each.name, each.digest] for each in imports.reads()]
-    used = {each.path[len(root) + 1:]: None if each.names is None else sorted(each.names) for each in
-    imports.imported_files()} print(json.dumps([reads, used, sorted(imports.names()), visible]))
+    used = {
+        each.path[len(root) + 1:]: None if each.names is None else sorted(each.names) for each in imports.imported_files()
+    }
+    print(json.dumps([reads, used, sorted(imports.names()), visible]))
 
 from cachec.worker.import_recorder import ImportRecorder
 imports = ImportRecorder(lambda path: path.startswith(root), hidden)
