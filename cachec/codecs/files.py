@@ -113,7 +113,7 @@ def _named_fields(value: File | Dir, where: str) -> dict[str, Any]:
     for what, text in meta.items():
         if type(text) is not str or not is_text(text):
             raise unstorable(value, where, "name it in Unicode", f"a {type(value).__name__} with the {what} {text!a}")
-    return {what: said for what, said in meta.items() if said or what == "name"} | _own(value.manifest)
+    return {what: content for what, content in meta.items() if content or what == "name"} | _own(value.manifest)
 
 
 def _own(manifest: Manifest | None) -> dict[str, Any]:
@@ -121,7 +121,7 @@ def _own(manifest: Manifest | None) -> dict[str, Any]:
     if manifest is None:
         return {}
     folded = {name: list(digests) for name, digests in sorted(manifest.folded.items())}
-    return {what: said for what, said in {"callers": dict(manifest.callers), "folded": folded}.items() if said}
+    return {what: value for what, value in {"callers": dict(manifest.callers), "folded": folded}.items() if value}
 
 
 def files_size(value: object, depth: int = 4) -> int:

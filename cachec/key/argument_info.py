@@ -68,9 +68,9 @@ class ArgumentInfo(msgspec.Struct, eq=False):
             return
         for path, manifest in self.manifests.items():
             for name, there in self.callers.items():
-                said = manifest.callers.get(name, name)
-                if said != there and name in manifest.weights:
+                caller_name = manifest.callers.get(name, name)
+                if caller_name != there and name in manifest.weights:
                     raise UnkeyableArgument(
-                        f"argument {path} means {said!r} by the weight {name!r}, another argument means {there!r}; "
-                        "give the stage programs that keep the names of their weights"
+                        f"argument {path} means {caller_name!r} by the weight {name!r}, another argument means "
+                        f"{there!r}; give the stage programs that keep the names of their weights"
                     )

@@ -187,10 +187,10 @@ class ArgumentCollector:
         if _is_array(value):
             return self._array(value, path)
         if _is_tensor(value):
-            digest, said = tensor_digest(value, path), f"tensor {value.dtype}{list(value.shape)}"
+            digest, description = tensor_digest(value, path), f"tensor {value.dtype}{list(value.shape)}"
             self.arrays.append(value.nbytes)
             inside = _array_leaves(path, str(value.dtype), tuple(value.shape), digest)
-            annotation = Annotation(f"{said} {digest[:12]}", leaves=inside)
+            annotation = Annotation(f"{description} {digest[:12]}", leaves=inside)
             return Payload(PartKind.ARGUMENT, path, digest.encode(), lambda: annotation)
         if module_of(type(value)) == "builtins" or option_encoding.plain(value):
             return None
@@ -208,16 +208,16 @@ class ArgumentCollector:
     def weights(self, value: WeightSet, path: str) -> Payload:
         """Names, types and ties; the containers that they hang in, with what those hold beside them."""
         self._inventory.weights[path] = value
-        data, said = value.spec_digest.encode(), ""
+        data, description = value.spec_digest.encode(), ""
         if value.layout.nesting is not None:
             tree = option_encoding.encode(value.layout.nesting.form, self.special, path)
-            data, said = data + frame("tree", tree), f", tree {digest_bytes(tree)[:12]}"
+            data, description = data + frame("tree", tree), f", tree {digest_bytes(tree)[:12]}"
         if self._per_rank:
             data += b" rank %d" % (-1 if value.rank is None else value.rank)
         rank = f", rank {value.rank}" if self._per_rank else ""
 
         def annotate() -> Annotation:
-            return Annotation(f"{len(value)} weights{said}{rank}", (value.manifest.digest,))
+            return Annotation(f"{len(value)} weights{description}{rank}", (value.manifest.digest,))
 
         return Payload(PartKind.WEIGHTS, path, data, annotate)
 
@@ -226,7 +226,7 @@ class ArgumentCollector:
         self._inventory.paths.append(place)
         try:
             digest = path_digests.path_digest(place, self._digests)
-            beside = self._companions.of(place, digest)
+            external = self._companions.of(place, digest)
         except OSError as error:
             if fsio.is_exhausted(error):
                 raise
@@ -235,7 +235,7 @@ class ArgumentCollector:
                 f"{error.strerror}. Pass a str to key a path by its text, or leave it out with ignore=[...]"
             ) from error
         aspects, words = _name_properties(value, place)
-        for name, content in beside:
+        for name, content in external:
             aspects += frame("beside", os.fsencode(name)) + frame("content", content.encode())
             words += f", {name} {content[:12] or 'absent'}"
         base = os.path.basename(place)
@@ -258,8 +258,9 @@ class ArgumentCollector:
         self._inventory.distributions |= code.distributions
         self._inventory.code += code.parts
         self._inventory.callables.append(code)
-        held = function_of(value)
-        name = f"{attribute(held, '__module__') or ''}.{attribute(held, '__qualname__') or type(value).__qualname__}"
+        function = function_of(value)
+        qualname = attribute(function, "__qualname__") or type(value).__qualname__
+        name = f"{attribute(function, '__module__') or ''}.{qualname}"
         # A class may be no more than that of a value which is given.
         subject = "" if isinstance(value, type) else name
         annotation = Annotation(f"{name} {code.digest[:12]}", value=name, subject=subject)
@@ -347,8 +348,8 @@ def tensor_digest(value: Any, path: str) -> str:
         )
     plain = value.detach().resolve_conj().resolve_neg().cpu().contiguous()
     hasher = Hasher("tensor")
-    told = (type(value).__qualname__, str(value.dtype), tuple(value.shape), value.stride(), str(value.device))
-    hasher.part("told", repr((*told, value.requires_grad)).encode())
+    properties = (type(value).__qualname__, str(value.dtype), tuple(value.shape), value.stride(), str(value.device))
+    hasher.part("told", repr((*properties, value.requires_grad)).encode())
     hasher.part("data", memoryview(plain.reshape(-1).view(torch.uint8).numpy()))
     if value.is_leaf and value.grad is not None:
         hasher.part("gradient", tensor_digest(value.grad, path).encode())

@@ -184,8 +184,8 @@ class Forms:
             return ""
         if self._sentinels is None:
             found = [each for name in self._own_modules.names(self.is_own_module) for each in _bare_in(name)]
-            self._sentinels = {id(held): place for place, held in reversed(found)}
-        of_library = (place for place, held in _bare_in(module_of(type(value))) if held is value)
+            self._sentinels = {id(instance): place for place, instance in reversed(found)}
+        of_library = (place for place, instance in _bare_in(module_of(type(value))) if instance is value)
         return self._sentinels.get(id(value)) or next(of_library, "")
 
     def is_installed(self, value: object, name: str) -> bool:
@@ -330,8 +330,8 @@ class _FormWriter:
         if by_name is not None:
             return by_name(self, value)
         if class_attribute(cls, "__cachec_stage__"):
-            kept = vars(value)
-            return self.forms("stage", (kept["__wrapped__"], kept["options"], str(kept["mode"]), kept["_before"]))
+            state = vars(value)
+            return self.forms("stage", (state["__wrapped__"], state["options"], str(state["mode"]), state["_before"]))
         if class_attribute(cls, "__call__"):
             own = attribute(value, "__qualname__") or attribute(value, "__name__")
             if isinstance(own, str) and self._forms.is_installed(value, own):
@@ -355,10 +355,10 @@ class _FormWriter:
         authors = {each for name in _STATE_METHODS for each in cls.__mro__ if name in vars(each)} - {object}
         is_own = self._forms.is_own_module(module_of(cls))
         if bare and cls is not object and (is_own or not (reduce or authors)):
-            kept = attributes(value)
+            state = attributes(value)
             if not self._forms.has_fills:
-                kept = {name: held for name, held in kept.items() if not _is_fill(cls, name)}
-            form = self.form(cls) + self.pairs("attributes", kept.items())
+                state = {name: item for name, item in state.items() if not _is_fill(cls, name)}
+            form = self.form(cls) + self.pairs("attributes", state.items())
             return self.node("object", form if base is None else form + self._builtin(value, base))
         if any(each.__flags__ & _HEAPTYPE and self._forms.is_own_module(module_of(each)) for each in authors):
             raise _FormlessError(f"a {module_of(cls)}.{cls.__qualname__}, whose state its own code makes")
@@ -399,11 +399,11 @@ class _FormWriter:
         cells = dict(zip(value.__code__.co_freevars, value.__closure__ or (), strict=True))
         if value.__globals__ is vars(functools):
             cells = {name: cell for name, cell in cells.items() if name not in _OF_DISPATCH}
-        held = [(key, part) for key, part in value.__dict__.items() if key not in OF_TEXT | _OF_DISPATCH]
+        attributes = [(key, part) for key, part in value.__dict__.items() if key not in OF_TEXT | _OF_DISPATCH]
         parts = [self.form((*name, value.__defaults__, value.__kwdefaults__, tuple(cells.values())))]
         if loose := _loose_globals(value):
             parts.append(self.pairs("globals", loose.items()))
-        return self.node("function", *parts, self.pairs("attributes", held), code_form(value.__code__))
+        return self.node("function", *parts, self.pairs("attributes", attributes), code_form(value.__code__))
 
     def memo(self, value: Any) -> bytes:
         """The function alone: what it remembers, another process makes again from the same inputs."""
@@ -428,20 +428,20 @@ def _is_bare(value: object) -> bool:
 
 def _bare_in(name: str) -> Iterator[tuple[str, object]]:
     """The objects without content among the globals of a module, and among the attributes of its classes, by place."""
-    for key, held in list(getattr(sys.modules.get(name), "__dict__", {}).items()):
-        if issubclass(type(held), type) and module_of(held) == name:
-            yield from ((f"{name}:{key}.{each}", part) for each, part in list(vars(held).items()) if _is_bare(part))
-        elif _is_bare(held):
-            yield f"{name}:{key}", held
+    for key, member in list(getattr(sys.modules.get(name), "__dict__", {}).items()):
+        if issubclass(type(member), type) and module_of(member) == name:
+            yield from ((f"{name}:{key}.{each}", part) for each, part in list(vars(member).items()) if _is_bare(part))
+        elif _is_bare(member):
+            yield f"{name}:{key}", member
 
 
 def _attributes_of(cls: type) -> Mapping[str, Any]:
     """What a class holds. A flag makes a member of each combination when it is first asked for."""
-    held = vars(cls)
+    namespace = vars(cls)
     if not issubclass(cls, enum.Flag):
-        return held
+        return namespace
     members = {value: each for value, each in cls._value2member_map_.items() if each._name_ in cls._member_map_}
-    return {**held, "_value2member_map_": members}
+    return {**namespace, "_value2member_map_": members}
 
 
 def _module(walk: _FormWriter, value: types.ModuleType) -> bytes:
@@ -450,20 +450,20 @@ def _module(walk: _FormWriter, value: types.ModuleType) -> bytes:
         return walk.forms("module", (name,))
     if type(value) is not types.ModuleType:
         raise _FormlessError(f"a module that is not in sys.modules ({name})")
-    held = [(name, part) for name, part in vars(value).items() if name not in OF_MODULES]
-    return walk.node("loose module", walk.form(name), walk.pairs("globals", held))
+    members = [(name, part) for name, part in vars(value).items() if name not in OF_MODULES]
+    return walk.node("loose module", walk.form(name), walk.pairs("globals", members))
 
 
 def _loose_globals(function: types.FunctionType) -> dict[str, Any]:
     """The globals that a function may read where they are those of no module in ``sys.modules``: ``exec`` made it, or
     a file was loaded as a module that nothing registered."""
-    held = function.__globals__
-    module = sys.modules.get(held.get("__name__", ""))
-    if module is not None and vars(module) is held:
+    namespace = function.__globals__
+    module = sys.modules.get(namespace.get("__name__", ""))
+    if module is not None and vars(module) is namespace:
         return {}
     names = _names_in(function.__code__)
-    counted = held.keys() - OF_MODULES if names & _FINDS_GLOBALS else names & held.keys()
-    return {name: held[name] for name in sorted(counted)}
+    counted = namespace.keys() - OF_MODULES if names & _FINDS_GLOBALS else names & namespace.keys()
+    return {name: namespace[name] for name in sorted(counted)}
 
 
 def _names_in(code: types.CodeType) -> set[str]:

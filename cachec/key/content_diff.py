@@ -71,16 +71,16 @@ def code_texts(keys: Iterable[CodeKey]) -> bytes:
     """The texts of code, as far as there is room, in JSON."""
     texts: CodeTexts = {}
     lines: dict[bytes | str, list[str]] = {}
-    left = _MAX_TEXTS
+    remaining = _MAX_TEXTS
     for key in keys:
         for name, ((_, whole), ((first, _), (last, _))) in key.texts.items():
             if whole not in lines:
                 text = whole if isinstance(whole, str) else whole.decode("utf-8", "replace")
                 lines[whole] = text.splitlines()
             text = "\n".join(lines[whole][max(first - 1, 0) : last])
-            if name not in texts and len(text) <= min(left, _MAX_TEXT):
+            if name not in texts and len(text) <= min(remaining, _MAX_TEXT):
                 texts[name] = CodeText(max(first, 1), text)
-                left -= len(text)
+                remaining -= len(text)
     return msgspec.json.encode(texts, order="sorted")
 
 

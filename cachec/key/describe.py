@@ -106,23 +106,23 @@ def _describe(value: Any, limit: int, depth: int, name: str | None) -> str:
 
 
 def _container(value: Any, cls: type, limit: int, depth: int, outer: str | None) -> str | None:
-    def told(item: Any, name: object = "") -> str:
+    def describe_item(item: Any, name: object = "") -> str:
         keeps = outer is None or type(name) is not str or not name or is_secret(outer)
         return _describe(item, limit, depth, outer if keeps else str(name))
 
     if cls in _BRACKETS:
-        left, right = _BRACKETS[cls]
-        texts: Iterable[str] = map(told, value)
-        if left == "{":
+        opening, closing = _BRACKETS[cls]
+        texts: Iterable[str] = map(describe_item, value)
+        if opening == "{":
             texts = sorted(itertools.islice(texts, 64))
         single = "," if cls is tuple and len(value) == 1 else ""
-        return f"{left}{_join_texts(texts, limit, len(value))}{single}{right}"
+        return f"{opening}{_join_texts(texts, limit, len(value))}{single}{closing}"
     if cls in MAPPINGS:
-        pairs = (f"{_describe(key, limit, depth, None)}: {told(item, key)}" for key, item in value.items())
+        pairs = (f"{_describe(key, limit, depth, None)}: {describe_item(item, key)}" for key, item in value.items())
         return f"{{{_join_texts(pairs, limit, len(value))}}}"
     names = getattr(cls, "_fields", None) if isinstance(value, tuple) else field_names(cls)
     if names is not None:
-        parts = (f"{name}={told(attribute(value, name), name)}" for name in names)
+        parts = (f"{name}={describe_item(attribute(value, name), name)}" for name in names)
         return f"{cls.__qualname__}({_join_texts(parts, limit, len(names))})"
     return None
 

@@ -77,7 +77,7 @@ def _items(value: Any, path: str) -> Iterator[tuple[str, str, Any]] | None:
     names = None if isinstance(value, type) else field_names(cls)
     if names is not None:
         return ((f"{path}.{field}", field, attribute(value, field)) for field in names)
-    held = attribute(value, "__dict__")
-    if type(held) is not dict or callable(value) or isinstance(value, ModuleType):
+    state = attribute(value, "__dict__")
+    if type(state) is not dict or callable(value) or isinstance(value, ModuleType):
         return None
-    return ((f"{path}.{name}", name, item) for name, item in held.items())
+    return ((f"{path}.{name}", name, item) for name, item in state.items())

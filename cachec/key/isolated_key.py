@@ -126,9 +126,9 @@ def global_name(value: object) -> str:
     module, name = value.__module__, value.__qualname__
     if module == "__main__" or not isinstance(module, str):
         return ""
-    held: Any = sys.modules.get(module)
+    present: Any = sys.modules.get(module)
     for part in name.split("."):
-        held = getattr(held, part, None)
-    if held is value or getattr(held, "__wrapped__", None) is value:
+        present = getattr(present, part, None)
+    if present is value or getattr(present, "__wrapped__", None) is value:
         return f"{module}:{name}"
     return ""

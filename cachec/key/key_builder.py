@@ -83,8 +83,8 @@ class _CodeTexts(msgspec.Struct, frozen=True):
 
     def refer(self, part: Part) -> Part:
         """A part with a reference to its text, where that is known."""
-        is_told = part.kind is PartKind.CODE and part.name in self.names
-        return msgspec.structs.replace(part, refs=self.refs) if is_told else part
+        is_known = part.kind is PartKind.CODE and part.name in self.names
+        return msgspec.structs.replace(part, refs=self.refs) if is_known else part
 
 
 class CacheKey:
@@ -98,17 +98,17 @@ class CacheKey:
         parts: _KeyParts,
         payloads: Sequence[Payload],
         inventory: ArgumentInfo,
-        told: Callable[[CacheKey], _CodeTexts] | None = None,
+        find_texts: Callable[[CacheKey], _CodeTexts] | None = None,
     ) -> None:
-        """told: the texts of the code that a request reaches."""
+        """find_texts: the texts of the code that a request reaches."""
         self.stage = stage
         #: The keys of the code that it reaches, once they were asked for.
         self.codes: tuple[CodeKey, ...] = ()
-        self._find_texts = told
+        self._find_texts = find_texts
         self._described_parts: tuple[Part, ...] | None = None
-        said = tuple([(payload.kind, payload.name, payload.data) for payload in payloads])
-        is_short = sum([len(data) for _, _, data in said]) <= _SHORT
-        self.digest = (_digest_known if is_short else _digest)(parts.prefix, said)
+        payload_data = tuple([(payload.kind, payload.name, payload.data) for payload in payloads])
+        is_short = sum([len(data) for _, _, data in payload_data]) <= _SHORT
+        self.digest = (_digest_known if is_short else _digest)(parts.prefix, payload_data)
         self.inventory = inventory
         self._parts = parts
         self._payloads = payloads
@@ -120,9 +120,9 @@ class CacheKey:
         its text is known it refers to ``texts``.
         """
         if self._described_parts is None:
-            told = None if self._find_texts is None else self._find_texts(self)
+            texts = None if self._find_texts is None else self._find_texts(self)
             parts = (*self._parts.parts, *self.inventory.code, *(payload.part() for payload in self._payloads))
-            self._described_parts = parts if told is None else tuple(map(told.refer, parts))
+            self._described_parts = parts if texts is None else tuple(map(texts.refer, parts))
         return self._described_parts
 
     def texts(self) -> bytes:
@@ -210,12 +210,12 @@ class KeyBuilder:
         if options.isolated:
             return self._isolated_request(stage, arguments, fresh=fresh)
         inventory = ArgumentInfo()
-        with cached_properties.meeting(without) as met:
+        with cached_properties.meeting(without) as encountered:
             payloads = self._arguments.payloads(arguments, per_rank=options.per_rank, inventory=inventory)
             parts = self._stage_parts(stage, inventory, fresh=fresh)
             inventory.memo_entries = self._lru_cache_contents.snapshot(inventory.memos)
             payloads += self._memo_payloads(inventory)
-        inventory.unfilled += met.unfilled
+        inventory.unfilled += encountered.unfilled
         return CacheKey(stage, parts, payloads, inventory, self._code_texts)
 
     def _memo_payloads(self, inventory: ArgumentInfo) -> Iterator[Payload]:
@@ -225,8 +225,8 @@ class KeyBuilder:
             if function in changed:
                 inventory.stale.append(names[function])
                 digests.append(os.urandom(16).hex())  # no call is known to be like this one
-            said = partial(Annotation, f"{len(digests)} results that it keeps")
-            yield Payload(PartKind.CODE, f"{names[function]}.<kept>", "".join(digests).encode(), said)
+            description = partial(Annotation, f"{len(digests)} results that it keeps")
+            yield Payload(PartKind.CODE, f"{names[function]}.<kept>", "".join(digests).encode(), description)
 
     def note_run(self, request: CacheKey) -> None:
         """Note what a run of a request put into memos."""
@@ -276,11 +276,11 @@ class KeyBuilder:
     def _code_texts(self, request: CacheKey) -> _CodeTexts:
         codes = self._all_reached(request)
         name = tuple(map(id, codes))
-        told = self._known_texts.get(name)
-        if told is None or not all(map(is_, told.codes, codes)):
-            told = _CodeTexts.of(codes)
-            self._known_texts.put(name, told)
-        return told
+        texts = self._known_texts.get(name)
+        if texts is None or not all(map(is_, texts.codes, codes)):
+            texts = _CodeTexts.of(codes)
+            self._known_texts.put(name, texts)
+        return texts
 
     def _isolated_request(self, stage: StageLike, arguments: Mapping[str, Any], *, fresh: bool) -> CacheKey:
         """The same of a stage that runs in a process of its own: what that looks up is in its trace."""
@@ -308,12 +308,12 @@ class KeyBuilder:
 
         if module != "__main__" and not self.forms.is_project_module(module):
             return ABSENT
-        held = sys.modules[module]
+        namespace = sys.modules[module]
         if not name:
             return PRESENT
         if name == "*":
-            return module_globals.names_digest(module_globals.names_of(held))
-        return self.forms.now(held).digest(vars(held)[name]) if name in vars(held) else ABSENT
+            return module_globals.names_digest(module_globals.names_of(namespace))
+        return self.forms.now(namespace).digest(vars(namespace)[name]) if name in vars(namespace) else ABSENT
 
     def is_unset(self, module: str, names: Iterable[str]) -> bool:
         """Whether a module has no globals of these names, or is not imported."""
@@ -463,14 +463,14 @@ class KeyBuilder:
     def _fingerprints(self, stage: StageLike, inventory: ArgumentInfo, *, fresh: bool) -> list[Part]:
         parts: list[Part] = []
         distributions = inventory.distributions
-        seen: set[int] = set()
+        visited: set[int] = set()
         platform = False
         pending: list[Any] = [stage, *inventory.stages]
         while pending:
             each = pending.pop(0)
-            if id(each) in seen:
+            if id(each) in visited:
                 continue
-            seen.add(id(each))
+            visited.add(id(each))
             code = self.code_of(each)
             pending += code.stages
             inventory.memos += code.memos

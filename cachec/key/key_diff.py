@@ -223,30 +223,30 @@ def _program(old: Part, new: Part, fetch: Fetch | None) -> str:
         return f"{old.version} -> {new.version}"
     if before and before == after:
         return "the same operations, but they are linked with other weights"
-    held = (_bytes(before, fetch), _bytes(after, fetch))
-    if held[0] is None or held[1] is None:
-        return _digests_only("IR", before, after, held)
+    contents = (_bytes(before, fetch), _bytes(after, fetch))
+    if contents[0] is None or contents[1] is None:
+        return _digests_only("IR", before, after, contents)
     from cachec.programs import ir  # with what plugins import, which most differences do without
 
     try:
-        return ir.difference(new.version, held[0], held[1])
+        return ir.difference(new.version, contents[0], contents[1])
     except PluginError as error:
         return f"IR {before[:12]} -> {after[:12]} ({error})"
 
 
 def _code(old: Part, new: Part, fetch: Fetch | None) -> str:
     """The lines that differ, behind what comes before; empty where they are not known."""
-    held = (_bytes(_reference(old), fetch), _bytes(_reference(new), fetch))
-    words = "" if held[0] is None or held[1] is None else code_difference(new.name, held[0], held[1])
+    contents = (_bytes(_reference(old), fetch), _bytes(_reference(new), fetch))
+    words = "" if contents[0] is None or contents[1] is None else code_difference(new.name, contents[0], contents[1])
     return words and f": {words}"
 
 
 def _file(old: Part, new: Part, fetch: Fetch | None) -> str:
     """What differs in a file, where both contents are at hand and can be told of."""
-    held = (_bytes(_reference(old), fetch), _bytes(_reference(new), fetch))
-    if held[0] is None or held[1] is None or held[0] == held[1]:
+    contents = (_bytes(_reference(old), fetch), _bytes(_reference(new), fetch))
+    if contents[0] is None or contents[1] is None or contents[0] == contents[1]:
         return ""
-    return content_difference(new.value or new.name, held[0], held[1])
+    return content_difference(new.value or new.name, contents[0], contents[1])
 
 
 def _weights(old: Part, new: Part, fetch: Fetch | None) -> str:

@@ -14,7 +14,7 @@ from cachec.programs.supported_versions import Asking
 class LibrarySettings(NamedTuple):
     """Those of one library. told: as ``Plugin.ambient`` says them. carried: what another process is given."""
 
-    told: Mapping[str, str]
+    digests: Mapping[str, str]
     carried: Any
 
 
@@ -43,10 +43,10 @@ def apply(plugins: Plugins, settings: Mapping[str, LibrarySettings]) -> str:
         plugin = plugins.find(name)
         with Asking(plugin):
             now = plugin.ambient()
-            if now != wanted.told:
+            if now != wanted.digests:
                 plugin.set_ambient(wanted.carried)
                 now = plugin.ambient()
-        for setting in wanted.told.keys() | now.keys():
-            if wanted.told.get(setting) != now.get(setting):
+        for setting in wanted.digests.keys() | now.keys():
+            if wanted.digests.get(setting) != now.get(setting):
                 return f"the setting {setting} of {name} can't be given to another process"
     return ""

@@ -222,8 +222,8 @@ def _class_name(cls: type) -> bytes:
 
 
 def _memoryview(walk: _OptionWriter, value: memoryview, path: str) -> bytes:
-    said = (value.format, value.readonly, *(value.shape or ()))
-    return b"m" + walk.items(b"(", said, path) + _bytes(value.tobytes())
+    properties = (value.format, value.readonly, *(value.shape or ()))
+    return b"m" + walk.items(b"(", properties, path) + _bytes(value.tobytes())
 
 
 def _type(walk: _OptionWriter, value: type, path: str) -> bytes:
@@ -368,8 +368,8 @@ def _library_form(cls: type) -> _Form | None:
 
 def _generator(walk: _OptionWriter, value: Any, path: str) -> bytes:
     # Ints and, for some algorithms, arrays of them: the words of its state.
-    kept = value.bit_generator.state if hasattr(value, "bit_generator") else value.get_state(legacy=False)
-    words = {k: v.tolist() if hasattr(v, "tolist") else v for k, v in _flat(kept)}
+    state = value.bit_generator.state if hasattr(value, "bit_generator") else value.get_state(legacy=False)
+    words = {k: v.tolist() if hasattr(v, "tolist") else v for k, v in _flat(state)}
     return b"L" + _bytes(b"generator") + walk.mapping(b"{", words, path)
 
 

@@ -46,9 +46,9 @@ def digest(generator: Generator, state: bytes) -> str:
     return digest_bytes(generator.counted(state))
 
 
-def put(plugins: Plugins, left: Mapping[str, GeneratorState]) -> None:
+def put(plugins: Plugins, states: Mapping[str, GeneratorState]) -> None:
     """Leave the generators of this process as a run has left its own."""
-    for name, each in left.items():
+    for name, each in states.items():
         found = find_generator(plugins, name)
         if found is not None:
             found.put(each.state, seeds=each.seeds)
@@ -84,16 +84,16 @@ class _PythonGenerator(Generator):
         random: Any = sys.modules.get("random")
         if not hasattr(random, "getstate"):  # not half imported
             return None
-        _, words, left = random.getstate()
-        return _TWISTER.pack(*words, left is not None, left or 0.0)
+        _, words, next_gauss = random.getstate()
+        return _TWISTER.pack(*words, next_gauss is not None, next_gauss or 0.0)
 
     def put(self, state: bytes, *, seeds: bool) -> None:
         import random
 
-        *words, has_left, left = _TWISTER.unpack(state)
+        *words, has_gauss, states = _TWISTER.unpack(state)
         own: Any = random._inst
         was_seeded = vars(own).get("was_seeded")
-        random.setstate((3, tuple(words), left if has_left else None))
+        random.setstate((3, tuple(words), states if has_gauss else None))
         if was_seeded is not None:  # it is watched
             own.was_seeded = was_seeded or seeds
 
@@ -106,7 +106,7 @@ class _PythonGenerator(Generator):
     def watch(self) -> Callable[[], bool]:
         import random
 
-        class Watched(random.Random):
+        class WatchedRandom(random.Random):
             """``seed`` and ``setstate`` set an attribute last, wherever they were imported to."""
 
             __module__, __qualname__ = "random", "Random"  # as code sees it
@@ -116,14 +116,14 @@ class _PythonGenerator(Generator):
                 if name == "gauss_next" and sys._getframe(1).f_code.co_name in {"seed", "setstate"}:
                     vars(self)["was_seeded"] = True
 
-        def ended() -> bool:
+        def end_watch() -> bool:
             own.__class__ = random.Random
             return bool(vars(own).pop("was_seeded"))
 
         own: Any = random._inst
-        own.__class__ = Watched
+        own.__class__ = WatchedRandom
         own.was_seeded = False
-        return ended
+        return end_watch
 
 
 class _NumpyGenerator(Generator):
@@ -148,10 +148,10 @@ class _NumpyGenerator(Generator):
         if "numpy" not in sys.modules:
             return
         numpy = importlib.import_module(self.module)
-        *words, has_left, left = _TWISTER.unpack(state)
+        *words, has_gauss, states = _TWISTER.unpack(state)
         if seeds:
             numpy.seed(0)
-        numpy.set_state(("MT19937", words[:_WORDS], words[_WORDS], has_left, left))
+        numpy.set_state(("MT19937", words[:_WORDS], words[_WORDS], has_gauss, states))
 
     def is_state(self, state: bytes) -> bool:
         return _is_twister(state)

@@ -128,9 +128,9 @@ class SourceTable(msgspec.Struct, frozen=True, array_like=True):
         places = range(len(self.statements)) if replayed is None else self.replayed
         found = [self.statements[place] for place in places]
         if names is not None and named is not None:
-            ran = {name.partition(".")[0] for name in names}
+            modules = {name.partition(".")[0] for name in names}
             marked = {named[place : place + _MARK] for place in range(0, len(named), _MARK)}
-            found = [each for each in found if not each.binds or each.binds in ran or mark(each.binds) in marked]
+            found = [each for each in found if not each.binds or each.binds in modules or mark(each.binds) in marked]
         return found[:replayed]
 
     def count_executed(self, names: Collection[str] | None, replayed: int, named: str | None) -> int:

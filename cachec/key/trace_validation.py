@@ -78,10 +78,10 @@ def there_digest(path: str) -> str:
     return PRESENT if os.path.exists(path) else ABSENT
 
 
-def links_digest(met: Iterable[tuple[str, str]]) -> str:
+def links_digest(links: Iterable[tuple[str, str]]) -> str:
     """The digest of the links on the way to a path (``paths.links_on``)."""
     hasher = Hasher("links")
-    for name, target in met:
+    for name, target in links:
         hasher.part("name", os.fsencode(name))
         hasher.part("target", os.fsencode(target))
     return hasher.digest()
@@ -215,12 +215,13 @@ def terminal_digest() -> str:
     return PRESENT if os.isatty(0) else ABSENT
 
 
-def searched_digest(name: str, environ: Mapping[str, str], kept: Callable[[str], str] = str) -> str:
-    """The digest of where an executable is that is looked for by ``PATH``. kept: the text of its path as it counts."""
+def searched_digest(name: str, environ: Mapping[str, str], portable: Callable[[str], str] = str) -> str:
+    """The digest of where an executable is that is looked for by ``PATH``. portable: the text of its path as it
+    counts."""
     from cachec.key.tools.executables import which  # of commands alone
 
     found = which(name, environ)
-    return ABSENT if found is None else digest_bytes(os.fsencode(kept(found)))
+    return ABSENT if found is None else digest_bytes(os.fsencode(portable(found)))
 
 
 def umask_digest() -> str:

@@ -50,13 +50,13 @@ def with_returned_manifests(value: Any, callers: Mapping[str, str], folded: Fold
 def _relink(value: Any, change: Callable[[Manifest], Manifest]) -> Any:
     """``value`` with every program, and every file with a manifest, in it linked as ``change`` says."""
 
-    def relinked(held: Any, _path: str) -> Any:
-        if isinstance(held, Manifest):
-            return change(held)
-        manifest = None if held.manifest is None else change(held.manifest)
-        return held if manifest is held.manifest else held.linked_as(manifest)
+    def relink(value: Any, _path: str) -> Any:
+        if isinstance(value, Manifest):
+            return change(value)
+        manifest = None if value.manifest is None else change(value.manifest)
+        return value if manifest is value.manifest else value.linked_as(manifest)
 
-    return _replace_sets(value, "", relinked, (), (Program, File, Dir, Manifest))
+    return _replace_sets(value, "", relink, (), (Program, File, Dir, Manifest))
 
 
 def _replace_sets(value: Any, path: str, replace: Replace, within: tuple[int, ...], kinds: tuple[type, ...]) -> Any:
@@ -93,9 +93,9 @@ def _items(value: Any, path: str) -> Iterator[tuple[Any, Any, str]]:
 def short_texts(value: Any) -> Iterator[str]:
     """The texts in a result that may be paths: in containers and records, keys among them. Longer ones, which may be
     programs, name paths where they come from."""
-    pending, left = [value], _MOST_ITEMS
-    while pending and left:
-        left -= 1
+    pending, remaining = [value], _MOST_ITEMS
+    while pending and remaining:
+        remaining -= 1
         each = pending.pop()
         if isinstance(each, str | bytes):
             text = os.fsdecode(each)

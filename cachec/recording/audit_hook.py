@@ -49,23 +49,23 @@ class AuditHook:
         group = tuple(map(id, listening))
         known = self._known.get(group)
         if known is None:
-            told: _Handlers = {}
+            handlers: _Handlers = {}
             for each in listening:
                 for event, handler in each.items():
-                    told[event] = (*told.get(event, ()), handler)
+                    handlers[event] = (*handlers.get(event, ()), handler)
             if len(self._known) >= _GROUPS:
                 self._known.clear()
-            known = self._known[group] = (listening, told)  # holds them, so that no other gets their ids
+            known = self._known[group] = (listening, handlers)  # holds them, so that no other gets their ids
         self._listening, self._handlers[0] = known
 
 
 def _hook(now: list[_Handlers]) -> Callable[[str, tuple[Any, ...]], None]:
     # A plain function: Python looks for an attribute of the hook with each event, which a method has not at once.
     def hook(event: str, args: tuple[Any, ...]) -> None:
-        told = now[0].get(event)
-        if told is not None:
+        handlers = now[0].get(event)
+        if handlers is not None:
             frame = sys._getframe(1)
-            for handler in told:
+            for handler in handlers:
                 handler(event, args, frame)
 
     return hook

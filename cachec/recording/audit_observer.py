@@ -236,10 +236,10 @@ class AuditObserver:
         return others if others and not _by_cachec(frame) else ()
 
     def _each(
-        self, note: Callable[[Observations, str], object], path: object, whose: tuple[Observations, ...] | None = None
+        self, note: Callable[[Observations, str], object], path: object, runs: tuple[Observations, ...] | None = None
     ) -> None:
         """``note`` the place that a path means with these runs; with every one that is active here."""
-        for observed in self._runs.here() if whose is None else whose:
+        for observed in self._runs.here() if runs is None else runs:
             place = observed.note_path(path)
             if place is not None:
                 note(observed, place)
@@ -255,8 +255,8 @@ class AuditObserver:
             self._each(content_at, place)
             if not is_there:
                 self._makes(place, frame)
-            for beside in ("-wal", "-journal") if is_there else ():  # of which a reader takes what is newer
-                self._each(content_at, place + beside)
+            for suffix in ("-wal", "-journal") if is_there else ():  # of which a reader takes what is newer
+                self._each(content_at, place + suffix)
 
     def _on_load(self, _event: str, args: tuple[Any, ...], frame: FrameType) -> None:
         """A library that the project names by its path."""
@@ -278,12 +278,14 @@ class AuditObserver:
             observed.children = True
         if not _by_cachec(frame):
             program = args[0] if args and event in _PROGRAMS else None
-            told = os.fsdecode(program) if isinstance(program, str | bytes | os.PathLike) else f"a process ({event})"
+            description = (
+                os.fsdecode(program) if isinstance(program, str | bytes | os.PathLike) else f"a process ({event})"
+            )
             by = starter(frame, self._runs.is_project)
             for observed in self._runs.here():
-                observed.started.setdefault(told)
+                observed.started.setdefault(description)
                 if by is not None:
-                    observed.undeclared.setdefault(told, by)
+                    observed.undeclared.setdefault(description, by)
 
     def _on_import(self, _event: str, args: tuple[Any, ...], asking: FrameType) -> None:
         """A module is looked for that is not in ``sys.modules``; it counts where project code asks for it."""

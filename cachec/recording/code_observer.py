@@ -51,10 +51,10 @@ class CodeObserver:
     def why_incomplete(self) -> str:
         """Why code runs unseen in this thread while there are runs; empty where it is seen."""
         if self._tool is None:
-            seen = self._profile.sees()
-            return "" if seen else "a profiler has the one place that there is for what tells which code runs"
-        seen = _MONITORING.get_tool(self._tool) == _NAME and _MONITORING.get_events(self._tool) == _events()
-        return "" if seen else "another tool took the place in sys.monitoring from which code is told that runs"
+            reason = self._profile.sees()
+            return "" if reason else "a profiler has the one place that there is for what tells which code runs"
+        reason = _MONITORING.get_tool(self._tool) == _NAME and _MONITORING.get_events(self._tool) == _events()
+        return "" if reason else "another tool took the place in sys.monitoring from which code is told that runs"
 
     # --- PEP 669
 
@@ -83,9 +83,9 @@ class CodeObserver:
 
     def _on_start(self, code: CodeType, _offset: int) -> Any:
         begun, disable = self._begun, _MONITORING.DISABLE
-        told = self._first(code, sys._getframe(1))
+        is_reported = self._first(code, sys._getframe(1))
         # No call from here on: a run that another thread begins now would never be told of this code.
-        return disable if told and begun == self._begun else None
+        return disable if is_reported and begun == self._begun else None
 
     def _on_throw(self, code: CodeType, _offset: int, _error: BaseException) -> None:
         """A generator goes on where it is thrown into; that can't be disabled."""
@@ -113,11 +113,11 @@ class CodeObserver:
                 for observed in self._runs.here():
                     observed.undeclared.setdefault(used, by)
             return False
-        look = find_handler(code, frame)
-        if look is None:
+        handler = find_handler(code, frame)
+        if handler is None:
             return True
         for observed in self._runs.asked_by(frame.f_back):
-            look(observed, frame)
+            handler(observed, frame)
         return False  # what is looked at is another thing with each call
 
     def _project(self, name: str) -> bool:

@@ -24,8 +24,8 @@ LookupHandler = Callable[[Observations, FrameType], None]
 
 def find_handler(code: CodeType, frame: FrameType) -> LookupHandler | None:
     """What the code that starts in ``frame`` looks at; None for nearly all code."""
-    look = _HANDLERS.get(code.co_qualname)
-    return look[1] if look is not None and frame.f_globals.get("__name__") in look[0] else None
+    handler = _HANDLERS.get(code.co_qualname)
+    return handler[1] if handler is not None and frame.f_globals.get("__name__") in handler[0] else None
 
 
 def starts_thread(code: CodeType, frame: FrameType) -> bool:
@@ -344,8 +344,8 @@ def _lines(observed: Observations, frame: FrameType) -> None:
     if "".join(lines).rstrip("\n") == "".join(entry[2]).rstrip("\n"):
         content_asked(observed, entry[3])
     else:
-        said = f"linecache has lines of {name} that are not those of the file: call linecache.checkcache() before"
-        observed.nondeterministic = observed.nondeterministic or said
+        message = f"linecache has lines of {name} that are not those of the file: call linecache.checkcache() before"
+        observed.nondeterministic = observed.nondeterministic or message
 
 
 _PATHS = ("genericpath", "posixpath")

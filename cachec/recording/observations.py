@@ -317,15 +317,15 @@ class Observations(msgspec.Struct):
 
     def _is_removed(self, path: str) -> bool:
         """Whether it was, in the end: else it is what it was before."""
-        before, made, was_kept = self.removed[path]
+        before, made, was_own_result = self.removed[path]
         if before is None:
             return True
-        now, told_by = _state(path), 2 if os.path.isdir(path) else None  # others may come and go in a folder
-        if now is not None and now[:told_by] == before[:told_by]:
+        now, identity_size = _state(path), 2 if os.path.isdir(path) else None  # others may come and go in a folder
+        if now is not None and now[:identity_size] == before[:identity_size]:
             del self.removed[path]
             if made != before:
                 self.made[path] = made
-                if was_kept:
+                if was_own_result:
                     self.own_results.setdefault(path)
             return False
         self.removed[path] = _Removal(None, None, False)

@@ -97,7 +97,7 @@ class Profile:
     def _function(self, earlier: Any) -> Any:
         passed, starts = self._passed, self._starts
 
-        def called(frame: FrameType, event: str, _argument: Any) -> None:
+        def on_call(frame: FrameType, event: str, _argument: Any) -> None:
             if event == "call":
                 namespace = frame.f_globals
                 try:
@@ -108,15 +108,15 @@ class Profile:
                     starts(frame)
 
         def called_both(frame: FrameType, event: str, argument: Any) -> None:
-            called(frame, event, argument)
+            on_call(frame, event, argument)
             earlier(frame, event, argument)
 
-        return called if earlier is None else called_both
+        return on_call if earlier is None else called_both
 
     def _starts(self, frame: FrameType) -> None:
-        code, told = frame.f_code, self._reported
+        code, reported = frame.f_code, self._reported
         identity = object.__hash__(code)  # id() raises an audit event
-        if identity in told:
+        if identity in reported:
             return
         if begins_work(code, frame):
             self._first(code, frame)  # for whom this thread works is another from here on
@@ -133,7 +133,7 @@ class Profile:
             self._first(code, frame)
             self._on_threads(_POOL_THREADS[name, code.co_qualname](frame.f_locals["self"]))
         elif self._first(code, frame):
-            told[identity] = code
+            reported[identity] = code
 
     def _is_passed(self, name: str, namespace: dict[str, Any], code: CodeType) -> bool:
         """Whether all that runs in a namespace is an installed module's own."""

@@ -53,11 +53,11 @@ class Net:
     def __init__(
         self,
         is_project: Callable[[str], bool],
-        beside: NativeReads | None = None,
+        native_reads: NativeReads | None = None,
         tables: Mapping[str, list[Any]] | None = None,
     ) -> None:
         self.observed = Observations()
-        self.native_reads = beside
+        self.native_reads = native_reads
         self.tables = tables or {}
         self._is_project = is_project
 

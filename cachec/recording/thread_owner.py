@@ -22,15 +22,15 @@ def current() -> Any:
     where nobody knows: a thread that was there before may have its work from anywhere."""
     found = _going_on(here.get())
     if found is None:
-        held = _thread_table()
-        if (job := held.job()) is not None:
+        table = _thread_table()
+        if (job := table.job()) is not None:
             return _going_on(job.recorder)
-        if held.lent:
+        if table.lent:
             thread = _this_thread()
             job = _job(thread)
             if job is not None:
                 return _going_on(job.recorder)
-            lent, recorder = held.lent.get(id(thread), (None, None))
+            lent, recorder = table.lent.get(id(thread), (None, None))
             if isinstance(lent, weakref.ref) and lent() is thread:
                 return _going_on(recorder)
     return found
@@ -49,32 +49,32 @@ def gives(keywords: dict[str, Any]) -> None:
 
 def begins(item: object) -> None:
     """A job of a ``ThreadPoolExecutor`` begins in this thread. item: as the pool has it, until it is done."""
-    held = _thread_table()
+    table = _thread_table()
     function, args, keywords = _job_parts(item)
-    _, recorder = held.lent.pop(id(keywords), (None, None))
-    held.thread.job = _Job(weakref.ref(item), recorder, _code(function, args), held.epoch)
+    _, recorder = table.lent.pop(id(keywords), (None, None))
+    table.thread.job = _Job(weakref.ref(item), recorder, _code(function, args), table.epoch)
 
 
 def runs() -> None:
     """A run begins."""
-    held = _thread_table()
-    with held.lock:
-        held.going_on += 1
+    table = _thread_table()
+    with table.lock:
+        table.going_on += 1
 
 
 def ends() -> None:
     """A run has ended: what it has left behind is that of the run around it, or nobody's."""
-    held = _thread_table()
-    with held.lock:
-        held.going_on -= 1
-        if not held.going_on:
-            held.epoch = object()
-    for place, (thing, recorder) in list(held.lent.items()):
+    table = _thread_table()
+    with table.lock:
+        table.going_on -= 1
+        if not table.going_on:
+            table.epoch = object()
+    for place, (thing, recorder) in list(table.lent.items()):
         around = _going_on(recorder)
         if around is None:
-            held.lent.pop(place, None)
-        elif around is not recorder and place in held.lent:
-            held.lent[place] = thing, around
+            table.lent.pop(place, None)
+        elif around is not recorder and place in table.lent:
+            table.lent[place] = thing, around
 
 
 def has_threads(recorder: Any) -> bool:
@@ -146,10 +146,10 @@ def _going_on(recorder: Any) -> Any:
     return recorder
 
 
-def _lend(thing: object, kept: object) -> None:
+def _lend(thing: object, owner: object) -> None:
     recorder = current()
     if recorder is not None:
-        _thread_table().lent[id(thing)] = kept, recorder
+        _thread_table().lent[id(thing)] = owner, recorder
 
 
 def _this_thread() -> threading.Thread | None:
@@ -160,8 +160,8 @@ def _this_thread() -> threading.Thread | None:
 
 def _job(thread: threading.Thread | None) -> _Job | None:
     """What this thread does for a pool now (``concurrent/futures/thread.py``)."""
-    held = _thread_table()
-    if (job := held.job()) is not None:
+    table = _thread_table()
+    if (job := table.job()) is not None:
         return job
     if getattr(getattr(thread, "_target", None), "__module__", "") != _POOL:
         return None
@@ -171,7 +171,7 @@ def _job(thread: threading.Thread | None) -> _Job | None:
             item = frame.f_locals.get("self")
             if item is not None:
                 begins(item)
-            return held.thread.job
+            return table.thread.job
         frame = frame.f_back
     return None
 

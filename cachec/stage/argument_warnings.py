@@ -40,10 +40,10 @@ def warn_on_miss(
         )
 
 
-def warn_unrepeatable(stage: str, seen: Collection[str]) -> None:
+def warn_unrepeatable(stage: str, reads: Collection[str]) -> None:
     """Warn of what a run looked at and no later look can see alike."""
     _warn(
-        f"stage {stage}: its run looked at {', '.join(sorted(seen)[:3])}, which can't be read again alike, so a hit "
+        f"stage {stage}: its run looked at {', '.join(sorted(reads)[:3])}, which can't be read again alike, so a hit "
         "takes no notice of it; pass what it gives as an argument"
     )
 
@@ -61,9 +61,9 @@ def undeclared_program(program: str, module: str, place: str) -> str:
     return f"{by}used {used}: {way_out}, or pass its result as an argument; cachec does not see what it reads"
 
 
-def warn_undeclared_program(stage: str, said: str) -> None:
+def warn_undeclared_program(stage: str, program: str) -> None:
     """Warn of a stage of which nothing is stored, as a program or process works for it."""
-    _warn(f"stage {stage} is not stored: {said}")
+    _warn(f"stage {stage} is not stored: {program}")
 
 
 def _warn(message: str) -> None:

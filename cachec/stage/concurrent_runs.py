@@ -51,23 +51,23 @@ class ConcurrentRuns:
     def shared_memos(self, memos: Iterable[Memo], is_project: Callable[[str], bool]) -> Iterator[str]:
         """The names of memos that may have given this run what another one filled them with. memos: those that are
         reached, also of modules that were imported meanwhile."""
-        ran = self._executed_code()
+        executed = self._executed_code()
         for memo in memos:
             if self._was_filled(memo.function) and self._has_answered(memo.function):
                 code = getattr(memo.function.__wrapped__, "__code__", None)
-                if not self._is_own(code, ran, is_project):
+                if not self._is_own(code, executed, is_project):
                     yield memo.name
 
     def shared_properties(self, is_project: Callable[[str], bool]) -> Iterator[str]:
         """The same of cached properties."""
-        ran = self._executed_code()
+        executed = self._executed_code()
         for each in self._unfilled:
             for name in sorted(each.filled()):
                 is_shared = id(each.value) in self._shared
                 code = _code_of(type(each.value), name)
                 # One that nobody else has may have been assigned by the run itself.
-                if not self._is_own(code, ran, is_project, is_shared=is_shared) and (
-                    is_shared or name not in may_change(ran.values())
+                if not self._is_own(code, executed, is_project, is_shared=is_shared) and (
+                    is_shared or name not in may_change(executed.values())
                 ):
                     yield f"{type(each.value).__qualname__}.{name}"
 
@@ -88,13 +88,13 @@ class ConcurrentRuns:
         return bool(now.hits > (before.hits if is_as_before and before is not None else 0))
 
     def _is_own(
-        self, code: object, ran: dict[int, CodeType], is_project: Callable[[str], bool], *, is_shared: bool = True
+        self, code: object, executed: dict[int, CodeType], is_project: Callable[[str], bool], *, is_shared: bool = True
     ) -> bool:
         """Whether all that was filled meanwhile was filled by this run. code: of what fills; where that is not the
         project's, nobody is told where it runs."""
         if not isinstance(code, CodeType) or not is_project(code.co_filename) or self._recorder.net is None:
             return self._is_alone or not is_shared
-        return id(code) in ran and not (is_shared and id(code) in self._elsewhere)
+        return id(code) in executed and not (is_shared and id(code) in self._elsewhere)
 
     def _add(self, other: ConcurrentRuns) -> None:
         if other is self or _is_around(self._recorder, other._recorder) or _is_around(other._recorder, self._recorder):

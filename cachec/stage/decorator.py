@@ -135,8 +135,8 @@ def plain_function(function: object) -> FunctionType:
         )
     if not isinstance(function, FunctionType):
         raise UnsupportedFunction(
-            f"a stage is a function that is defined with def, not {_described(function)}; define a function that calls "
-            "it, and make that function the stage"
+            f"a stage is a function that is defined with def, not {_describe_given(function)}; define a function that "
+            "calls it, and make that function the stage"
         )
     if function.__code__.co_flags & (_GENERATOR | _ASYNC_GENERATOR):
         raise UnsupportedFunction(
@@ -145,10 +145,10 @@ def plain_function(function: object) -> FunctionType:
     return function
 
 
-def _described(value: object) -> str:
+def _describe_given(value: object) -> str:
     """What was given in place of a function, by its name or type."""
     kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
     if isinstance(value, functools.partial | functools.partialmethod):
-        return f"a {kind} of {_described(value.func)}"
+        return f"a {kind} of {_describe_given(value.func)}"
     name = attribute(value.__func__ if isinstance(value, MethodType) else value, "__qualname__")
     return f"{name} ({kind})" if isinstance(name, str) else f"an object of type {kind}"

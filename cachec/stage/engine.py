@@ -142,10 +142,10 @@ class StageCall:
                 return self.make_outcome(Reason.KEY_UNREADABLE, detail=fsio.fault(error, "making the key").detail)
             except Uncacheable as error:
                 return self.make_outcome(_reason_of(error), detail=str(error))
-            look = self.engine.tools.entry_finder.find(self._request, decode=False)
-            if look.trace is not None:
-                return self.make_outcome(Reason.HIT, saved=look.trace.seconds)
-            reason, detail = self.explain(look)
+            lookup = self.engine.tools.entry_finder.find(self._request, decode=False)
+            if lookup.trace is not None:
+                return self.make_outcome(Reason.HIT, saved=lookup.trace.seconds)
+            reason, detail = self.explain(lookup)
             if self.engine.asks_remotes(self.mode):
                 detail = f"{detail}; the remotes were not asked" if detail else "the remotes were not asked"
             return self.make_outcome(reason, detail=detail)
@@ -164,32 +164,32 @@ class StageCall:
             self.outcome(Reason.USAGE, detail=str(error))
             raise
 
-    def explain(self, look: LookupResult) -> tuple[Reason, str]:
+    def explain(self, lookup: LookupResult) -> tuple[Reason, str]:
         """Why ``lookup`` missed. Raises nothing and counts nothing: a question may be asked in every mode."""
-        return self.engine.tools.entry_finder.explain(self.cache_key, self.stage.options.name, look)
+        return self.engine.tools.entry_finder.explain(self.cache_key, self.stage.options.name, lookup)
 
-    def miss_reason(self, look: LookupResult) -> tuple[Reason, str]:
+    def miss_reason(self, lookup: LookupResult) -> tuple[Reason, str]:
         """The same for a call that goes on without a hit: a fault of the cache is counted, and its user warned."""
         from cachec.stage.argument_warnings import warn_on_miss  # on a miss only
 
-        if look.trace is not None:
+        if lookup.trace is not None:
             reason, detail = Reason.REFRESH, ""
         else:
-            reason, detail = self.explain(look)
-        if look.fault is not None:
-            self.note(StoreFault(look.fault, look.detail))
+            reason, detail = self.explain(lookup)
+        if lookup.fault is not None:
+            self.note(StoreFault(lookup.fault, lookup.detail))
         annotations = getattr(self.stage.__wrapped__, "__annotations__", {})
         warn_on_miss(self.stage.options, self.arguments, self.cache_key.inventory, annotations)
         return reason, detail
 
-    def progress(self, look: LookupResult) -> AbstractContextManager[None]:
+    def progress(self, lookup: LookupResult) -> AbstractContextManager[None]:
         """Around the run after ``lookup``: what a person sees of it, where there is one who looks."""
         if not self._shows_progress or _computing.get():
             return nullcontext()  # around a stage in a stage there is one already
         from cachec.stage.progress import run_words  # on a miss only
 
         return self.engine.progress(
-            lambda: run_words(self.stage.options.name, self.engine.tools.entry_finder.last_time(self.cache_key, look))
+            lambda: run_words(self.stage.options.name, self.engine.tools.entry_finder.last_time(self.cache_key, lookup))
         )
 
     def note(self, fault: StoreFault) -> None:
@@ -197,16 +197,16 @@ class StageCall:
         self._fault = fault.fault
         self.engine.events.note_fault(fault.fault, fault.detail)
 
-    def hit(self, look: LookupResult) -> CallResult:
+    def hit(self, lookup: LookupResult) -> CallResult:
         """The result came from the cache. Raises what ``on_hit`` does."""
-        assert look.trace is not None
+        assert lookup.trace is not None
         if self._on_hit is not None:
-            self._on_hit(look.value)
-        if look.generators:
+            self._on_hit(lookup.value)
+        if lookup.generators:
             from cachec.key import random_generators  # few runs have moved one
 
-            random_generators.put(self.engine.tools.plugins, look.generators)
-        return CallResult(look.value, self.outcome(Reason.HIT, saved=look.trace.seconds), look.trace)
+            random_generators.put(self.engine.tools.plugins, lookup.generators)
+        return CallResult(lookup.value, self.outcome(Reason.HIT, saved=lookup.trace.seconds), lookup.trace)
 
     def finish(self, finished: FinishedRun, reason: Reason, detail: str) -> CallResult:
         """The stage ran to its end."""
@@ -296,20 +296,20 @@ class Engine:
         """Answer a call. Whoever takes this on by hand does so by ``step``."""
         if call.mode is Mode.OFF:
             return CallResult(await _plain_result(call), call.outcome(Reason.MODE_OFF))
-        look = call.lookup()
-        if look is None:
+        lookup = call.lookup()
+        if lookup is None:
             if call.mode is Mode.REQUIRE:
                 raise _missing_entry_error(call, None)
             return await _run_unkeyed(call)
-        if look.trace is not None and call.mode not in {Mode.REFRESH, Mode.VERIFY}:
-            return call.hit(look)
+        if lookup.trace is not None and call.mode not in {Mode.REFRESH, Mode.VERIFY}:
+            return call.hit(lookup)
         await call.waiter.turn()
-        if look.trace is not None and call.mode is Mode.VERIFY:
-            return await self._verify(call, look)
+        if lookup.trace is not None and call.mode is Mode.VERIFY:
+            return await self._verify(call, lookup)
         if call.mode is Mode.REQUIRE and self.remotes is None:
-            raise _missing_entry_error(call, look)
+            raise _missing_entry_error(call, lookup)
         if call.mode is Mode.READ_ONLY:
-            return await self._run(call, look, store=False)
+            return await self._run(call, lookup, store=False)
         lock = await self._lock(call)
         asked: LookupReport | None = None
         try:
@@ -323,11 +323,11 @@ class Engine:
                 if again.trace is not None:
                     is_other = call.fetched is not None and call.mode is Mode.VERIFY
                     return await self._verify(call, again) if is_other else call.hit(again)
-                if look.fault is None:
-                    look = again
+                if lookup.fault is None:
+                    lookup = again
             if call.mode is Mode.REQUIRE:
-                raise _missing_entry_error(call, look)
-            answer = await self._run(call, look, store=True, lock=lock)
+                raise _missing_entry_error(call, lookup)
+            answer = await self._run(call, lookup, store=True, lock=lock)
             if answer.trace is not None and self.remotes is not None:
                 self.remotes.offer(call.cache_key.digest, answer.trace, asked)
             return answer
@@ -340,9 +340,9 @@ class Engine:
         """Ask the remotes for the entry of a call; where one has it, it is in the store from now on."""
 
         def fetch() -> LookupReport:
-            looker, keyed = self.tools.entry_finder, call.cache_key
+            finder, keyed = self.tools.entry_finder, call.cache_key
             return remotes.fetch(
-                keyed.digest, lambda place: looker.present_of_other(place, keyed), call.stage.options.name
+                keyed.digest, lambda place: finder.present_of_other(place, keyed), call.stage.options.name
             )
 
         asked = await call.waiter.result_of(fetch)
@@ -350,10 +350,10 @@ class Engine:
         return asked
 
     async def _run(
-        self, call: StageCall, look: LookupResult, *, store: bool, lock: KeyLock | None = None
+        self, call: StageCall, lookup: LookupResult, *, store: bool, lock: KeyLock | None = None
     ) -> CallResult:
         try:
-            reason, detail = call.miss_reason(look)
+            reason, detail = call.miss_reason(lookup)
             run = call.run()
         except OSError as error:  # what a miss needs is imported, and watched, only then
             call.note(fsio.fault(error, "beginning a run"))
@@ -362,14 +362,14 @@ class Engine:
             call.without = (_reason_of(error), str(error))
             return await _run_unkeyed(call)
         if lock is not None:
-            lock.note_run(call.stage.options.name, look.near or call.cache_key.digest)
+            lock.note_run(call.stage.options.name, lookup.near or call.cache_key.digest)
         if call.stage.options.isolated:
-            return await self._run_isolated(call, run, look, (reason, detail), store=store)
-        finished = await _execute(call, run, look, lambda result: run.finish(result, store=store))
+            return await self._run_isolated(call, run, lookup, (reason, detail), store=store)
+        finished = await _execute(call, run, lookup, lambda result: run.finish(result, store=store))
         return call.finish(finished, reason, detail)
 
     async def _run_isolated(
-        self, call: StageCall, run: Any, look: LookupResult, why: tuple[Reason, str], *, store: bool
+        self, call: StageCall, run: Any, lookup: LookupResult, why: tuple[Reason, str], *, store: bool
     ) -> CallResult:
         """Run the stage in a process of its own, or here where that can't be done."""
         from cachec.stage.isolated_run import Fallback
@@ -377,7 +377,7 @@ class Engine:
 
         token = _computing.set(_computing.get() | {call.cache_key.digest})
         try:
-            with call.progress(look):
+            with call.progress(lookup):
                 options = call.stage.options
                 done = await run.execute(call.waiter, Limits(options.timeout, options.memory))
         except Fallback as fallback:
@@ -389,30 +389,30 @@ class Engine:
             _computing.reset(token)
         if call.mode is not Mode.BOTH:  # which runs the stage here, too
             run.put_generators(done)
-        if look.trace is not None and call.mode is Mode.VERIFY:
-            return self._finish_verify(call, look, run.differs_from(done, look), "", run.finish(done, store=False))
+        if lookup.trace is not None and call.mode is Mode.VERIFY:
+            return self._finish_verify(call, lookup, run.differs_from(done, lookup), "", run.finish(done, store=False))
         if call.mode is Mode.BOTH:
             return await _run_and_compare(call, run, done, why)
         return call.finish(run.finish(done, store=store), *why)
 
-    async def _verify(self, call: StageCall, look: LookupResult) -> CallResult:
+    async def _verify(self, call: StageCall, lookup: LookupResult) -> CallResult:
         """Run although there is a hit, and hold the two results against each other; the fresh one is returned."""
         from cachec.stage.verify_mode import describe_undeclared, difference  # in this mode only
 
         run = call.run(watched=True)
         if call.stage.options.isolated:
-            return await self._run_isolated(call, run, look, (Reason.VERIFIED, ""), store=False)
+            return await self._run_isolated(call, run, lookup, (Reason.VERIFIED, ""), store=False)
 
-        def compared(result: Any) -> tuple[str | None, str, FinishedRun]:
-            differs = difference(run, self.tools, call.stage.options, result, look)
+        def compare(result: Any) -> tuple[str | None, str, FinishedRun]:
+            differs = difference(run, self.tools, call.stage.options, result, lookup)
             net, recorded = run.recorder.net, self.settings.record == "auto"
             unsaid = "" if net is None else describe_undeclared(net.observed, run.recorder.reads(), recorded=recorded)
             return differs, unsaid, run.finish(result, store=False)
 
-        return self._finish_verify(call, look, *await _execute(call, run, look, compared))
+        return self._finish_verify(call, lookup, *await _execute(call, run, lookup, compare))
 
     def _finish_verify(
-        self, call: StageCall, look: LookupResult, differs: str | None, unsaid: str, finished: FinishedRun
+        self, call: StageCall, lookup: LookupResult, differs: str | None, unsaid: str, finished: FinishedRun
     ) -> CallResult:
         if differs is None:
             return CallResult(finished.value, call.outcome(Reason.VERIFIED, detail=unsaid))
@@ -535,9 +535,9 @@ async def _run_unkeyed(call: StageCall) -> CallResult:
     return CallResult(await _plain_result(call), call.outcome(reason, detail=detail))
 
 
-async def _execute(call: StageCall, run: Run, look: LookupResult, then: Callable[[Any], T]) -> T:
+async def _execute(call: StageCall, run: Run, lookup: LookupResult, then: Callable[[Any], T]) -> T:
     """Run the stage, and give what ``then`` makes of its result. What either raises is counted and raised."""
-    progress = call.progress(look)
+    progress = call.progress(lookup)
     token = _computing.set(_computing.get() | {call.cache_key.digest})
     try:
         with progress, recording.recording(run.recorder):
@@ -558,11 +558,11 @@ async def _execute(call: StageCall, run: Run, look: LookupResult, then: Callable
         raise
 
 
-def _missing_entry_error(call: StageCall, look: LookupResult | None) -> CacheMissError:
-    """What is raised in place of a run in mode ``require``; it is counted. look: None where there is no key."""
-    reason, detail = call.without if look is None else call.explain(look)
-    if look is not None and look.fault is not None:
-        call.note(StoreFault(look.fault, look.detail))
+def _missing_entry_error(call: StageCall, lookup: LookupResult | None) -> CacheMissError:
+    """What is raised in place of a run in mode ``require``; it is counted. lookup: None where there is no key."""
+    reason, detail = call.without if lookup is None else call.explain(lookup)
+    if lookup is not None and lookup.fault is not None:
+        call.note(StoreFault(lookup.fault, lookup.detail))
     call.outcome(Reason.REQUIRED, detail=f"{reason.value}: {detail}")
     return CacheMissError(
         f"stage {call.stage.options.name} would miss in mode 'require' ({reason.value}: {detail}); "

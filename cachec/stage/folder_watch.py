@@ -52,13 +52,22 @@ class Opens(NamedTuple):
 class _Name:
     """What happened to one name in a folder, event by event. is_begun: it was changed first."""
 
-    __slots__ = ("_closed", "_is_changed", "_is_new", "_is_read", "_is_reopened", "_opens", "is_begun", "is_torn")
+    __slots__ = (
+        "_closed",
+        "_is_changed",
+        "_is_new",
+        "_is_read",
+        "_is_reopened",
+        "_opens",
+        "is_begun",
+        "is_inconsistent",
+    )
 
     def __init__(self, first: int, is_new: bool) -> None:
         self._is_new = is_new
         self.is_begun = bool(first & _CHANGED)
         self._opens = self._closed = 0
-        self._is_read = self._is_changed = self._is_reopened = self.is_torn = False
+        self._is_read = self._is_changed = self._is_reopened = self.is_inconsistent = False
 
     def add(self, mask: int) -> None:
         if mask & _CHANGED:
@@ -75,7 +84,7 @@ class _Name:
         self._closed += bool(mask & IN_CLOSE_WRITE)
 
     def _tear(self, is_other: bool) -> None:
-        self.is_torn = self.is_torn or (is_other and not self._is_new)
+        self.is_inconsistent = self.is_inconsistent or (is_other and not self._is_new)
 
     @property
     def is_read(self) -> bool:
@@ -142,8 +151,8 @@ class FolderWatch:
         self._drain()
         names = self._names.items()
         return Opens(
-            frozenset(path for path, name in names if name.is_read and not name.is_torn),
-            frozenset(path for path, name in names if name.is_torn),
+            frozenset(path for path, name in names if name.is_read and not name.is_inconsistent),
+            frozenset(path for path, name in names if name.is_inconsistent),
             frozenset(path for path, name in names if name.is_begun),
         )
 

@@ -32,12 +32,12 @@ def collect_inlined(reads: Iterable[Read], weights: Mapping[str, WeightSet], giv
 def made_in_node(node: Node) -> Made:
     """Those of a stored result."""
 
-    def made(names: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    def made_weights(names: Mapping[str, object]) -> Iterator[tuple[str, str]]:
         return (
             (name, content_of(each.spec, each.artifact.digest)) for name, each in _owned_weights(node) if name in names
         )
 
-    return made
+    return made_weights
 
 
 def _owned_weights(node: Node) -> Iterator[tuple[str, OwnedWeight]]:
@@ -53,17 +53,17 @@ def _owned_weights(node: Node) -> Iterator[tuple[str, OwnedWeight]]:
 def made_in_value(value: Any) -> Made:
     """Those of a result that is not stored. Its weights are made for it; the stage's handles are still open."""
 
-    def made(names: Mapping[str, object]) -> Iterable[tuple[str, str]]:
+    def made_weights(names: Mapping[str, object]) -> Iterable[tuple[str, str]]:
         contents: list[tuple[str, str]] = []
 
-        def look(weights: WeightSet, _path: str) -> WeightSet:
+        def observe(weights: WeightSet, _path: str) -> WeightSet:
             own = (name for name in names if name in weights and weights.origin(name) is None)
             contents.extend((name, weights[name].content()) for name in own)
             return weights
 
         from cachec.key.weight_guards import replace_weights  # a hit folds nothing
 
-        replace_weights(value, "result", look)
+        replace_weights(value, "result", observe)
         return contents
 
-    return made
+    return made_weights

@@ -45,7 +45,7 @@ from cachec.worker import caller
 from cachec.worker.function_locator import place_of
 from cachec.worker.global_transfer import DeletedGlobal, UnsendableError, is_stateful, to_send
 from cachec.worker.main_replay import MainModule, ReplayError, effects_of, main_of
-from cachec.worker.messages import GlobalValue, Setup, StageDone, StageRequest, StoreOptions, WorkerPrepared
+from cachec.worker.messages import GlobalValue, PrepareReply, Setup, StageDone, StageRequest, StoreOptions
 from cachec.worker.protocol import CannotSend, encode
 from cachec.worker.value_transfer import ValueTransfer
 
@@ -121,24 +121,24 @@ class IsolatedRun(Run):
             values={} if main is None else self._needed_globals(main),
         )
         try:
-            ran = await self._run_worker(setup, waiter, limits)
-            if ran.done is not None and ran.done.drawn and ran.done.new_packages:
+            result = await self._run_worker(setup, waiter, limits)
+            if result.done is not None and result.done.drawn and result.done.new_packages:
                 # Importing a package may draw random numbers: seen once it is imported before.
-                ran = await self._run_worker(setup, waiter, limits, ran.done.new_packages)
+                result = await self._run_worker(setup, waiter, limits, result.done.new_packages)
         except caller.TimedOut as error:
             raise StageTimedOut(self._stage.options.name, limits.seconds or 0.0) from error
         except caller.OutOfMemory as error:
             raise StageOutOfMemory(self._stage.options.name, limits.memory or 0, error.resident) from error
         except OSError as error:
             raise Fallback(f"no process can be started: {error}") from error
-        if ran.failed:
-            raise Fallback(ran.failed)
-        if ran.done is None:
-            raise StageCrashed(self._stage.options.name, ran.traced.ended.returncode, ran.tail)
-        if ran.done.changed:
-            raise Fallback(ran.done.changed)
-        self._record(ran)
-        return ran.done
+        if result.failed:
+            raise Fallback(result.failed)
+        if result.done is None:
+            raise StageCrashed(self._stage.options.name, result.traced.ended.returncode, result.tail)
+        if result.done.changed:
+            raise Fallback(result.done.changed)
+        self._record(result)
+        return result.done
 
     async def _run_worker(
         self, setup: Setup, waiter: Waiter, limits: caller.Limits, packages: Sequence[str] = ()
@@ -169,8 +169,8 @@ class IsolatedRun(Run):
 
     def _needed_globals(self, main: MainModule) -> dict[str, Any]:
         """The globals of ``__main__`` that its definitions need when they are made."""
-        held = vars(sys.modules["__main__"])
-        needed = {name: held[name] for name in main.needed if name in held}
+        namespace = vars(sys.modules["__main__"])
+        needed = {name: namespace[name] for name in main.needed if name in namespace}
         return {name: value for name, value in needed.items() if not self._obstacle(value)}
 
     def _obstacle(self, value: Any, forms: Forms | None = None) -> str:
@@ -183,7 +183,7 @@ class IsolatedRun(Run):
             return str(error)
         return ""
 
-    def _call(self, prepared: WorkerPrepared) -> StageRequest:
+    def _call(self, prepared: PrepareReply) -> StageRequest:
         """What is to be run, once it is known what the worker has imported."""
         forms = self._tools.requests.forms
         table, self._prepared = self._table, prepared
@@ -192,17 +192,17 @@ class IsolatedRun(Run):
         replayed = set()
         for module, names in table.items():
             theirs = prepared.table.get(module, {})
-            held = vars(self._modules[module])
+            namespace = vars(self._modules[module])
             for name, digest in names.items():
-                if theirs.get(name) == digest and (digest or not is_stateful(held[name])):
+                if theirs.get(name) == digest and (digest or not is_stateful(namespace[name])):
                     replayed.add((module, name))
                 elif not digest:
-                    missing[module, name] = f"can't be compared: {forms.now().obstacle(held[name])}"
+                    missing[module, name] = f"can't be compared: {forms.now().obstacle(namespace[name])}"
                 elif module == "__main__" and name not in theirs:
-                    carried.setdefault(module, {})[name] = GlobalValue(digest, held[name])
+                    carried.setdefault(module, {})[name] = GlobalValue(digest, namespace[name])
                 else:
                     try:
-                        sent = to_send(held[name], forms.now(self._modules[module]))
+                        sent = to_send(namespace[name], forms.now(self._modules[module]))
                     except UnsendableError as error:
                         missing[module, name] = f"can't be sent: {error}"
                     else:
@@ -253,8 +253,8 @@ class IsolatedRun(Run):
 
     # --- what it looked up
 
-    def _record(self, ran: caller.RunResult) -> None:
-        done, traced = ran.done, ran.traced
+    def _record(self, result: caller.RunResult) -> None:
+        done, traced = result.done, result.traced
         assert done is not None
         self._done = done
         for reason, words in traced.problems():
@@ -336,7 +336,7 @@ class IsolatedRun(Run):
             theirs = self._prepared.table.get(module, done.imported.get(module, {}))
             named = (done.main_names if module == "__main__" else done.names) | {"__getattr__"}  # Python asks for it
             of_values = {name for where, name in self._values.named if where == module}
-            held = vars(sys.modules[module]) if module in sys.modules else names
+            namespace = vars(sys.modules[module]) if module in sys.modules else names
             counted = named | of_values | given.get(module, set())
             if module != "__main__":
                 yield Read("global", module, f"={PRESENT}", PRESENT)
@@ -346,7 +346,7 @@ class IsolatedRun(Run):
                 is_ours = names.keys() != theirs.keys()
                 yield Read("global", module, "*", known) if is_ours else Read("global", module, f"*={known}", PRESENT)
             elif module != "__main__" and not done.names.isdisjoint(source_parts.WITH_DATA):
-                counted |= {name for name, value in held.items() if type(value) in SCALARS}
+                counted |= {name for name, value in namespace.items() if type(value) in SCALARS}
             for name in counted & names.keys():
                 digest = names[name]
                 if digest and (module, name) not in self._missing:
@@ -356,7 +356,7 @@ class IsolatedRun(Run):
                         yield Read("global", module, name, digest)
             for name in named & theirs.keys() - names.keys():  # which the caller has deleted
                 yield Read("global", module, name, ABSENT)
-            unset = " ".join(sorted(named - held.keys() - theirs.keys() - _ordinary_names()))
+            unset = " ".join(sorted(named - namespace.keys() - theirs.keys() - _ordinary_names()))
             if unset:
                 yield Read("unset", module, unset, PRESENT)
 
@@ -373,12 +373,12 @@ class IsolatedRun(Run):
         for name in {*done.drawn, *asked} - self._generators.keys():
             raise Fallback(_unseeded_name(name, is_drawn=name in done.drawn))
         for each in random_generators.every(self._tools.plugins):
-            before, left = self._generators.get(each.name), done.generators.get(each.name)
+            before, final = self._generators.get(each.name), done.generators.get(each.name)
             if before is None:
                 continue
             digest = random_generators.digest(each, before)
             is_drawn = each.name in done.drawn or nested.get(each.name) == digest
-            if done.has_forked and each.is_inherited and not (left and left.seeds):  # a child may have drawn
+            if done.has_forked and each.is_inherited and not (final and final.seeds):  # a child may have drawn
                 is_drawn = is_drawn or each.is_seeded(before)
             if is_drawn or each.name in asked:
                 if not each.is_seeded(before):
@@ -389,8 +389,8 @@ class IsolatedRun(Run):
 
     def _memos(self, done: StageDone) -> Iterator[Read]:
         """What memos remember. Raises Fallback where one of this process remembers another result."""
-        for module, held in done.memos.items():
-            for path, text in held.items():
+        for module, contents in done.memos.items():
+            for path, text in contents.items():
                 if not lru_caches.agrees(module, path, text, self._tools.requests.forms.now):
                     raise Fallback(f"{path} of {module} remembers another result")
                 yield Read("memo", module, f"{path} {text}", PRESENT)
@@ -418,14 +418,14 @@ class IsolatedRun(Run):
 
     # --- the end
 
-    def differs_from(self, done: StageDone, look: LookupResult) -> str | None:
+    def differs_from(self, done: StageDone, lookup: LookupResult) -> str | None:
         """What differs between the value of the worker and the stored one, in words; None for nothing."""
-        assert look.trace is not None
+        assert lookup.trace is not None
         node = _DECODE(done.node)
-        if node == look.trace.value:
-            moved = [name for name, state in done.generators.items() if look.generators.get(name) != state]
+        if node == lookup.trace.value:
+            moved = [name for name, state in done.generators.items() if lookup.generators.get(name) != state]
             return f"it leaves the generator of {moved[0]} in another state" if moved else None
-        return difference(self, self._tools, self._stage.options, self._decode(node), look)
+        return difference(self, self._tools, self._stage.options, self._decode(node), lookup)
 
     def check_process(self) -> None:
         """See that this process is as the run found it. What the stage changes when it runs here afterwards, as in mode
@@ -444,15 +444,15 @@ class IsolatedRun(Run):
         if self.encode(value) == theirs:
             return self._generators_differ(done)
         states = [f"{module}.{name}" for module, name in sorted(self._carried | self._missing)]
-        held = f"; the caller's process had set {', '.join(states[:5])}" if states else ""
+        settings = f"; the caller's process had set {', '.join(states[:5])}" if states else ""
         one, other = describe(self._decode(theirs)), describe(value)
         same = " with other content" if one == other else ""
-        return f"a process of its own gives {one}, this one {other}{same}{held}"
+        return f"a process of its own gives {one}, this one {other}{same}{settings}"
 
     def _generators_differ(self, done: StageDone) -> str:
         for each in random_generators.every(self._tools.plugins):
-            left, here = done.generators.get(each.name), each.state()
-            if left is not None and here is not None and each.counted(here) != each.counted(left.state):
+            final, here = done.generators.get(each.name), each.state()
+            if final is not None and here is not None and each.counted(here) != each.counted(final.state):
                 return f"a process of its own leaves the generator of {each.name} in another state than this one"
         return ""
 
@@ -470,9 +470,9 @@ class IsolatedRun(Run):
         try:
             node = _DECODE(done.node)
             self._note_project_path(node)
-            kept_out = self.recorder.storage_refusal()
-            if kept_out is not None:
-                finished.refusal_reason, finished.changed = kept_out
+            refusal = self.recorder.storage_refusal()
+            if refusal is not None:
+                finished.refusal_reason, finished.changed = refusal
             else:
                 finished.changed = self._changed_input()
             if store and not finished.changed:
@@ -484,8 +484,8 @@ class IsolatedRun(Run):
         return finished
 
     def _final_generators(self) -> ArtifactRef | None:
-        left = self._done.generators
-        return self._tools.store.objects.add_bytes(msgspec.json.encode(left, order="sorted")) if left else None
+        states = self._done.generators
+        return self._tools.store.objects.add_bytes(msgspec.json.encode(states, order="sorted")) if states else None
 
     def _decode(self, node: Node) -> Any:
         weights = self._request.inventory.weights

@@ -115,26 +115,26 @@ class EntryFinder:
 
     def _match(self, request: CacheKey, entry: Entry, *, decode: bool) -> LookupResult:
         weights = request.inventory.weights
-        seen: dict[tuple[str, str, str], Digest | None] = {}
+        known: dict[tuple[str, str, str], Digest | None] = {}
         changed: Read | None = None
         for trace in entry.traces:
             for read in trace.reads:
                 place = (read.kind, read.where, read.name)
-                if place not in seen:
-                    seen[place] = self.present(self.resolve_read(read, request), weights)
-                if seen[place] != read.digest:
+                if place not in known:
+                    known[place] = self.present(self.resolve_read(read, request), weights)
+                if known[place] != read.digest:
                     changed = changed or read
                     break
             else:
-                look = LookupResult(Reason.HIT, trace=trace)
+                result = LookupResult(Reason.HIT, trace=trace)
                 if decode:
-                    look.value = self.decode(request, trace)
-                    look.generators = self._generators(trace)
+                    result.value = self.decode(request, trace)
+                    result.generators = self._generators(trace)
                 else:
                     for ref in (*artifacts(trace.value), *(() if trace.generators is None else (trace.generators,))):
                         self._store.objects.check(ref)
                 self._tell_outer(trace, request)
-                return look
+                return result
         if changed is None:
             return LookupResult(Reason.ENTRY_GONE, detail="the entry holds no trace")
         changed = self._nearest_change(entry, request) or changed
@@ -191,8 +191,8 @@ class EntryFinder:
         from cachec.key import random_generators  # few runs have any
 
         data = self._store.objects.read(trace.generators)
-        left = from_json(data, dict[str, GeneratorState], partial(StoreFault, Fault.ROW_CORRUPT), "random generators")
-        for name, each in left.items():
+        states = from_json(data, dict[str, GeneratorState], partial(StoreFault, Fault.ROW_CORRUPT), "random generators")
+        for name, each in states.items():
             found = random_generators.find_generator(self._plugins, name)
             if found is None:
                 raise ResultUnusableHere(
@@ -200,7 +200,7 @@ class EntryFinder:
                 )
             if not found.is_state(each.state):
                 raise StoreFault(Fault.ROW_CORRUPT, f"what is stored is no state of the generator of {name}")
-        return left
+        return states
 
     def _import(self, module: str, request: CacheKey, trace: Trace) -> None:
         """Import a module of a class in a result, as the run did: one of the project that the key or a read of code of
@@ -226,8 +226,8 @@ class EntryFinder:
             if self._observing is not None:
                 return self._observing.present(read, self._dependencies)
             return self._dependencies.present(read)
-        held = weights.get(read.where)
-        return self._digest_of(held, read.name) if held is not None and read.name in held else None
+        weight = weights.get(read.where)
+        return self._digest_of(weight, read.name) if weight is not None and read.name in weight else None
 
     def present_of_other(self, place: tuple[str, str, str], request: CacheKey) -> Digest | None:
         """The digest that a read of another machine has here; None where its place means nothing here, or where hours
@@ -275,10 +275,10 @@ class EntryFinder:
         for name in sorted(os.listdir(path)):
             self._record_argument(outer, os.path.join(path, name))
 
-    def explain(self, request: CacheKey, stage: str, look: LookupResult) -> tuple[Reason, str]:
+    def explain(self, request: CacheKey, stage: str, lookup: LookupResult) -> tuple[Reason, str]:
         """Why ``find`` missed: for a key never seen, the first part that differs from the nearest entry's."""
-        if look.reason is not Reason.FIRST_RUN:
-            return look.reason, look.detail
+        if lookup.reason is not Reason.FIRST_RUN:
+            return lookup.reason, lookup.detail
         from cachec.key.key_diff import first_difference  # on a miss only
 
         mine = request.parts()
@@ -290,21 +290,21 @@ class EntryFinder:
         except StoreFault as fault:
             return Reason.FIRST_RUN, f"no earlier entry can be read ({fault.detail})"
         if found.unknown:
-            look.near = None if other is None else other[0]
+            lookup.near = None if other is None else other[0]
             return Reason.NEW_INPUT, _new_in_words(found.unknown, mine, other)
         if other is None and found.nearest:
             return Reason.ENTRY_GONE, "what it could be compared with was evicted"
         if other is None:
             return Reason.FIRST_RUN, "no entry of this stage yet"
-        look.near = other[0]
+        lookup.near = other[0]
         difference = first_difference(other[1], mine, lambda digest: self.fetch(digest, request))
         remedy = request.remedy(difference.parts[0]) if difference.parts else ""
         return difference.reason, f"{difference.detail}; {remedy}" if remedy else difference.detail
 
-    def last_time(self, request: CacheKey, look: LookupResult) -> float | None:
+    def last_time(self, request: CacheKey, lookup: LookupResult) -> float | None:
         """Seconds of the newest run under the key, or under the nearest one; None where that is not known."""
         try:
-            entry = self._store.lookup(look.near or request.digest)
+            entry = self._store.lookup(lookup.near or request.digest)
         except StoreFault:
             return None
         newest = max(entry.traces if entry else (), key=lambda trace: trace.created, default=None)

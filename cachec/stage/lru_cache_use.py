@@ -85,10 +85,10 @@ class MemoUse:
 
 
 def memos_named(
-    ran: Iterable[tuple[CodeType, Mapping[str, Any]]], is_project: Callable[[str], bool]
+    executed: Iterable[tuple[CodeType, Mapping[str, Any]]], is_project: Callable[[str], bool]
 ) -> Iterator[tuple[str, Any]]:
     """The functions with a memo, and their names, that code names which ran: also what a module holds that it names."""
-    for code, namespace in ran:
+    for code, namespace in executed:
         values = [namespace.get(name) for name in code.co_names]
         spaces = [attribute(each, "__dict__") for each in values if type(each) is ModuleType]
         for value in (*values, *(space.get(name) for space in spaces for name in code.co_names)):

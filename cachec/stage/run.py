@@ -139,15 +139,15 @@ class Run:
                 node = None
             if node is not None:
                 self._note_project_path(node)
-            kept_out = self.recorder.storage_refusal()
+            refusal = self.recorder.storage_refusal()
             if self._stale:
                 finished.refusal_reason, finished.changed = Reason.STALE_MEMO, _stale(self._stale)
             elif filled_before := filled_before or self._filled_unseen():
                 finished.refusal_reason, finished.changed = Reason.STALE_MEMO, _filled_before(filled_before)
             elif taken := self._shared_with_others(self._request):
                 finished.refusal_reason, finished.changed = Reason.STALE_MEMO, taken
-            elif kept_out is not None:
-                finished.refusal_reason, finished.changed = kept_out
+            elif refusal is not None:
+                finished.refusal_reason, finished.changed = refusal
             elif not finished.changed:
                 try:
                     finished.changed = self._changed_input()
@@ -208,10 +208,10 @@ class Run:
         if net is None:
             return []
         reached = {id(memo.function) for memo in self._request.inventory.memos}
-        ran = [(each.code, each.namespace) for each in list(net.observed.executed_code.values())]
+        executed = [(each.code, each.namespace) for each in list(net.observed.executed_code.values())]
         return [
             name
-            for name, function in memos_named(ran, self._tools.requests.is_project)
+            for name, function in memos_named(executed, self._tools.requests.is_project)
             if id(function) not in reached
             and function.__module__ in net.observed.modules
             and function.cache_info().hits
@@ -220,8 +220,8 @@ class Run:
     def _record_fills(self) -> None:
         """Let later runs know what this one read while it filled memos."""
         net, reads, inventory = self.recorder.net, self.recorder.reads(), self._request.inventory
-        is_seen = net is not None and not inventory.paths and all(read.kind != "weight" for read in reads)
-        if net is not None and is_seen and self._again is not None and self._concurrent_runs.is_alone():
+        is_observed = net is not None and not inventory.paths and all(read.kind != "weight" for read in reads)
+        if net is not None and is_observed and self._again is not None and self._concurrent_runs.is_alone():
             memos = self._again.inventory.memos
             self._memo_use.record(self._stage, reads, memos, net.observed.modules)
 
@@ -296,8 +296,8 @@ class Run:
         except CachecError:
             raise
         except Exception as error:  # noqa: BLE001 - code of the values that the run put there
-            said = f"looking at what the run used raised {words_of(error)}"
-            finished.refusal_reason, finished.changed = Reason.UNRESOLVED_CODE, said
+            message = f"looking at what the run used raised {words_of(error)}"
+            finished.refusal_reason, finished.changed = Reason.UNRESOLVED_CODE, message
             return False
         return True
 
@@ -328,23 +328,23 @@ class Run:
     def _store_run(self, finished: FinishedRun, node: Node) -> Trace:
         """Store the run; the value of ``finished`` is then what is stored. Raises StoreFault, OSError."""
         objects, options = self._tools.store.objects, self._stage.options
-        recipe, kept = self._call_record()
+        recipe, artifacts = self._call_record()
         trace = Trace(
             reads=self._tools.entry_finder.portable_reads(self.recorder.reads(), self._request),
             value=node,
             seconds=finished.seconds,
             created=time.time(),
             manifest=self._manifest(),
-            kept=kept,
+            kept=artifacts,
             generators=self._final_generators(),
         )
-        said = self._request.parts()
-        parts = objects.add_bytes(msgspec.json.encode(KeyDescription(said, msgspec.Raw(recipe))))
-        self._tools.store.publish(self._request.digest, options.name, options.tags, parts, trace, said=said)
+        key_parts = self._request.parts()
+        parts = objects.add_bytes(msgspec.json.encode(KeyDescription(key_parts, msgspec.Raw(recipe))))
+        self._tools.store.publish(self._request.digest, options.name, options.tags, parts, trace, said=key_parts)
         if self._next is not None:
-            said = self._next.parts()
-            parts = objects.add_bytes(msgspec.json.encode(KeyDescription(said, msgspec.Raw(recipe))))
-            self._tools.store.publish(self._next.digest, options.name, options.tags, parts, trace, said=said)
+            key_parts = self._next.parts()
+            parts = objects.add_bytes(msgspec.json.encode(KeyDescription(key_parts, msgspec.Raw(recipe))))
+            self._tools.store.publish(self._next.digest, options.name, options.tags, parts, trace, said=key_parts)
         with fsio.faults("reading what is stored"):
             finished.value = self._tools.entry_finder.decode(self._request, trace)
         return trace
@@ -401,10 +401,10 @@ class Run:
         try:
             again = self._tools.requests.request(self._stage, self._given, fresh=True, without=without)
             is_same = again.digest == self._request.digest
-            if not is_same and (brought := self._newly_imported()):
+            if not is_same and (imported := self._newly_imported()):
                 # What a run does to the modules that it imports is no change of an input: it started without them.
                 without_imports = self._tools.requests.request(
-                    self._stage, self._given, fresh=True, without=without, text_alone=brought
+                    self._stage, self._given, fresh=True, without=without, text_alone=imported
                 )
                 if without_imports.digest == self._request.digest:
                     self._again = again
@@ -428,8 +428,8 @@ class Run:
         for read in self.recorder.contradictions():
             return f"{read.kind} {read.name or read.where} was seen with two different contents"
         weights = self._request.inventory.weights
-        for where, held in weights.items():
-            replaced = held.changed()
+        for where, weight in weights.items():
+            replaced = weight.changed()
             if replaced is not None:
                 return f"{where}: {replaced} was replaced or written to"
         for read in self.recorder.reads():
@@ -445,10 +445,12 @@ class Run:
         if net is None:
             return frozenset()
         files = {
-            ran.code.co_filename for ran in list(net.observed.executed_code.values()) if ran.code.co_name == "<module>"
+            executed.code.co_filename
+            for executed in list(net.observed.executed_code.values())
+            if executed.code.co_name == "<module>"
         }
-        held = ((name, sys.modules.get(name)) for name in self._unimported)
-        return frozenset(name for name, module in held if getattr(module, "__file__", None) in files)
+        modules = ((name, sys.modules.get(name)) for name in self._unimported)
+        return frozenset(name for name, module in modules if getattr(module, "__file__", None) in files)
 
     def _close(self) -> None:
         self._concurrent_runs.end()

@@ -74,8 +74,10 @@ class TraceBuilder:
     ran: makes the keys of code that ran, when they are asked for. base_dir: the setting, an anchor.
     """
 
-    def __init__(self, ran: Callable[[], RunReads], requests: KeyBuilder, *, base_dir: str | None, on: bool) -> None:
-        self._make_run_reads = ran
+    def __init__(
+        self, make_run_reads: Callable[[], RunReads], requests: KeyBuilder, *, base_dir: str | None, on: bool
+    ) -> None:
+        self._make_run_reads = make_run_reads
         self._requests = requests
         self._base_dir = base_dir
         self.on = on
@@ -126,14 +128,15 @@ class TraceBuilder:
         from cachec.recording.observations import STANDARD_INPUT, ExecutedCode
         from cachec.recording.os_calls import reads_standard_input, unobserved_names
 
-        for ran in list(observed.executed_code.values()):
-            if reads_standard_input(ran.code, ran.namespace):
+        for executed in list(observed.executed_code.values()):
+            if reads_standard_input(executed.code, executed.namespace):
                 observed.nondeterministic = observed.nondeterministic or STANDARD_INPUT
-            for taken in unobserved_names(ran.code, ran.namespace):
+            for taken in unobserved_names(executed.code, executed.namespace):
                 if taken not in _GETCWD:
                     recorder.refuse_storage(
                         Reason.UNNAMED_CODE,
-                        f"{ran.code.co_qualname} calls {taken} as taken from os, which is not seen: call os.{taken}",
+                        f"{executed.code.co_qualname} calls {taken} as taken from os, which is not seen: "
+                        f"call os.{taken}",
                     )
                 observed.asked_cwd = observed.asked_cwd or taken in _GETCWD
         if observed.incomplete:
@@ -159,29 +162,31 @@ class TraceBuilder:
                 observed.executed_code.setdefault(
                     id(function.__code__), ExecutedCode(function.__code__, function.__globals__)
                 )
-        seen = self._run_reads.code(observed, coverage, self.anchors(request))
-        if seen.storage_refusal is not None:
-            recorder.refuse_storage(*seen.storage_refusal)
-        looked = frozenset(self.resolve_read(read, request) for read in seen.reads)
-        looked |= frozenset(self._path_reads(request, recorder, observed))
+        code_reads = self._run_reads.code(observed, coverage, self.anchors(request))
+        if code_reads.storage_refusal is not None:
+            recorder.refuse_storage(*code_reads.storage_refusal)
+        path_reads = frozenset(self.resolve_read(read, request) for read in code_reads.reads)
+        path_reads |= frozenset(self._path_reads(request, recorder, observed))
         states = (
-            queried_states((ran.code, ran.namespace) for ran in list(observed.executed_code.values()))
+            queried_states((executed.code, executed.namespace) for executed in list(observed.executed_code.values()))
             | request.inventory.states
         )
         if coverage.has_project_paths:
             recorder.has_project_paths = True
-        if observed.sought and any("origin" in ran.code.co_names for ran in list(observed.executed_code.values())):
+        if observed.sought and any(
+            "origin" in executed.code.co_names for executed in list(observed.executed_code.values())
+        ):
             states.add(ENVIRONMENT)  # ``find_spec(name).origin``
         if coverage.has_decimals:
             states.add(PACKAGES["decimal"])
         # Tables count as the run found them: it may have filled them itself.
-        looked |= {Read("state", state, "", state_digest(state, net.tables.get(state))) for state in states}
-        for read in looked:
+        path_reads |= {Read("state", state, "", state_digest(state, net.tables.get(state))) for state in states}
+        for read in path_reads:
             recorder.add_read(read)
         self._files(request, recorder, net)
         if coverage.is_as_written:
             self._run_reads.note_imports(observed, coverage.derived, recorder.reads())
-        return looked
+        return path_reads
 
     def _programs(self, observed: Observations, request: CacheKey, recorder: ReadRecorder) -> None:
         """Keep out a result in which a program took part that nobody answers for; say so once a stage."""
@@ -190,16 +195,16 @@ class TraceBuilder:
                 continue
             from cachec.stage.argument_warnings import undeclared_program, warn_undeclared_program
 
-            said = undeclared_program(program, starter.module, starter.place)
-            recorder.refuse_storage(Reason.UNDECLARED_PROGRAM, said)
+            program_name = undeclared_program(program, starter.module, starter.place)
+            recorder.refuse_storage(Reason.UNDECLARED_PROGRAM, program_name)
             if self._is_first(f"program {request.stage.options.name}"):
-                warn_undeclared_program(request.stage.options.name, said)
+                warn_undeclared_program(request.stage.options.name, program_name)
             break
 
-    def _is_first(self, said: str) -> bool:
+    def _is_first(self, program_name: str) -> bool:
         """Whether a warning is the first of its kind of a stage."""
-        is_first = said not in self._warned
-        self._warned.add(said)
+        is_first = program_name not in self._warned
+        self._warned.add(program_name)
         return is_first
 
     def _note_missing_data(self, observed: Observations, net: Net) -> None:
@@ -231,15 +236,15 @@ class TraceBuilder:
             more = path in known or path in observed.opened or path in observed.listed
             if not more and not self._run_reads.is_keyed(os.path.join(path, "")):
                 yield from _as_given(observed, Read("there", path, "", FOLDER if is_folder else PRESENT))
-        for path, met in list(observed.links.items()):
+        for path, target in list(observed.links.items()):
             if not self._run_reads.is_keyed(path):
-                yield from _as_given(observed, Read("links", path, "", links_digest(met)))
+                yield from _as_given(observed, Read("links", path, "", links_digest(target)))
         for path, letters in list(observed.allowed.items()):
             if not self._run_reads.is_keyed(path):
                 yield from _as_given(observed, Read("access", path, "", allowed_digest(letters)))
         if observed.copied is not None and not observed.started and not recorder.commands():
             yield Read("env", EVERY_NAME, "", variable_digest(EVERY_NAME, observed.copied))
-        codes = [ran.code for ran in list(observed.executed_code.values())]
+        codes = [executed.code for executed in list(observed.executed_code.values())]
         called = {name for code in codes for name in code.co_names}
         called |= {*_under_other_names(observed), *observed.asked}
         fields = ",".join(sorted({STATUS_NAMES[name] for name in called & STATUS_NAMES.keys()}))
@@ -355,10 +360,10 @@ class TraceBuilder:
         path = self._resolve(read.where, request)
         return read if path is None or path == read.where else msgspec.structs.replace(read, where=path)
 
-    def _resolve(self, kept: str, request: CacheKey) -> str | None:
-        name, _, rest = kept.partition(":")
+    def _resolve(self, portable: str, request: CacheKey) -> str | None:
+        name, _, rest = portable.partition(":")
         if not name.startswith((ARGUMENT, MODULE)):
-            return self.anchors(request).resolve(kept)
+            return self.anchors(request).resolve(portable)
         if name.startswith(ARGUMENT):
             folder = dict(_arguments(request)).get(name)
         else:
@@ -440,9 +445,9 @@ def _source(request: CacheKey) -> str:
 
 def _under_other_names(observed: Observations) -> Iterator[str]:
     """The own names of functions that code which ran has under another (``from os.path import getmtime as gm``)."""
-    for ran in list(observed.executed_code.values()):
-        for name in ran.code.co_names:
-            value = ran.namespace.get(name)
+    for executed in list(observed.executed_code.values()):
+        for name in executed.code.co_names:
+            value = executed.namespace.get(name)
             if is_instance(value, FunctionType):
                 yield value.__name__
 
@@ -491,12 +496,12 @@ def _native_reads(net: Net) -> tuple[list[str], list[str]]:
     observed = net.observed
     if net.native_reads is None:
         return [], []
-    read, torn, begun = net.native_reads.drain()
+    read, inconsistent, begun = net.native_reads.drain()
     own = {path for path in begun if observed.own(path)}
-    told = observed.passed.keys() | own
+    reported = observed.passed.keys() | own
     known = observed.sources.keys() | observed.opened.keys()  # how these were, Python's events told
     counting = net.native_reads.counting
-    opened = [path for each in sorted(read - told - known) for path in counting(each) if path not in known]
-    others = [path for each in sorted(torn - told) for path in counting(each)]
+    opened = [path for each in sorted(read - reported - known) for path in counting(each) if path not in known]
+    others = [path for each in sorted(inconsistent - reported) for path in counting(each)]
     others += [path for path in opened if not os.path.lexists(path)]
     return [path for path in opened if os.path.isfile(path) and not path.endswith(".pyc")], others

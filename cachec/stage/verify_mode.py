@@ -34,7 +34,7 @@ def describe_undeclared(observed: Observations, reads: Sequence[Read], *, record
     opened = () if recorded else map(os.path.realpath, observed.opened)
     copied = observed.copied is not None and not recorded
     kinds = {
-        "opened without cachec.depends": [path for path in opened if path not in known and not _covered(path)],
+        "opened without cachec.depends": [path for path in opened if path not in known and not _is_covered(path)],
         "started without cachec.run": [*observed.started],
         "not to be read again alike": [*observed.unrepeatable],
         "copied": ["the whole environment"] if copied and not observed.started else [],
@@ -47,7 +47,7 @@ def _list_names(names: Sequence[str]) -> str:
     return ", ".join(names[:_SHOWN]) + more
 
 
-def _covered(path: str) -> bool:
+def _is_covered(path: str) -> bool:
     return path.endswith((".py", ".pyc")) or path.startswith(_covered_roots()) or not os.path.isfile(path)
 
 
@@ -59,17 +59,17 @@ def _covered_roots() -> tuple[str, ...]:
     return tuple(os.path.realpath(root).rstrip("/") + "/" for root in sorted(roots))
 
 
-def difference(run: Run, tools: EngineServices, options: StageOptions, fresh: Any, look: LookupResult) -> str | None:
+def difference(run: Run, tools: EngineServices, options: StageOptions, fresh: Any, lookup: LookupResult) -> str | None:
     """None where a fresh result is what is stored, else the difference in words.
 
     Compared by stored bytes; where the stage is declared ``deterministic=False``, by the plugin's own comparison.
     """
-    assert look.trace is not None
+    assert lookup.trace is not None
     try:
         node = run.encode(fresh)
     except StoreFault as fault:
         return f"the fresh result can't be encoded: {fault.detail}"
-    if node == look.trace.value:
+    if node == lookup.trace.value:
         return None
     if options.deterministic:
         return "the fresh result has other bytes than the stored one (deterministic=False compares numerically)"
@@ -77,4 +77,4 @@ def difference(run: Run, tools: EngineServices, options: StageOptions, fresh: An
     plugin = tools.plugins.find(kind.partition(":")[0]) if kind else tools.plugins.for_type(type(fresh))
     if plugin is None:
         return f"no plugin compares a {type(fresh).__qualname__}, and its bytes differ"
-    return plugin.compare(fresh, look.value)
+    return plugin.compare(fresh, lookup.value)

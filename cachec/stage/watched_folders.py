@@ -107,18 +107,18 @@ class WatchedFolders:
         """
         found: list[str] = []
         is_plain = True
-        seen: set[tuple[int, int]] = set()
+        visited: set[tuple[int, int]] = set()
         # Each with its level, and the device that it has to be on.
         pending: deque[tuple[str, int, int]] = deque((root, 0, 0) for root in roots)
-        left = FOLDERS
-        while pending and left:
+        remaining = FOLDERS
+        while pending and remaining:
             folder, level, device = pending.popleft()
             try:
                 is_plain &= not is_followed or folder_watcher().follow(folder)
                 status = os.stat(folder)
                 if level and status.st_dev != device:
                     continue
-                left -= 1
+                remaining -= 1
                 if not level:
                     is_plain &= _mounts().kind_of_device(status.st_dev, folder) in WATCHED_FILESYSTEMS
                     if status.st_mode & stat.S_ISVTX:
@@ -131,8 +131,8 @@ class WatchedFolders:
                     is_plain &= not listing.linked_data
                     self._add_data(folder, listing)  # also of one that was met under another name: each is a path
                 place = (status.st_dev, status.st_ino)
-                if place not in seen and level < LEVELS:
-                    seen.add(place)
+                if place not in visited and level < LEVELS:
+                    visited.add(place)
                     for path, is_link in listing.below:
                         is_plain &= not is_link
                         if not is_link or self._leads_below(path, status.st_dev):
@@ -207,9 +207,9 @@ class WatchedFolders:
             self._listings[folder] = known[1]
             return known[1]
         state = fsio.identity_of(status)
-        is_kept = fsio.is_settled(state) and _mounts().kind_of_device(status.st_dev, folder) in WATCHED_FILESYSTEMS
+        is_cached = fsio.is_settled(state) and _mounts().kind_of_device(status.st_dev, folder) in WATCHED_FILESYSTEMS
         listing = self._listings[folder] = _list_folder(folder, self._is_elsewhere)
-        if is_kept:
+        if is_cached:
             self._below.listings.put(folder, (state, listing))
         return listing
 
@@ -297,12 +297,12 @@ def texts_of(function: object, is_project: Callable[[str], bool]) -> list[str]:
     """Texts in a function's code that may name files, and in what it names of the project, as far as that is there."""
     texts: dict[str, None] = {}
     pending: deque[object] = deque([function])
-    seen: set[int] = set()
-    while pending and len(seen) < CODES and len(texts) < TEXTS:
+    visited: set[int] = set()
+    while pending and len(visited) < CODES and len(texts) < TEXTS:
         value = pending.popleft()
-        if id(value) in seen:
+        if id(value) in visited:
             continue
-        seen.add(id(value))
+        visited.add(id(value))
         if is_instance(value, FunctionType) and is_project(value.__code__.co_filename):
             pending.extend(value.__defaults__ or ())
             pending.extend((value.__kwdefaults__ or {}).values())

@@ -25,15 +25,15 @@ from cachec.tracing.codec import DamagedRecord, decode
 from cachec.worker.memory_usage import resident
 from cachec.worker.messages import (
     OutputText,
+    PrepareReply,
     Setup,
     StageDone,
     StageRequest,
     Start,
-    WorkerFailed,
-    WorkerPrepared,
-    WorkerStarted,
+    StartNotice,
+    WorkerFailure,
 )
-from cachec.worker.protocol import CannotSend, MessageChannel, PeerClosed
+from cachec.worker.protocol import CannotSend, MessageChannel, PeerClosedError
 from cachec.worker.value_transfer import ValueTransfer, WeightRequest, answer_request
 
 #: What is kept of the standard error of a worker, for the message of one that crashed. Characters.
@@ -97,7 +97,7 @@ class Starters:
     async def run(
         self,
         setup: Setup,
-        make_call: Callable[[WorkerPrepared], StageRequest],
+        make_call: Callable[[PrepareReply], StageRequest],
         values: ValueTransfer,
         *,
         waiter: Waiter,
@@ -133,7 +133,9 @@ class Starters:
             worker = one.order(packages, waiter, limits)
             try:
                 await worker.begin()
-            except PeerClosed:  # a starter that has waited for too long ends, and one that can't start: never again
+            except (
+                PeerClosedError
+            ):  # a starter that has waited for too long ends, and one that can't start: never again
                 worker.close()
                 if is_new:
                     raise OSError(
@@ -194,7 +196,7 @@ class _ForkServerClient:
         # It ends with this process by itself. A worker waits for one that it has for the stages that its stage calls:
         # what it left behind would keep its result out.
         self.close.atexit = "cachec.worker.worker_process" in sys.modules
-        with contextlib.suppress(PeerClosed):  # it was killed at once, as the first order finds out
+        with contextlib.suppress(PeerClosedError):  # it was killed at once, as the first order finds out
             self._control.send(Start(state.pid, list(state.path), _packages(), idle_seconds))
 
     def fits(self, state: _WorkerState) -> bool:
@@ -211,7 +213,7 @@ class _ForkServerClient:
             theirs.callback(os.close, errors[1])
             worker = _Worker(pairs[0][0].detach(), pairs[1][0].detach(), errors[0], waiter, limits)
             fds = (pairs[0][1].fileno(), pairs[1][1].fileno(), worker.report, errors[1])
-            with contextlib.suppress(PeerClosed):  # ``begin`` finds out
+            with contextlib.suppress(PeerClosedError):  # ``begin`` finds out
                 self._control.send(tuple(packages), fds=fds)
             return worker
 
@@ -243,18 +245,18 @@ class _Worker:
 
     async def begin(self) -> None:
         """Wait until it is there. Raises Ended, and TimedOut."""
-        started: WorkerStarted = await self._receive(self._control)
+        started: StartNotice = await self._receive(self._control)
         self._supervisor = started.pid
 
     async def run(
-        self, setup: Setup, make_call: Callable[[WorkerPrepared], StageRequest], values: ValueTransfer
+        self, setup: Setup, make_call: Callable[[PrepareReply], StageRequest], values: ValueTransfer
     ) -> RunResult:
         """Talk with it until it has ended."""
         done, failed = await self._converse(setup, make_call, values)
         self._channel.close()
         try:
             returncode = await self._receive(self._control)
-        except PeerClosed:  # so has its supervisor, which would have said how
+        except PeerClosedError:  # so has its supervisor, which would have said how
             returncode = -signal.SIGKILL
         is_crash = done is None and not failed
         self._relay.join(_GRACE_SECONDS if is_crash else _DRAIN_SECONDS)
@@ -275,16 +277,16 @@ class _Worker:
         os.close(self.report)
 
     async def _converse(
-        self, setup: Setup, make_call: Callable[[WorkerPrepared], StageRequest], values: ValueTransfer
+        self, setup: Setup, make_call: Callable[[PrepareReply], StageRequest], values: ValueTransfer
     ) -> tuple[StageDone | None, str]:
         """What the stage returned, or why it can't be run there; neither where the worker ended before."""
         channel = self._channel
         try:
             channel.send(setup, values)
             prepared = await self._receive(channel)
-            if isinstance(prepared, WorkerFailed):
+            if isinstance(prepared, WorkerFailure):
                 return None, prepared.words
-            assert isinstance(prepared, WorkerPrepared)
+            assert isinstance(prepared, PrepareReply)
             self._began = time.time()
             channel.send(make_call(prepared), values)
             while True:
@@ -296,11 +298,11 @@ class _Worker:
                     channel.send(answer, fds=fds)
                     for fd in fds:
                         os.close(fd)
-                elif isinstance(message, WorkerFailed):
+                elif isinstance(message, WorkerFailure):
                     return None, message.words
                 else:
                     return message, ""
-        except PeerClosed:
+        except PeerClosedError:
             return None, ""
         except CannotSend as error:
             return None, str(error)
@@ -309,18 +311,18 @@ class _Worker:
         """The next message of the worker, or of its supervisor. Raises Ended, TimedOut, and OutOfMemory."""
         fds = {channel.fileno(), self._control.fileno()}
         while True:
-            left = None if self._deadline is None else max(self._deadline - time.monotonic(), 0.001)
-            look = self._memory is not None and (left is None or left > _POLL_SECONDS)
-            readable = await self._waiter.readable(fds, _POLL_SECONDS if look else left)
+            remaining = None if self._deadline is None else max(self._deadline - time.monotonic(), 0.001)
+            is_limited = self._memory is not None and (remaining is None or remaining > _POLL_SECONDS)
+            readable = await self._waiter.readable(fds, _POLL_SECONDS if is_limited else remaining)
             if channel.fileno() in readable:
                 return channel.receive()[0]
             if readable:
-                raise PeerClosed
+                raise PeerClosedError
             if self._memory is not None and self._supervisor:
                 taken = resident(self._supervisor)
                 if taken > self._memory:
                     raise OutOfMemory(taken)
-            if not look:
+            if not is_limited:
                 raise TimedOut
 
     def _read_trace(self, returncode: int) -> Traced:

@@ -23,8 +23,8 @@ from cachec.tracing.codec import encode
 from cachec.tracing.process import kill_traced, subreaper
 from cachec.tracing.supervisor import trace_call
 from cachec.worker.generator_states import import_generators
-from cachec.worker.messages import Start, WorkerStarted
-from cachec.worker.protocol import MessageChannel, PeerClosed
+from cachec.worker.messages import Start, StartNotice
+from cachec.worker.protocol import MessageChannel, PeerClosedError
 from cachec.worker.worker_process import Common, end, serve
 
 #: How often, and with which pause, it is looked for processes to kill: what a killed one leaves behind comes to us.
@@ -38,7 +38,7 @@ def main() -> None:
     fd = int(sys.argv[1])
     os.set_inheritable(fd, False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with contextlib.suppress(PeerClosed, ProcessLookupError), subreaper():
+    with contextlib.suppress(PeerClosedError, ProcessLookupError), subreaper():
         _ForkServer(MessageChannel(fd)).serve()
     end()  # at once: a worker whose stage called another is not done before
 
@@ -50,7 +50,7 @@ class _ForkServer:
         start: Start = control.receive()[0]
         self._caller = os.pidfd_open(start.caller)
         if os.getppid() != start.caller:
-            raise PeerClosed
+            raise PeerClosedError
         self._idle_seconds = start.idle_seconds
         sys.path[:] = start.path
         _load(["tomllib", *start.packages], self._common)  # each cache that is opened reads its settings
@@ -110,7 +110,7 @@ def _supervise(fds: Sequence[int], caller: int, common: Common) -> None:
     os.dup2(errors, 2)
     os.close(errors)
     control, worker = MessageChannel(control_fd), MessageChannel(channel)
-    control.send(WorkerStarted(os.getpid()))
+    control.send(StartNotice(os.getpid()))
     readers = dict.fromkeys((control.fileno(), caller), _end_all)
     accesses = trace_call(partial(_work, worker, common, os.getpid()), readers)
     worker.close()
@@ -119,7 +119,7 @@ def _supervise(fds: Sequence[int], caller: int, common: Common) -> None:
     with open(report, "wb") as file:
         file.write(encode(accesses))
     os.close(2)  # the caller waits for the end of it
-    with contextlib.suppress(PeerClosed):
+    with contextlib.suppress(PeerClosedError):
         control.send(accesses.returncode)
     os._exit(0)
 

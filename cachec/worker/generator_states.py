@@ -39,7 +39,7 @@ class Generators:
         One that the run has imported counts as drawn from, where its state does not say otherwise.
         """
         drawn = [name for watch in self._others for name in watch()]
-        left = {}
+        final = {}
         for each in random_generators.every(self._plugins):
             state = each.state()
             if state is None:
@@ -50,10 +50,10 @@ class Generators:
             else:
                 is_seeded, is_moved = watched[0](), each.counted(state) != watched[1]
             if is_seeded or is_moved:
-                left[each.name] = GeneratorState(is_seeded, state)
+                final[each.name] = GeneratorState(is_seeded, state)
             if is_moved and not is_seeded:
                 drawn.append(each.name)
-        return tuple(drawn), left
+        return tuple(drawn), final
 
 
 def import_generators() -> None:

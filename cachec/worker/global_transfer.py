@@ -101,9 +101,9 @@ def assign(module: ModuleType, name: str, sent: Any, forms: Forms) -> None:
     elif isinstance(sent, ContextValue):
         _check_type(own, ContextVar).set(sent.value)
     elif isinstance(sent, LocalValues):
-        held = vars(_check_type(own, threading.local))
-        held.clear()
-        held.update(sent.values)
+        attributes = vars(_check_type(own, threading.local))
+        attributes.clear()
+        attributes.update(sent.values)
     else:
         vars(module)[name] = sent
 

@@ -181,14 +181,14 @@ class ImportRecorder:
 
     def imported_files(self) -> list[ImportedFile]:
         """The files that were imported, and what ran of them."""
-        ran: dict[str, set[str]] = {}
+        executed: dict[str, set[str]] = {}
         for code in self._codes():
             if code.co_flags & _IS_FUNCTION:
-                ran.setdefault(code.co_filename, set()).add(code.co_qualname)
+                executed.setdefault(code.co_filename, set()).add(code.co_qualname)
         found = {}
         for path, text, _, _, replayed in self._loaded:
             if text is not None:
-                names = frozenset(ran.get(path, ())) if self._sees_functions() else None
+                names = frozenset(executed.get(path, ())) if self._sees_functions() else None
                 used = ImportedFile(path, digest_bytes(text), text, names, replayed)
                 found[path, used.raw, -1 if replayed is None else replayed] = used
         return [found[key] for key in sorted(found)]

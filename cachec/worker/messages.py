@@ -32,7 +32,7 @@ class Start(NamedTuple):
     idle_seconds: float
 
 
-class WorkerStarted(NamedTuple):
+class StartNotice(NamedTuple):
     """A worker is about to begin."""
 
     #: Its supervisor.
@@ -56,7 +56,7 @@ class Setup(NamedTuple):
     values: Mapping[str, Any]
 
 
-class WorkerPrepared(NamedTuple):
+class PrepareReply(NamedTuple):
     """A worker has imported what the caller has."""
 
     #: The globals that these modules have now.
@@ -159,7 +159,7 @@ class StageDone(NamedTuple):
     files: tuple[str, ...]
     #: The files of modules of the project, where no code of these asks for sizes of files.
     unsized: tuple[str, ...]
-    #: The globals of modules that were imported since ``WorkerPrepared``.
+    #: The globals of modules that were imported since ``PrepareReply``.
     imported: Table
     #: What stands for the attributes of libraries that the code which ran may have read.
     libraries: Table
@@ -171,7 +171,7 @@ class StageDone(NamedTuple):
     storage_refusal: tuple[str, str] | None
 
 
-class WorkerFailed(NamedTuple):
+class WorkerFailure(NamedTuple):
     """A worker can't go on: the stage has to run in the caller's process."""
 
     #: Why.

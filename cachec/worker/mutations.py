@@ -35,11 +35,11 @@ def snapshot(value: Any, forms: Forms, depth: int = _DEPTH, *, is_given: bool = 
     parts: dict[str, Snapshot] | None = None
     kind = type(value)
     if depth and kind is dict and len(value) <= _MOST_KEYS and not is_given:
-        parts = {forms.digest(key): Snapshot(forms.digest(held)) for key, held in value.items()}
-    elif depth and (held := _attributes(value, forms)) is not None:
+        parts = {forms.digest(key): Snapshot(forms.digest(item)) for key, item in value.items()}
+    elif depth and (item := _attributes(value, forms)) is not None:
         parts = {
             name: snapshot(each, forms, depth - 1, is_given=is_given and not name.startswith("_"))
-            for name, each in held.items()
+            for name, each in item.items()
         }
     return Snapshot(forms.digest(value), value is None and not is_given, parts, is_given)
 
@@ -69,5 +69,5 @@ def _attributes(value: Any, forms: Forms) -> Mapping[str, Any] | None:
         return None
     if not isinstance(value, type) and not holds_only_attributes(cls):
         return None  # a dict or list of a class of the project: its items are no attributes
-    held = vars(value) if isinstance(value, type) else attributes(value)
-    return {name: each for name, each in held.items() if name not in OF_TEXT and not name.startswith("__")}
+    namespace = vars(value) if isinstance(value, type) else attributes(value)
+    return {name: each for name, each in namespace.items() if name not in OF_TEXT and not name.startswith("__")}

@@ -50,7 +50,7 @@ class Sending:
         return NotImplemented
 
 
-class PeerClosed(Exception):
+class PeerClosedError(Exception):
     """The other side has ended."""
 
 
@@ -168,7 +168,7 @@ class MessageChannel:
             with self._lock:
                 socket.send_fds(self._socket, [b"m"], [fd, *fds])
         except (BrokenPipeError, ConnectionResetError) as error:
-            raise PeerClosed from error
+            raise PeerClosedError from error
         finally:
             os.close(fd)
 
@@ -178,11 +178,11 @@ class MessageChannel:
         try:
             data, fds, _, _ = socket.recv_fds(self._socket, 1, 16)
         except ConnectionResetError as error:
-            raise PeerClosed from error
+            raise PeerClosedError from error
         finally:
             self._socket.settimeout(None)
         if not data:
-            raise PeerClosed
+            raise PeerClosedError
         return decode(fds[0], load), fds[1:]
 
     def ask(self, request: object) -> tuple[Any, list[int]]:

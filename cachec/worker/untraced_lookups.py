@@ -157,7 +157,7 @@ class VariableRecorder:
 
     def reads(self) -> list[Read]:
         """What was read."""
-        variables = [Read("env", name, "", held) for name, held in sorted(self._read.items())]
+        variables = [Read("env", name, "", value) for name, value in sorted(self._read.items())]
         if self.asked_for_arguments:
             variables.append(Read("process", "arguments", "", digest("arguments")))
         return [*variables, *(Read("current", path, "", PRESENT) for path in sorted(self.asked_for_folder))]

@@ -194,10 +194,10 @@ class ValueTransfer(Sending):
 
     def _is_replayed(self, value: Any) -> bool:
         first, _, rest = value.__qualname__.partition(".")
-        held: Any = vars(sys.modules["__main__"]).get(first) if self._has("__main__", first) else None
+        present: Any = vars(sys.modules["__main__"]).get(first) if self._has("__main__", first) else None
         for name in rest.split(".") if rest else ():
-            held = getattr(held, name, None)
-        return held is value
+            present = getattr(present, name, None)
+        return present is value
 
 
 @lru_cache(maxsize=1024)

@@ -42,9 +42,9 @@ from cachec.worker.generator_states import Generators
 from cachec.worker.global_transfer import assign
 from cachec.worker.import_recorder import ImportRecorder
 from cachec.worker.main_replay import replay
-from cachec.worker.messages import OutputText, Setup, StageDone, StageRequest, WorkerFailed, WorkerPrepared
+from cachec.worker.messages import OutputText, PrepareReply, Setup, StageDone, StageRequest, WorkerFailure
 from cachec.worker.mutations import Snapshot, change, snapshot
-from cachec.worker.protocol import CannotSend, MessageChannel, PeerClosed
+from cachec.worker.protocol import CannotSend, MessageChannel, PeerClosedError
 from cachec.worker.untraced_lookups import VariableRecorder
 from cachec.worker.value_transfer import WeightsRef, received_weights
 
@@ -67,12 +67,12 @@ def serve(channel: MessageChannel, common: Common) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         WorkerProcess(channel, common).serve()
-    except PeerClosed:
+    except PeerClosedError:
         pass  # the caller is gone, and nobody waits for the result
     except KeyboardInterrupt:
         os._exit(130)
     except Exception as error:  # noqa: BLE001 - of cachec itself, or what the project has it do: told, and not a crash
-        channel.send(WorkerFailed(f"its worker failed: {''.join(traceback.format_exception(error)[-2:])}"))
+        channel.send(WorkerFailure(f"its worker failed: {''.join(traceback.format_exception(error)[-2:])}"))
     finally:
         end()
 
@@ -117,20 +117,20 @@ class WorkerProcess:
         setup: Setup = self._channel.receive(self._load)[0]
         prepared = self._prepare(setup)
         self._channel.send(prepared)
-        if isinstance(prepared, WorkerFailed):
+        if isinstance(prepared, WorkerFailure):
             return
         try:
             call: StageRequest = self._channel.receive(self._load)[0]
-        except PeerClosed:
+        except PeerClosedError:
             raise
         except Exception as error:  # noqa: BLE001 - a module that the project's values need, whatever it raises
-            self._channel.send(WorkerFailed(f"its values can't be read in a worker: {words_of(error)}"))
+            self._channel.send(WorkerFailure(f"its values can't be read in a worker: {words_of(error)}"))
             return
         answer = self._run(call)
         try:
             self._channel.send(answer)
         except CannotSend as error:
-            self._channel.send(WorkerFailed(str(error)))
+            self._channel.send(WorkerFailure(str(error)))
 
     def _load(self, value: Any) -> Any:
         """What stands for a value that refers to the caller's process."""
@@ -138,7 +138,7 @@ class WorkerProcess:
             return received_weights(value, self._channel.ask)
         return value
 
-    def _prepare(self, setup: Setup) -> WorkerPrepared | WorkerFailed:
+    def _prepare(self, setup: Setup) -> PrepareReply | WorkerFailure:
         self._variables.asked_for_folder.clear()
         os.chdir(setup.folder)
         sys.path[:] = setup.path
@@ -152,8 +152,8 @@ class WorkerProcess:
                 if setup.main is not None:
                     replay(setup.main, setup.values.__getitem__, self._imports)
         except BaseException as error:  # noqa: BLE001 - the project's code, whatever it raises
-            return WorkerFailed(f"{name} can't be imported in a worker: {words_of(error)}")
-        return WorkerPrepared(
+            return WorkerFailure(f"{name} can't be imported in a worker: {words_of(error)}")
+        return PrepareReply(
             table=self._table(),
         )
 
@@ -181,24 +181,24 @@ class WorkerProcess:
             or (name != "__mp_main__" and self._imports.is_project(getattr(module, "__file__", None) or ""))
         }
 
-    def _run(self, call: StageRequest) -> StageDone | WorkerFailed:
+    def _run(self, call: StageRequest) -> StageDone | WorkerFailure:
         with unseen():  # settings count by what they are
             self._store = Store(call.store.folder, call.store.namespace, fsync=call.store.fsync)
             process_state.apply(call.process)  # before globals: their forms tell of loggers, too
         failed = self._carry(call)
         if failed:
-            return WorkerFailed(failed)
+            return WorkerFailure(failed)
         for (module, name), why in call.missing.items():
             self._leave_out(module, name, why)
         with unseen():
             unset = library_settings.apply(self._plugins, call.ambient)
         if unset:
-            return WorkerFailed(unset)
+            return WorkerFailure(unset)
         for each in call.custom:
             if self._forms.now().digest(each.value) != each.digest:
                 words = f"a {type(each.value).__qualname__} is pickled by code of its own, and is another in a worker"
                 if not each.is_of_globals:
-                    return WorkerFailed(words)
+                    return WorkerFailure(words)
                 self._leave_out_formless(call, words)
         function = find(call.function) if isinstance(call.function, FunctionPlace) else call.function
         recorder = ReadRecorder(call.stage, is_traced=True)
@@ -218,16 +218,16 @@ class WorkerProcess:
                     value = _call_function(function, arguments)
                     node = self._encode(value)
                 if self._unsent:  # though it went on
-                    return WorkerFailed(self._unsent[0])
+                    return WorkerFailure(self._unsent[0])
             except (UnstorableResult, Uncacheable) as error:
-                return WorkerFailed(str(error))
+                return WorkerFailure(str(error))
             except BaseException as error:  # noqa: BLE001 - the stage's own: the caller's process raises it again
-                return WorkerFailed(self._unsent[0] if self._unsent else words_of(error), raised=True)
+                return WorkerFailure(self._unsent[0] if self._unsent else words_of(error), raised=True)
             seconds = time.perf_counter() - started
-        drawn, left = generators.outcome()
+        drawn, final = generators.outcome()
         scratch = recorder.scratch()
         recorder.drop_scratch()
-        kept_out = recorder.storage_refusal()
+        refusal = recorder.storage_refusal()
         return StageDone(
             node=msgspec.json.encode(node),
             seconds=seconds,
@@ -239,7 +239,7 @@ class WorkerProcess:
             has_project_paths=self._has_project_paths(),
             new_packages=tuple(self._packages().keys() - packages),
             drawn=drawn,
-            generators=left,
+            generators=final,
             has_forked=self._imports.has_forked,
             packages=tuple(self._packages().values()),
             files=tuple(sorted(self._opened_files())),
@@ -248,7 +248,7 @@ class WorkerProcess:
             libraries=self._libraries(),
             memos=lru_caches.recorded_contents(self._modules(), self._imports.names(), self._forms.now),
             changed=self._describe_changes(call, before),
-            storage_refusal=None if kept_out is None else (kept_out[0].value, kept_out[1]),
+            storage_refusal=None if refusal is None else (refusal[0].value, refusal[1]),
         )
 
     def _main_names(self) -> frozenset[str]:
@@ -300,10 +300,10 @@ class WorkerProcess:
     def _carry(self, call: StageRequest) -> str:
         """Give the globals that differ the values that the caller's have. Returns why not, empty where that is done."""
         for module, names in call.carried.items():
-            held = sys.modules[module]
+            module_object = sys.modules[module]
             for name, carried in names.items():
                 try:
-                    assign(held, name, carried.sent, self._forms.now(held))
+                    assign(module_object, name, carried.sent, self._forms.now(module_object))
                 except Exception as error:  # noqa: BLE001 - setters of the project's, whatever they raise
                     return f"{name} of {module} can't be given to a worker: {words_of(error)}"
         table = self._table()

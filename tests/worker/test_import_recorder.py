@@ -37,9 +37,8 @@ def audit(event, args):
 
 def report():
     reads = [[each.kind, each.where, each.name, each.digest] for each in imports.reads()]
-    used = {
-        each.path[len(root) + 1:]: None if each.names is None else sorted(each.names) for each in imports.imported_files()
-    }
+    files = imports.imported_files()
+    used = {each.path[len(root) + 1:]: None if each.names is None else sorted(each.names) for each in files}
     print(json.dumps([reads, used, sorted(imports.names()), visible]))
 
 from cachec.worker.import_recorder import ImportRecorder

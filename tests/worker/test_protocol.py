@@ -13,7 +13,7 @@ import pytest
 
 import cachec
 from cachec.programs.registry import installed_plugins
-from cachec.worker.protocol import CannotSend, MessageChannel, PeerClosed
+from cachec.worker.protocol import CannotSend, MessageChannel, PeerClosedError
 from cachec.worker.value_transfer import ValueTransfer, WeightRequest, answer_request, received_weights
 
 
@@ -138,9 +138,9 @@ def test_what_the_callers_weights_raise_is_raised_in_the_worker(
 
 def test_the_end_of_the_other_side_is_told(channels: tuple[MessageChannel, MessageChannel]) -> None:
     channels[0].close()
-    with pytest.raises(PeerClosed):
+    with pytest.raises(PeerClosedError):
         channels[1].receive()
-    with pytest.raises(PeerClosed):
+    with pytest.raises(PeerClosedError):
         channels[1].send("text")
 
 

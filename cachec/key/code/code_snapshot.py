@@ -46,7 +46,7 @@ class Watch:
         self._values: list[tuple[Callable[[], bytes], bytes]] = []
         self._folders: list[_FolderStates] = []
         self._search: list[str] | None = None
-        self._held: list[list[type]] = []
+        self._owned: list[list[type]] = []
         self._lists: tuple[list[Any], ...] | None = None
 
     def name(self, namespace: Mapping[str, Any], name: str) -> Any:
@@ -67,7 +67,7 @@ class Watch:
     def subclasses(self, cls: type) -> list[type]:
         """The subclasses that a class has, in the order in which they were made."""
         subclasses: list[type] = type.__subclasses__(cls)
-        self._held.append(subclasses)
+        self._owned.append(subclasses)
         self.value(
             lambda: repr(list(map(id, type.__subclasses__(cls)))).encode(), repr(list(map(id, subclasses))).encode()
         )
@@ -157,10 +157,10 @@ class Watch:
         for found, size in sizes:
             if len(found) != size:
                 return False
-        for mapping, keys, held in mappings:
+        for mapping, keys, expected in mappings:
             if len(mapping) != len(keys) or not all(map(is_, tuple(mapping), keys)):
                 return False
-            if not all(map(is_, tuple(mapping.values()), held)):
+            if not all(map(is_, tuple(mapping.values()), expected)):
                 return False
         for items, known_items in sequences:
             if len(items) != len(known_items) or not all(map(is_, items, known_items)):

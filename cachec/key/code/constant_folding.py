@@ -67,10 +67,10 @@ def fold(node: ast.expr, namespace: Mapping[str, Any]) -> Any:
         case ast.UnaryOp():
             return _worked_out(_UNARY[type(node.op)], _number(fold(node.operand, namespace)))
         case ast.BinOp() if type(node.op) in _BINARY or type(node.op) in _SHIFTS:
-            left, right = (_number(fold(each, namespace)) for each in (node.left, node.right))
+            first, right = (_number(fold(each, namespace)) for each in (node.left, node.right))
             if type(node.op) in _SHIFTS and not (isinstance(right, int) and 0 <= right <= 64):
                 raise NotConstant
-            return _worked_out((_BINARY | _SHIFTS)[type(node.op)], left, right)
+            return _worked_out((_BINARY | _SHIFTS)[type(node.op)], first, right)
         case ast.Tuple() | ast.List() | ast.Set():
             items = [fold(each, namespace) for each in node.elts]
             kind: Callable[[Any], Any] = {ast.Tuple: tuple, ast.List: list, ast.Set: set}[type(node)]
@@ -148,22 +148,22 @@ MAKERS = frozenset({"logging", "typing", "threading", "dataclasses", "functools"
 
 
 def is_determined(
-    statements: Sequence[ast.stmt], imports: Container[str], held: object, namespace: Mapping[str, Any]
+    statements: Sequence[ast.stmt], imports: Container[str], value: object, namespace: Mapping[str, Any]
 ) -> bool:
     """Whether the text alone says what importing the module binds a name to: definitions, literals and imports; or the
     defaults of a definition are what they come to now. imports: the names that come from outside of the project. held:
     what the module has."""
-    return len(statements) == 1 and _is_statement_determined(statements[0], imports, held, namespace)
+    return len(statements) == 1 and _is_statement_determined(statements[0], imports, value, namespace)
 
 
 def _is_statement_determined(
-    node: ast.stmt, imports: Container[str], held: object, namespace: Mapping[str, Any]
+    node: ast.stmt, imports: Container[str], value: object, namespace: Mapping[str, Any]
 ) -> bool:
     match node:
         case ast.FunctionDef() | ast.AsyncFunctionDef():
-            return _are_plain(node.decorator_list, imports) and _are_defaults_determined(node.args, held, namespace)
+            return _are_plain(node.decorator_list, imports) and _are_defaults_determined(node.args, value, namespace)
         case ast.ClassDef():
-            attributes = vars(held) if isinstance(held, type) else {}
+            attributes = vars(value) if isinstance(value, type) else {}
             return _are_plain(node.decorator_list, imports) and all(
                 _is_statement_determined(
                     each, imports, attributes.get(getattr(each, "name", "")), {**namespace, **attributes}
@@ -184,12 +184,12 @@ def _is_statement_determined(
             return False
 
 
-def _are_defaults_determined(given: ast.arguments, held: object, namespace: Mapping[str, Any]) -> bool:
-    """Whether defaults are literals, or ``held`` has what they come to."""
+def _are_defaults_determined(given: ast.arguments, value: object, namespace: Mapping[str, Any]) -> bool:
+    """Whether defaults are literals, or ``value`` has what they come to."""
     named = {each.arg: default for each, default in zip(given.kwonlyargs, given.kw_defaults, strict=True) if default}
     if all(map(_is_literal, (*given.defaults, *named.values()))):
         return True
-    function = held.__func__ if isinstance(held, staticmethod | classmethod) else held
+    function = value.__func__ if isinstance(value, staticmethod | classmethod) else value
     if not isinstance(function, FunctionType):
         return False
     try:

@@ -233,28 +233,28 @@ class DeferredImports:
         """Follow what the project put in the place of a library's function, or of methods of its class."""
         if self._live is None:
             return
-        watch, said = self._graph.watch, ".".join((name, *chain))
+        watch, dotted = self._graph.watch, ".".join((name, *chain))
         value = watch.name(sys.modules, name)
         for attribute in chain:
             value = watch.name(vars(value), attribute) if isinstance(value, ModuleType) else value
         if is_put(value, self._locator):
-            self._live.as_imported(value, said)
+            self._live.as_imported(value, dotted)
         elif isinstance(value, type):
             for cls in filter(is_open, value.__mro__):
-                for attribute, held in sorted(watch.attributes(cls).items()):
-                    if self._is_put(held, cls):
-                        self._live.as_imported(held, f"{said}.{attribute}")
+                for attribute, member in sorted(watch.attributes(cls).items()):
+                    if self._is_put(member, cls):
+                        self._live.as_imported(member, f"{dotted}.{attribute}")
 
-    def _is_put(self, held: object, cls: type) -> bool:
+    def _is_put(self, member: object, cls: type) -> bool:
         """Whether the project put a function into a class of a library: not what libraries compile of text, as
         ``dataclasses`` does."""
-        if is_mock(held):
+        if is_mock(member):
             return True
-        if not isinstance(held, FunctionType) or not self._locator.is_own(held):
+        if not isinstance(member, FunctionType) or not self._locator.is_own(member):
             return False
-        if not held.__code__.co_filename.startswith("<"):
+        if not member.__code__.co_filename.startswith("<"):
             return True
-        return not is_generated(held, cls, lambda file: False) and self._locator.find(module_of(held)).kind not in {
+        return not is_generated(member, cls, lambda file: False) and self._locator.find(module_of(member)).kind not in {
             "library",
             "distribution",
         }

@@ -29,9 +29,9 @@ class Reach(Enum):
 def reach(code: CodeType, namespace: Mapping[str, Any]) -> Reach:
     """What code that ran in a namespace may have taken, as far as its names and its texts tell."""
     names = {*code.co_names, *code.co_freevars, *(each for each in code.co_consts if isinstance(each, str))}
-    held = [namespace.get(each) for each in names]
-    asks_sys = "sys" in names or any(each is sys for each in held)
-    if any(each is sys.modules for each in held) or (_MODULES in names and asks_sys):
+    values = [namespace.get(each) for each in names]
+    asks_sys = "sys" in names or any(each is sys for each in values)
+    if any(each is sys.modules for each in values) or (_MODULES in names and asks_sys):
         return Reach.PRESENT
     return Reach.NAMED if _REACHING.isdisjoint(names) else Reach.ANY
 

@@ -72,8 +72,8 @@ class ExecutedSources:
             return True
         # The code of a module that imports cachec itself is known: it tells whatever the clock says.
         spec = getattr(module, "__spec__", None)
-        ran = [each.code for each in IMPORTERS if each.namespace is vars(module) and each.spec is spec]
-        return any(present.place_of(code) is not None for code in ran)
+        codes = [each.code for each in IMPORTERS if each.namespace is vars(module) and each.spec is spec]
+        return any(present.place_of(code) is not None for code in codes)
 
 
 @cache

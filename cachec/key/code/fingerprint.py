@@ -122,7 +122,7 @@ class CodeKey:
 class _KnownCode(msgspec.Struct, frozen=True):
     key: CodeKey
     watch: Watch
-    held: tuple[object, ...]
+    roots: tuple[object, ...]
 
 
 class CodeKeys:
@@ -169,44 +169,46 @@ class CodeKeys:
         that of the function.
         """
         if isinstance(fn, MethodType):
-            held: tuple[object, ...] = (fn.__func__, fn.__self__, *depends)
+            roots: tuple[object, ...] = (fn.__func__, fn.__self__, *depends)
         elif attribute(fn, "__cachec_stage__") is True and (bound := attribute(fn, "bound_to")):
-            held = (attribute(fn, "__wrapped__") or fn, bound[0], *depends)
+            roots = (attribute(fn, "__wrapped__") or fn, bound[0], *depends)
         else:
-            held = (fn, None, *depends)
+            roots = (fn, None, *depends)
         project = _project(fn, file)
-        name = (*map(id, held), has_version, project)
+        name = (*map(id, roots), has_version, project)
         if excluded_properties() or text_alone():  # of one look, by which nothing else goes
             with self._lock:
-                return self._compute(held, has_version=has_version, project=project).key
+                return self._compute(roots, has_version=has_version, project=project).key
         known = self._known.get(name)
         if known is not None and known.watch.holds():
             return known.key
         with self._lock:
-            known = self._compute(held, has_version=has_version, project=project)
+            known = self._compute(roots, has_version=has_version, project=project)
             self._known.pop(name, None)
             self._known[name] = known
             while len(self._known) > _MAX_CACHED:
                 del self._known[next(iter(self._known))]
         return known.key
 
-    def _compute(self, held: tuple[object, ...], *, has_version: bool, project: str) -> _KnownCode:
-        with meeting() as met:
+    def _compute(self, roots: tuple[object, ...], *, has_version: bool, project: str) -> _KnownCode:
+        with meeting() as encountered:
             try:
-                graph = self._walk(held, has_version=has_version, project=project)
+                graph = self._walk(roots, has_version=has_version, project=project)
                 memos = tuple(self._memo(each) for each in graph.memos.values() if id(each) not in self._asking)
             except RecursionError as error:
-                raise UnresolvedCode(f"{_name(held[0])} reaches code that is nested too deep to be followed") from error
+                raise UnresolvedCode(
+                    f"{_name(roots[0])} reaches code that is nested too deep to be followed"
+                ) from error
             except (CachecError, OSError):
                 raise
             except Exception as error:
                 raise UnresolvedCode(
-                    f"{_name(held[0])} reaches an object that raised {words_of(error)} while its key was made"
+                    f"{_name(roots[0])} reaches an object that raised {words_of(error)} while its key was made"
                 ) from error
-        return _KnownCode(_key(graph, memos, met.unfilled), graph.watch, held)
+        return _KnownCode(_key(graph, memos, encountered.unfilled), graph.watch, roots)
 
-    def _walk(self, held: tuple[object, ...], *, has_version: bool, project: str = "") -> PartGraph:
-        fn, bound, *depends = held
+    def _walk(self, roots: tuple[object, ...], *, has_version: bool, project: str = "") -> PartGraph:
+        fn, bound, *depends = roots
         names_code = any(callable(each) or isinstance(each, ModuleType) for each in depends)
         graph = PartGraph(tolerant=has_version, recorded=self.recorded, declares_code=names_code, project=project)
         self._locator.refresh()
@@ -247,9 +249,9 @@ class CodeKeys:
     def of_value(self, value: object) -> tuple[CodeKey, Callable[[], bool]] | None:
         """The key of a value with the code in it, and whether it still holds; None where it has no stable form."""
         try:
-            with self._lock, meeting() as met:
+            with self._lock, meeting() as encountered:
                 graph = self._walk((value, None), has_version=False)
-            return _key(graph, (), met.unfilled), graph.watch.holds
+            return _key(graph, (), encountered.unfilled), graph.watch.holds
         except (UnresolvedCode, UnkeyableArgument, CapturedWeights):
             return None
 
@@ -277,8 +279,8 @@ class CodeKeys:
         file has no source, or no such name.
         """
         key = self._in_text(path, module, name, text_only=True)
-        held = self._in_text(path, module, name, text_only=False)
-        return None if key is None or held is None else (key, held)
+        walk = self._in_text(path, module, name, text_only=False)
+        return None if key is None or walk is None else (key, walk)
 
     def _in_text(self, path: str, module: str, name: str, *, text_only: bool) -> CodeKey | None:
         asked = ("text", path, module, name, text_only)

@@ -66,14 +66,14 @@ def is_generated(function: FunctionType, cls: type, is_library: Callable[[str], 
         return False
     for cell in function.__closure__ or ():
         try:
-            held = cell.cell_contents
+            content = cell.cell_contents
         except ValueError:
             continue
-        if isinstance(held, FunctionType):
+        if isinstance(content, FunctionType):
             # A wrapper of what was made; of anything else it is not made from the class alone.
-            if not held.__code__.co_filename.startswith("<") or is_cell(held.__code__.co_filename):
+            if not content.__code__.co_filename.startswith("<") or is_cell(content.__code__.co_filename):
                 return False
-        elif callable(held) and held is not cls and not _built_in(held):
+        elif callable(content) and content is not cls and not _built_in(content):
             return False
     return True
 
@@ -114,10 +114,10 @@ def is_made_elsewhere(cls: type) -> bool:
     module = sys.modules.get(module_of(cls))
     if module is None or not str(getattr(module, "__file__", None)).endswith(".py"):
         return False
-    held: object = module
+    owner: object = module
     for name in cls.__qualname__.split("."):
-        held = vars(held).get(name) if isinstance(held, type | ModuleType) else None
-    return held is not cls
+        owner = vars(owner).get(name) if isinstance(owner, type | ModuleType) else None
+    return owner is not cls
 
 
 def name_in_module(cls: type) -> str:
@@ -128,11 +128,11 @@ def name_in_module(cls: type) -> str:
     if not isinstance(module, ModuleType):
         return ""
     if "<locals>" not in cls.__qualname__:
-        held: object = module
+        owner: object = module
         for name in cls.__qualname__.split("."):
-            held = vars(held).get(name) if isinstance(held, type | ModuleType) else None
-        if held is not None:
-            return "" if held is cls else "another"
+            owner = vars(owner).get(name) if isinstance(owner, type | ModuleType) else None
+        if owner is not None:
+            return "" if owner is cls else "another"
     return " ".join(sorted(name for name, each in list(vars(module).items()) if each is cls))
 
 
@@ -179,9 +179,11 @@ def contents(cls: type, watch: Watch) -> Iterator[tuple[str, object]]:
         members: dict[str, Any] = dict(cls.__members__)
         yield "<members>", list(members)
         for name, member in members.items():
-            held = vars(member)
-            watch.mapping(held)
-            given = {each: value for each, value in held.items() if each not in _MEMBER and not _is_cached(cls, each)}
+            namespace = vars(member)
+            watch.mapping(namespace)
+            given = {
+                each: value for each, value in namespace.items() if each not in _MEMBER and not _is_cached(cls, each)
+            }
             yield name, [member._value_, given] if given else member._value_
     elif is_named_tuple(cls):
         new = vars(cls)["__new__"]
@@ -201,9 +203,9 @@ def contents(cls: type, watch: Watch) -> Iterator[tuple[str, object]]:
     if isinstance(fields, dict):
         for name, field in fields.items():
             for kind in ("default", "default_factory"):
-                held = getattr(field, kind, None)
-                if type(held).__qualname__ != "_MISSING_TYPE":
-                    yield f"<{kind}> {name}", held
+                namespace = getattr(field, kind, None)
+                if type(namespace).__qualname__ != "_MISSING_TYPE":
+                    yield f"<{kind}> {name}", namespace
             yield f"<options> {name}", [getattr(field, each, None) is True for each in _FIELD_OPTIONS]
             if metadata := dict(getattr(field, "metadata", None) or {}):
                 yield f"<metadata> {name}", metadata
@@ -214,9 +216,9 @@ def contents(cls: type, watch: Watch) -> Iterator[tuple[str, object]]:
     if "__abstractmethods__" in vars(cls):  # as they are now: anybody may set them
         yield "<abstract>", sorted(vars(cls)["__abstractmethods__"])
     for kind in ("__parameters__", "__orig_bases__"):  # of a class that a reload replaced, not what its text says now
-        told = vars(cls).get(kind)
-        if told:
-            yield kind, told
+        declared = vars(cls).get(kind)
+        if declared:
+            yield kind, declared
 
 
 def _of_attrs(cls: type) -> Iterator[tuple[str, object]]:
@@ -225,11 +227,11 @@ def _of_attrs(cls: type) -> Iterator[tuple[str, object]]:
     for field in fields if isinstance(fields, tuple) else ():
         name = getattr(field, "name", None)
         for kind in _ATTRS_VALUES:
-            held: Any = getattr(field, kind, None)
-            if kind == "default" and hasattr(held, "factory"):
-                held = [held.factory, getattr(held, "takes_self", None)]
-            if held is not None and not isinstance(held, enum.Enum):  # attrs has a member of one for no default
-                yield f"<{kind}> {name}", held
+            setting: Any = getattr(field, kind, None)
+            if kind == "default" and hasattr(setting, "factory"):
+                setting = [setting.factory, getattr(setting, "takes_self", None)]
+            if setting is not None and not isinstance(setting, enum.Enum):  # attrs has a member of one for no default
+                yield f"<{kind}> {name}", setting
         yield f"<options> {name}", [getattr(field, each, None) for each in _ATTRS_OPTIONS]
 
 
@@ -238,9 +240,9 @@ def _of_pydantic(cls: type) -> Iterator[tuple[str, object]]:
     fields: object = vars(cls).get("__pydantic_fields__")
     for name, field in fields.items() if isinstance(fields, dict) else ():
         for kind in ("default", "default_factory"):
-            held = getattr(field, kind, None)
-            if held is not None and type(held).__qualname__ != "PydanticUndefinedType":
-                yield f"<{kind}> {name}", held
+            setting = getattr(field, kind, None)
+            if setting is not None and type(setting).__qualname__ != "PydanticUndefinedType":
+                yield f"<{kind}> {name}", setting
 
 
 def shown_by_metaclass(cls: type) -> Iterator[tuple[str, object]]:

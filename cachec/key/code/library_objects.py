@@ -49,7 +49,7 @@ def is_put(value: object, locator: Locator) -> bool:
     file = getattr(sys.modules.get(name), "__file__", None)
     if is_mock(value) or name == "__main__" or (isinstance(file, str) and locator.of_file(file)[0] == "project"):
         return True
-    return any(map(locator.is_own, (value, *(attribute(value, held) for held in ("__func__", "func", "__wrapped__")))))
+    return any(map(locator.is_own, (value, *(attribute(value, slot) for slot in ("__func__", "func", "__wrapped__")))))
 
 
 def name_in_library(value: object, is_library: Callable[[str], bool]) -> tuple[str, str] | None:
@@ -70,19 +70,19 @@ def name_in_library(value: object, is_library: Callable[[str], bool]) -> tuple[s
     tops = {each.partition(".")[0] for each in modules if isinstance(each, str)} - {"builtins", "__main__"}
     found = [
         (module.count("."), module, name)
-        for module, held in list(sys.modules.items())
-        if module.partition(".")[0] in tops and isinstance(held, ModuleType) and is_library(module)
-        for name, each in list(vars(held).items())
+        for module, loaded in list(sys.modules.items())
+        if module.partition(".")[0] in tops and isinstance(loaded, ModuleType) and is_library(module)
+        for name, each in list(vars(loaded).items())
         if each is value
     ]
     return min(found)[1:] if found else None
 
 
 def _find_by_name(module: object, qualname: str) -> object:
-    held = module
+    owner = module
     for name in qualname.split("."):
-        held = vars(held).get(name) if isinstance(held, type | ModuleType) else None
-    return held
+        owner = vars(owner).get(name) if isinstance(owner, type | ModuleType) else None
+    return owner
 
 
 def wrapper_options(value: object, follow: Callable[[Any], Any], *, strict: bool) -> Any:
@@ -107,21 +107,21 @@ class _OptionReader:
         self._follow = follow
         self._strict = strict
         self._where = where
-        self._seen: set[int] = set()
+        self._visited_ids: set[int] = set()
         self._visited = 0
 
     def inside(self, value: Any, depth: int) -> Any:
         """What the object itself holds."""
-        self._seen.add(id(value))
+        self._visited_ids.add(id(value))
         kind = type(value)
         if module_of(kind) == "functools" and isinstance(attribute(value, "cache_parameters"), FunctionType):
             return [value.cache_parameters(), self.of(value.__wrapped__, depth)]  # not the results that it keeps
-        held = attribute(value, "__dict__")
-        own: dict[str, Any] = held if type(held) is dict else {}
+        state = attribute(value, "__dict__")
+        own: dict[str, Any] = state if type(state) is dict else {}
         items = [(name, self.of(each, depth)) for name, each in own.items() if name not in _COPIED]
         if not isinstance(value, tuple | list | dict) and kind.__flags__ & 1 << 14:  # Py_TPFLAGS_HAVE_GC
             # What a compiled object holds shows to the collector of garbage alone.
-            others = [each for each in gc.get_referents(value) if each is not held and not isinstance(each, type)]
+            others = [each for each in gc.get_referents(value) if each is not state and not isinstance(each, type)]
             own_ids = {id(each) for each in own.values()}
             items += [("", self.of(each, depth)) for each in others if id(each) not in own_ids]
         return items
@@ -135,7 +135,7 @@ class _OptionReader:
         if self._visited > _MAX_OBJECTS:
             raise UnkeyableArgument(f"it leads to more than {_MAX_OBJECTS:,} objects")
         name = f"{module_of(kind)}.{kind.__qualname__}"
-        if id(value) in self._seen or depth >= _DEPTH:
+        if id(value) in self._visited_ids or depth >= _DEPTH:
             return name
         again = functools.partial(self.of, depth=depth + 1)
         if isinstance(value, tuple):  # a named tuple too

@@ -75,9 +75,9 @@ class Walk:
         label, first = self._graph.label(("as imported", name, id(value)), f"{name} (as imported)", value)
         if first:
             hasher = Hasher("as imported")
-            said = self.reference(value, label, lenient=True)
-            hasher.part("value", said.encode())
-            if said == "by source" or self._values.shows_not_all(value, label):
+            reference = self.reference(value, label, lenient=True)
+            hasher.part("value", reference.encode())
+            if reference == "by source" or self._values.shows_not_all(value, label):
                 hasher.part("made", made)
             self._graph.part(label, hasher, "differs from its source file")
 
@@ -86,10 +86,10 @@ class Walk:
         self._values.refuse_weights(value, name)
 
     def reference(
-        self, value: object, name: str, *, lenient: bool, lenient_value: bool | None = None, told: bool = False
+        self, value: object, name: str, *, lenient: bool, lenient_value: bool | None = None, by_options: bool = False
     ) -> str:
         """What stands for a value in the part that refers to it; follows what it reaches. ``name`` labels its part.
-        lenient_value: for what is no code, where that differs. told: see ``Values.part``."""
+        lenient_value: for what is no code, where that differs. by_options: see ``Values.part``."""
         if is_mock(value):
             self._graph.refuse_mock(name)
         try:
@@ -97,7 +97,7 @@ class Walk:
         except Exception as error:  # noqa: BLE001 - user code may raise any
             return self._graph.report_exception(f"{name} ({name_of_class(value)})", error)
         lenient = lenient if lenient_value is None else lenient_value
-        return label if label is not None else self._values.part(value, name, lenient=lenient, told=told)
+        return label if label is not None else self._values.part(value, name, lenient=lenient, by_options=by_options)
 
     def code(self, value: object, *, lenient: bool) -> str | None:
         """The label of a function, class or module, which is followed; None for every other value."""
@@ -115,32 +115,32 @@ class Walk:
         name = f"{module}.{function.__qualname__}"
         kind, distribution = self._locator.of_file(function.__code__.co_filename)
         self._graph.distributions.add(distribution)
-        outside = kind != "project"
-        if outside and not function.__closure__ and "__wrapped__" not in function.__dict__:
+        is_foreign = kind != "project"
+        if is_foreign and not function.__closure__ and "__wrapped__" not in function.__dict__:
             return f"{distribution or 'python'}:{name}{self._set(function)}"
         label, _ = self._graph.label(id(function), name, function)
         # A function of a library may wrap one of the project: what it holds is followed, the rest of it is not.
-        self._graph.visit(label, lambda lenient: self._function(function, label, outside, lenient), lenient=lenient)
+        self._graph.visit(label, lambda lenient: self._function(function, label, is_foreign, lenient), lenient=lenient)
         return label
 
-    def _function(self, function: FunctionType, label: str, outside: bool, lenient: bool) -> None:
+    def _function(self, function: FunctionType, label: str, is_foreign: bool, lenient: bool) -> None:
         graph = self._graph
         graph.watch.function(function)
         hasher = Hasher("function")
         code = function.__code__
         detail = os.path.basename(code.co_filename)
-        if not outside:
+        if not is_foreign:
             detail = self._body(function, label, hasher, lenient)
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
             value = graph.watch.cell(cell)
             where = f"{label}.<closure>/{name}"
-            said = "unbound"
+            reference = "unbound"
             if value is not MISSING:
-                said = self.reference(value, where, lenient=lenient, lenient_value=lenient or outside)
-            if not outside and self._values.shows_not_all(value, where):
-                said = f"{said} made by {self._namespaces.maker(function)}"
-            hasher.part(f"closure {name}", said.encode())
-        wrapped_lenient, lenient = lenient, lenient or outside
+                reference = self.reference(value, where, lenient=lenient, lenient_value=lenient or is_foreign)
+            if not is_foreign and self._values.shows_not_all(value, where):
+                reference = f"{reference} made by {self._namespaces.maker(function)}"
+            hasher.part(f"closure {name}", reference.encode())
+        wrapped_lenient, lenient = lenient, lenient or is_foreign
         count = code.co_argcount
         defaults = function.__defaults__ or ()
         for name, value in zip(code.co_varnames[count - len(defaults) : count], defaults, strict=True):
@@ -151,8 +151,8 @@ class Walk:
             if name in _SKIPPED_ATTRIBUTES:
                 continue  # what functools.wraps and the like copy: names and documentation
             is_lenient = wrapped_lenient or name != "__wrapped__"
-            said = self.reference(value, f"{label}.{name}", lenient=is_lenient, lenient_value=True)
-            hasher.part(f"attribute {name}", said.encode())
+            reference = self.reference(value, f"{label}.{name}", lenient=is_lenient, lenient_value=True)
+            hasher.part(f"attribute {name}", reference.encode())
         graph.part(label, hasher, detail)
 
     def _body(self, function: FunctionType, label: str, hasher: Hasher, lenient: bool) -> str:
@@ -170,8 +170,8 @@ class Walk:
             detail = f"{os.path.basename(code.co_filename)}:{node.lineno}"
             if "<locals>" not in function.__qualname__:
                 for chain in source.decorator_refs(node):
-                    said = self.resolve(function, chain, label, lenient=True)
-                    hasher.part(f"decorator {'.'.join(chain)}", said.encode())
+                    reference = self.resolve(function, chain, label, lenient=True)
+                    hasher.part(f"decorator {'.'.join(chain)}", reference.encode())
         else:
             hasher.part("code", code_digest(code).encode())
             graph.codes.update((code.co_filename, each) for each in nested_code(code))
@@ -203,8 +203,8 @@ class Walk:
         hasher = Hasher("annotations")
         annotations = getattr(holder, "__annotations__", None)  # of ``type`` itself, a descriptor
         for name, value in annotations.items() if isinstance(annotations, dict) else ():
-            said = self.reference(value, f"{label}.<annotation>/{name}", lenient=True)
-            hasher.part(f"annotation {name}", said.encode())
+            reference = self.reference(value, f"{label}.<annotation>/{name}", lenient=True)
+            hasher.part(f"annotation {name}", reference.encode())
             words = re.findall(r"[A-Za-z_]\w*", value) if isinstance(value, str) else ()
             self._namespaces.follow(namespace, [(word,) for word in words if word in namespace], hasher)
         self._graph.part(f"{label}.<annotations>", hasher, "asked for")
@@ -235,8 +235,10 @@ class Walk:
         kind, distribution = self._origins.of_class(cls)
         self._graph.distributions.add(distribution)
         if kind != "project":
-            said = f"{distribution or 'python'}:{name}{self._replaced_methods(cls)}"
-            return said if "<locals>" not in cls.__qualname__ else f"{said} {self._made_by_call(cls, name)}"
+            description = f"{distribution or 'python'}:{name}{self._replaced_methods(cls)}"
+            return (
+                description if "<locals>" not in cls.__qualname__ else f"{description} {self._made_by_call(cls, name)}"
+            )
         module = sys.modules.get(module_of(cls))
         wanted = f"{module_name(vars(module))}.{cls.__qualname__}" if module is not None else name
         label, _ = self._graph.label(id(cls), wanted, cls)
@@ -273,34 +275,34 @@ class Walk:
             for name, each in sorted(given.items())
             if each is not None and type(each) is not tuple and is_plain(each)
         ]
-        said = f" {digest_bytes(repr(shown).encode('utf-8', 'surrogatepass'))}" if shown else ""
+        digest = f" {digest_bytes(repr(shown).encode('utf-8', 'surrogatepass'))}" if shown else ""
         for name in sorted({name for each in nested_code(function.__code__) for name in each.co_names}):
             if isinstance(namespace.get(name), FunctionType | type):
                 value = watch.name(namespace, name)
                 is_class = isinstance(value, type)
                 own = self._origins.of_module(module_of(value))[0] == "project" if is_class else False
                 if own or self._locator.is_own(value):
-                    said += f" {name} {self.code(value, lenient=True)}"
+                    digest += f" {name} {self.code(value, lenient=True)}"
             elif is_mock(namespace.get(name)):
                 self._graph.refuse_mock(f"{name} of {namespace.get('__name__')}")
-        return said
+        return digest
 
     def _replaced_methods(self, cls: type) -> str:
         """What the project put in the place of methods of a library's class, and its public attributes that are classes
         or plain values, which anybody may set; empty where there is none of that."""
         if not generated_members.is_open(cls):
             return ""
-        said = []
+        descriptions = []
         for name, value in sorted(self._graph.watch.attributes(cls).items()):
             if is_mock(value):
                 self._graph.refuse_mock(f"{name} of {module_of(cls)}.{cls.__qualname__}")
             if self._locator.is_own(value):
-                said.append(f" {name} {self.function(value, lenient=True)}")
+                descriptions.append(f" {name} {self.function(value, lenient=True)}")
             elif not name.startswith("_") and isinstance(value, type):
-                said.append(f" {name} {module_of(value)}.{value.__qualname__}")
+                descriptions.append(f" {name} {module_of(value)}.{value.__qualname__}")
             elif not name.startswith("_") and is_plain(value):
-                said.append(f" {name} {digest_bytes(repr(value).encode('utf-8', 'surrogatepass'))}")
-        return "".join([*said, *(self._replaced_methods(base) for base in cls.__bases__)])
+                descriptions.append(f" {name} {digest_bytes(repr(value).encode('utf-8', 'surrogatepass'))}")
+        return "".join([*descriptions, *(self._replaced_methods(base) for base in cls.__bases__)])
 
     def _cls(self, cls: type, label: str, lenient: bool) -> None:
         graph = self._graph
@@ -314,7 +316,7 @@ class Walk:
         definition = unit.source.definition(cls.__qualname__) if unit is not None else None
         node = definition if isinstance(definition, ast.ClassDef) else None
         by_source = node is not None or (lenient and unit is not None)  # or else nothing says what made its values
-        said = node is not None or generated_members.tells(cls)
+        is_in_source = node is not None or generated_members.tells(cls)
         opaque = False
         detail = "no source"
         if unit is not None and node is not None:
@@ -339,21 +341,27 @@ class Walk:
         for name, value in sorted(graph.watch.attributes(cls).items()):
             if _is_skipped(name, value, node):
                 continue
-            for kind, held in _descriptor_parts(value):
+            for kind, content_value in _descriptor_parts(value):
                 if (
-                    isinstance(held, FunctionType)
-                    and said
-                    and generated_members.is_generated(held, cls, self._origins.is_library)
+                    isinstance(content_value, FunctionType)
+                    and is_in_source
+                    and generated_members.is_generated(content_value, cls, self._origins.is_library)
                 ):
-                    if not generated_members.is_standard(held, cls):
-                        hasher.part(f"made {name}", code_digest(held.__code__).encode())
+                    if not generated_members.is_standard(content_value, cls):
+                        hasher.part(f"made {name}", code_digest(content_value.__code__).encode())
                     continue  # from what the class says, by a decorator or base
-                stands = self.reference(held, f"{label}.{name}", lenient=by_source if wraps_code(held) else lenient)
+                stands = self.reference(
+                    content_value, f"{label}.{name}", lenient=by_source if wraps_code(content_value) else lenient
+                )
                 hasher.part(f"{kind} {name}", stands.encode())
-                opaque = opaque or stands == "by source" or self._values.shows_not_all(held, f"{label}.{name}")
+                opaque = opaque or stands == "by source" or self._values.shows_not_all(content_value, f"{label}.{name}")
             if not _descriptor_parts(value) and generated_members.is_own(cls, name, node):
-                told = by_source and self._is_keyed_by_statement(value, is_made=not generated_members.binds(node, name))
-                stands = self.reference(value, f"{label}.{name}", lenient=lenient or told, told=told)
+                is_by_statement = by_source and self._is_keyed_by_statement(
+                    value, is_made=not generated_members.binds(node, name)
+                )
+                stands = self.reference(
+                    value, f"{label}.{name}", lenient=lenient or is_by_statement, by_options=is_by_statement
+                )
                 hasher.part(f"attribute {name}", stands.encode())
                 opaque = opaque or stands == "by source" or self._values.shows_not_all(value, f"{label}.{name}")
         for name, content in generated_members.shown_by_metaclass(cls):
@@ -367,13 +375,15 @@ class Walk:
                 for chain in unit.source.class_uses(node).refs:
                     if chain[0] in namespace:
                         self._namespaces.check_one(namespace, chain[0])
-        held = generated_members.name_in_module(cls)
-        graph.watch.value(lambda: generated_members.name_in_module(cls).encode(), held.encode())
-        if held:
-            hasher.part("held", held.encode())
+        content_value = generated_members.name_in_module(cls)
+        graph.watch.value(lambda: generated_members.name_in_module(cls).encode(), content_value.encode())
+        if content_value:
+            hasher.part("held", content_value.encode())
         for name, content in generated_members.contents(cls, graph.watch):
-            told = by_source and self._is_keyed_by_statement(content, is_made=True)
-            stands = self.reference(content, f"{label}.{name}", lenient=lenient or told, told=told)
+            is_by_statement = by_source and self._is_keyed_by_statement(content, is_made=True)
+            stands = self.reference(
+                content, f"{label}.{name}", lenient=lenient or is_by_statement, properties=is_by_statement
+            )
             hasher.part(f"content {name}", stands.encode())
         graph.part(label, hasher, detail)
         text, inner = vars(cls).get("__doc__"), functools.cache(lambda: node and docstrings(node))
@@ -415,17 +425,17 @@ def _descriptor_parts(value: object) -> list[tuple[str, object]]:
     """What a method, or another descriptor that Python has for methods, holds, each with its part in it."""
     if isinstance(value, FunctionType):
         return [("method", value)]
-    held: list[tuple[str, object]]
+    parts: list[tuple[str, object]]
     if isinstance(value, property):
-        held = [("get", value.fget), ("set", value.fset), ("delete", value.fdel)]
+        parts = [("get", value.fget), ("set", value.fset), ("delete", value.fdel)]
     elif isinstance(value, staticmethod | classmethod):
-        held = [(type(value).__name__, value.__func__)]
+        parts = [(type(value).__name__, value.__func__)]
     elif isinstance(value, functools.cached_property):
-        held = [("cached", value.func)]
+        parts = [("cached", value.func)]
     elif isinstance(value, functools.partialmethod):
-        held = [("partial", value.func), ("arguments", value.args), ("keywords", value.keywords)]
+        parts = [("partial", value.func), ("arguments", value.args), ("keywords", value.keywords)]
     elif isinstance(value, functools.singledispatchmethod):
-        held = [("dispatched", value.func), ("dispatcher", value.dispatcher)]
+        parts = [("dispatched", value.func), ("dispatcher", value.dispatcher)]
     else:
         return []
-    return [(kind, each) for kind, each in held if each is not None]
+    return [(kind, each) for kind, each in parts if each is not None]

@@ -54,21 +54,21 @@ class LruCacheContents:
         """What these memos hold that can be changed, and has a stable form."""
         return {id(memo.function): found for memo in memos if (found := list(self._entries(memo.function)))}
 
-    def digests(self, held: MemoEntries) -> dict[int, list[str]]:
+    def digests(self, contents: MemoEntries) -> dict[int, list[str]]:
         """The digests of what counts: all that no run made, or that is another by now."""
         counted: dict[int, list[str]] = {}
-        for function, entries in held.items():
+        for function, entries in contents.items():
             made = {(id(each.given), id(each.result), each.digest) for each in self._made.get(function, ())}
             found = [each.digest for each in entries if (id(each.given), id(each.result), each.digest) not in made]
             if found:
                 counted[function] = sorted(found)
         return counted
 
-    def changed_functions(self, held: MemoEntries) -> set[int]:
+    def changed_functions(self, contents: MemoEntries) -> set[int]:
         """The functions that answer for an object which they know by identity, and which changed since that was first
         seen: whether a call is of that object or of an equal one shows in no content."""
         changed: set[int] = set()
-        for function, entries in held.items():
+        for function, entries in contents.items():
             first = self._first.get(function, {})
             now = {(id(each.given), id(each.result)): each for each in entries}
             self._first[function] = {place: first.get(place, each) for place, each in now.items()}
@@ -124,10 +124,10 @@ def _pairs(function: Any) -> list[tuple[object, object]]:
     if not 0 < info.currsize <= _MOST:
         return []
     # After its type: of a bounded one a key, its result and the type of what ties them, entry by entry; the table.
-    seen = gc.get_referents(function)[1:]
+    referents = gc.get_referents(function)[1:]
     if info.maxsize is None:
-        return list(seen[0].items())
-    links = seen[: 3 * info.currsize]
+        return list(referents[0].items())
+    links = referents[: 3 * info.currsize]
     return list(zip(links[::3], links[1::3], strict=True))
 
 

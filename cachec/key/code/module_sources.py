@@ -173,8 +173,8 @@ class SourceText:
     def mutated_names(self) -> frozenset[str]:
         """Names of which the module stores an item, or takes an attribute (``table.append``), anywhere."""
         taken = (each for each in ast.walk(self.tree) if isinstance(each, ast.Attribute | ast.Subscript))
-        held = (each.value for each in taken if isinstance(each, ast.Attribute) or not isinstance(each.ctx, ast.Load))
-        return frozenset(each.id for each in held if isinstance(each, ast.Name))
+        owners = (each.value for each in taken if isinstance(each, ast.Attribute) or not isinstance(each.ctx, ast.Load))
+        return frozenset(each.id for each in owners if isinstance(each, ast.Name))
 
     # --- syntax and names
 
@@ -202,10 +202,10 @@ class SourceText:
         """
         plain = [each for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
         names = [each.name for each in plain]
-        left_out = {
+        omitted = {
             id(each) for each in plain if each.name in apart and not each.decorator_list and names.count(each.name) == 1
         }
-        return normalized_syntax.normalise(node, self.stage_decorators | left_out)
+        return normalized_syntax.normalise(node, self.stage_decorators | omitted)
 
     def uses(self, node: ast.AST) -> Uses:
         """What a statement, or the whole module, takes from outside."""
@@ -485,9 +485,9 @@ def _finders(is_own: Callable[[object], bool]) -> list[Any]:
     may import when asked, and are not."""
     own: list[Any] = [BuiltinImporter, FrozenImporter, PathFinder]
     others = [each for each in sys.meta_path if each not in own and hasattr(each, "find_spec")]
-    kept = [each for each in others if str(getattr(each, "__module__", "")).startswith("__editable__")]
+    editable = [each for each in others if str(getattr(each, "__module__", "")).startswith("__editable__")]
     at = sys.meta_path.index(PathFinder) if PathFinder in sys.meta_path else 0
-    return [*(each for each in others if each in sys.meta_path[:at] and is_own(each)), *own, *kept]
+    return [*(each for each in others if each in sys.meta_path[:at] and is_own(each)), *own, *editable]
 
 
 def absolute(use: ImportUse, package: str) -> str | None:
@@ -497,5 +497,5 @@ def absolute(use: ImportUse, package: str) -> str | None:
     above = package.split(".") if package else []
     if use.level > len(above):
         return None
-    kept = above[: len(above) - use.level + 1]
-    return ".".join([*kept, use.module] if use.module else kept)
+    prefix = above[: len(above) - use.level + 1]
+    return ".".join([*prefix, use.module] if use.module else prefix)

@@ -85,8 +85,8 @@ class Namespaces:
 
     def _of_every_module(self, namespace: dict[str, Any], name: str) -> str:
         """What stands for a name that every module has: the documentation as it is, all else as that module's."""
-        said = documentation(self._graph.watch.name(namespace, name)) if name == "__doc__" else b""
-        return f"{name} of {module_name(namespace)} {digest_bytes(said)}"
+        text = documentation(self._graph.watch.name(namespace, name)) if name == "__doc__" else b""
+        return f"{name} of {module_name(namespace)} {digest_bytes(text)}"
 
     def resolve_value(
         self, value: object, rest: Chain, name: str, namespace: dict[str, Any] | None, lenient: bool
@@ -104,13 +104,13 @@ class Namespaces:
             return "unbound"
         if isinstance(value, ModuleType):
             return self.module(value, rest, lenient=lenient)
-        said = self._live.code(value, lenient=lenient)
-        if said is None:
+        reference = self._live.code(value, lenient=lenient)
+        if reference is None:
             made = functools.partial(self._origins.imported_library, name, value, namespace)
-            said = self._values.part(value, name, lenient=lenient, fallback=made)
+            reference = self._values.part(value, name, lenient=lenient, fallback=made)
         if namespace is not None and self._values.shows_not_all(value, name):
-            return f"{said} made by {self._statements(namespace, name.rpartition('.')[2], 8, value)}"
-        return said
+            return f"{reference} made by {self._statements(namespace, name.rpartition('.')[2], 8, value)}"
+        return reference
 
     def module(self, module: ModuleType, rest: Chain, *, lenient: bool) -> str:
         """What attributes of a module stand for; the whole module where none is named."""
@@ -150,9 +150,9 @@ class Namespaces:
         is_part: the module may be imported only where it is asked for."""
         value = MISSING if not rest or rest[0].startswith("__") else self._graph.watch.name(namespace, rest[0])
         if isinstance(value, ModuleType):
-            said = self.module(value, rest[1:], lenient=True)
+            reference = self.module(value, rest[1:], lenient=True)
             if value.__name__ != f"{namespace.get('__name__')}.{rest[0]}":
-                return f" {said}"
+                return f" {reference}"
             return self._of_library(vars(value), rest[1:], is_part=True)
         if value is MISSING:
             return self._not_there(namespace, rest)
@@ -290,8 +290,8 @@ class Namespaces:
             if chain[0] in _MODULE_NAMES or (len(chain) == 1 and isinstance(value, ModuleType)):
                 continue
             where = f"{self._label(namespace)}.{chain[0]}"
-            said = self.resolve_value(value, chain[1:], where, namespace, lenient=True)
-            hasher.part(f"name {'.'.join(chain)}", said.encode())
+            reference = self.resolve_value(value, chain[1:], where, namespace, lenient=True)
+            hasher.part(f"name {'.'.join(chain)}", reference.encode())
 
     def all_names(self, namespace: dict[str, Any], *, modules: bool) -> None:
         """Follow every name that a module has now. modules: the modules among them too, each as a whole."""
@@ -349,8 +349,8 @@ class Namespaces:
                     if chain in run:
                         self.check_one(namespace, chain[0], value)
                     where = f"{self._label(namespace)}.{chain[0]}"
-                    said = self.resolve_value(namespace[chain[0]], chain[1:], where, namespace, lenient=True)
-                    hasher.part(f"name {'.'.join(chain)}", said.encode())
+                    reference = self.resolve_value(namespace[chain[0]], chain[1:], where, namespace, lenient=True)
+                    hasher.part(f"name {'.'.join(chain)}", reference.encode())
         for use in unit.source.imports.get(variable, ()):
             module = sys.modules.get(self._units.origin(unit, use).name)
             if isinstance(module, ModuleType) and depth:

@@ -76,12 +76,12 @@ class Origins:
         if unit is None or module is None or vars(module) is not namespace:
             return unit
         self._graph.watch.name(namespace, "__spec__")  # a reload makes another
-        ran = executed_sources().source(module, module.__name__, unit.source)
-        if ran is unit.source:
+        executed = executed_sources().source(module, module.__name__, unit.source)
+        if executed is unit.source:
             return unit
         # Its file was edited since: what made the values of this process stands in the text of then, if in any.
-        if ran is not None:
-            return ModuleUnit(unit.name, unit.package, ran)
+        if executed is not None:
+            return ModuleUnit(unit.name, unit.package, executed)
         then = copy(unit)
         then.unsure = executed_sources().token(module.__name__)
         return then
@@ -123,8 +123,8 @@ class Origins:
         for use in unit.source.imports.get(variable, ()):
             origin = self._units.origin(unit, use)
             module = sys.modules.get(origin.name)
-            outside = origin.kind in ("library", "distribution") and bool(use.name) and module is not None
-            if outside and vars(module).get(use.name, MISSING) is value:
+            is_library = origin.kind in ("library", "distribution") and bool(use.name) and module is not None
+            if is_library and vars(module).get(use.name, MISSING) is value:
                 self._graph.distributions.add(origin.distribution)
                 return f"{origin.distribution or 'python'}:{origin.name}.{use.name}"
         return None

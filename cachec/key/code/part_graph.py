@@ -132,15 +132,15 @@ class PartGraph:
         self._lenient: deque[Callable[[], object]] = deque()
         self._last: deque[Callable[[], object]] = deque()
 
-    def label(self, identity: object, wanted: str, held: object = None) -> tuple[str, bool]:
+    def label(self, identity: object, wanted: str, owned: object = None) -> tuple[str, bool]:
         """The label of a thing, and whether this is the first time that it is reached.
 
-        identity: a hashable that is equal for the same thing only, such as an ``id``; ``held`` is kept alive for it.
+        identity: a hashable that is equal for the same thing only, such as an ``id``; ``owned`` is kept alive for it.
         """
         known = self._labels.get(identity)
         if known is not None:
             return known, False
-        self._owned.append(held)
+        self._owned.append(owned)
         label = wanted
         while label in self._used:
             count = self._counts[wanted] = self._counts.get(wanted, 1) + 1

@@ -89,9 +89,9 @@ class _DigestPickler(pickle.Pickler):
         return reduced
 
     def _check_whole(self, value: Any, reduced: tuple[Any, ...]) -> None:
-        held = _within(reduced[1:3], _DEPTH)
+        parts = _within(reduced[1:3], _DEPTH)
         for name, each in _attributes(value).items():
-            if not (each in held.scalars if type(each) in _SCALARS else id(each) in held.ids or self._inert(each)):
+            if not (each in parts.scalars if type(each) in _SCALARS else id(each) in parts.ids or self._inert(each)):
                 kind = type(value)
                 what = f"{module_of(kind)}.{kind.__qualname__}"
                 raise UnkeyableArgument(f"{self._name} holds a {what}, whose pickle leaves out its {name}")
@@ -105,19 +105,19 @@ class _PickledParts:
 
 def _within(value: Any, depth: int) -> _PickledParts:
     """What is in a reduced object, at most ``depth`` containers deep."""
-    held, level = _PickledParts(), [value]
+    parts, level = _PickledParts(), [value]
     for _ in range(depth):
         inner: list[Any] = []
         for each in level:
-            held.ids.add(id(each))
+            parts.ids.add(id(each))
             if type(each) in _SCALARS:
-                held.scalars.add(each)
+                parts.scalars.add(each)
             elif isinstance(each, tuple | list):
                 inner += each
             elif isinstance(each, dict):
                 inner += each.values()
         level = inner
-    return held
+    return parts
 
 
 def _is_default(kind: type) -> bool:

@@ -75,26 +75,26 @@ def of_import(unit: ModuleUnit, name: str, namespace: Mapping[str, Any], watch: 
         target = absolute(use, unit.package) or ""
         module = watch.name(sys.modules, target)
         if not use.name:
-            held = module
+            present = module
         elif isinstance(module, ModuleType):
-            held = watch.name(vars(module), use.name)
-            if held is MISSING:  # of a module that makes it when it is asked for, or a submodule
-                held = watch.name(sys.modules, f"{target}.{use.name}")
-                if held is MISSING and not _is_determined(value):
+            present = watch.name(vars(module), use.name)
+            if present is MISSING:  # of a module that makes it when it is asked for, or a submodule
+                present = watch.name(sys.modules, f"{target}.{use.name}")
+                if present is MISSING and not _is_determined(value):
                     return
         else:
-            held = MISSING
-        if held is value:
+            present = MISSING
+        if present is value:
             return
     yield Alteration(name, value)
 
 
 def of_function(
-    unit: ModuleUnit, node: ast.FunctionDef | ast.AsyncFunctionDef, chain: Chain, held: FunctionType
+    unit: ModuleUnit, node: ast.FunctionDef | ast.AsyncFunctionDef, chain: Chain, function: FunctionType
 ) -> Iterator[Alteration]:
     """Literal defaults that are others, and attributes. ``chain``: the dotted name of the function in its module."""
     where = ".".join(chain)
-    defaults, named = held.__defaults__ or (), held.__kwdefaults__ or {}
+    defaults, named = function.__defaults__ or (), function.__kwdefaults__ or {}
     pairs = list(zip(node.args.defaults, defaults, strict=False))
     pairs += [
         (each, named[argument.arg])
@@ -105,11 +105,11 @@ def of_function(
     if len(defaults) != len(node.args.defaults) or len(named) != count:
         yield Alteration(f"{where}.__defaults__", (defaults, named))
     for written, value in pairs:
-        said = literal(written)
-        if said is not UNKNOWN and not same(said, value):
+        constant = literal(written)
+        if constant is not UNKNOWN and not same(constant, value):
             yield Alteration(f"{where}.__defaults__", value)
     decorators = {(dotted_name(each) or ("",))[-1] for each in node.decorator_list}
-    for name, value in list(vars(held).items()):
+    for name, value in list(vars(function).items()):
         if name == "__isabstractmethod__" and value is True and not decorators.isdisjoint(_ABSTRACT):
             continue
         if not name.startswith(_NOTES):
@@ -119,7 +119,7 @@ def of_function(
 def of_class(
     unit: ModuleUnit,
     node: ast.ClassDef,
-    held: type,
+    cls: type,
     attributes: Mapping[str, Any],
     chain: Chain,
     namespace: Mapping[str, Any],
@@ -127,24 +127,24 @@ def of_class(
     """Bases and attributes of a class that its statement does not say. Open where other code has a say in them: a
     metaclass, a base, whoever registers with an abstract class. ``chain``: the dotted name of the class in its
     module, of which ``namespace`` is."""
-    above = [each for each in held.__mro__[1:-1] if module_of(each) != "typing"]
-    by_others = module_of(type(held)) not in _METACLASSES or any("__init_subclass__" in vars(each) for each in above)
-    if by_others or isinstance(held, abc.ABCMeta) or generated_members.is_named_tuple(held):
-        yield Alteration(".".join(chain), held, is_open=True)
+    above = [each for each in cls.__mro__[1:-1] if module_of(each) != "typing"]
+    by_others = module_of(type(cls)) not in _METACLASSES or any("__init_subclass__" in vars(each) for each in above)
+    if by_others or isinstance(cls, abc.ABCMeta) or generated_members.is_named_tuple(cls):
+        yield Alteration(".".join(chain), cls, is_open=True)
         return
     bases = [_resolve_dotted(each, namespace) for each in node.bases]
-    if all(isinstance(each, type) for each in bases) and (tuple(bases) or (object,)) != held.__bases__:
-        yield Alteration(".".join((*chain, "__bases__")), held.__bases__)
+    if all(isinstance(each, type) for each in bases) and (tuple(bases) or (object,)) != cls.__bases__:
+        yield Alteration(".".join((*chain, "__bases__")), cls.__bases__)
     bound = generated_members.bound_names(node)
     for name, value in attributes.items():
         is_bookkeeping = name.startswith("__") and name.endswith("__")
-        is_bookkeeping = is_bookkeeping or (isinstance(held, enum.EnumType) and name[:1] == name[-1:] == "_")
+        is_bookkeeping = is_bookkeeping or (isinstance(cls, enum.EnumType) and name[:1] == name[-1:] == "_")
         plain = name.removeprefix(f"_{node.name.lstrip('_')}") if "__" in name else name  # as the statement has it
         if not is_bookkeeping and bound.isdisjoint({name, plain}) and not isinstance(value, MemberDescriptorType):
             yield Alteration(".".join((*chain, name)), value, is_open=stores(unit, (*chain, name)))
 
 
-def of_try(node: ast.Try, name: str, held: object, *, is_absent: bool) -> bool:
+def of_try(node: ast.Try, name: str, value: object, *, is_absent: bool) -> bool:
     """Whether a name that assignments of literals alone bind, in a ``try``, stands for something else. is_absent:
     whether a module that it imports was missing."""
     handlers = [each for handler in node.handlers for each in handler.body]
@@ -154,10 +154,10 @@ def of_try(node: ast.Try, name: str, held: object, *, is_absent: bool) -> bool:
         if isinstance(each, ast.Assign) and any(dotted_name(target) == (name,) for target in each.targets):
             written.append(literal(each.value))
         elif isinstance(each, ast.alias) and (each.asname or each.name.partition(".")[0]) == name:
-            return _is_determined(held) and not any(same(one, held) for one in written)
+            return _is_determined(value) and not any(same(one, value) for one in written)
         elif isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and each.name == name:
             return False
-    return bool(written) and not any(each is UNKNOWN or same(each, held) for each in written)
+    return bool(written) and not any(each is UNKNOWN or same(each, value) for each in written)
 
 
 def _is_determined(value: object) -> bool:

@@ -122,12 +122,12 @@ class ReferencedValues:
         self._origins = origins
         self._live = live
 
-        def encoded(value: object, name: str) -> bytes:
+        def encode_and_note(value: object, name: str) -> bytes:
             data = encode_value(value, name)
             graph.has_decimals = graph.has_decimals or DECIMAL in data
             return data
 
-        self._encode_value = encoded
+        self._encode_value = encode_and_note
         self._visited = 0
         #: Names of values that hold something of which not all shows: the statements that make them count too.
         self._opaque: set[str] = set()
@@ -144,24 +144,26 @@ class ReferencedValues:
         name: str,
         *,
         lenient: bool,
-        told: bool = False,
+        by_options: bool = False,
         fallback: Callable[[], str | None] = lambda: None,
     ) -> str:
         """Add the part of a value, and return what refers to it.
 
         fallback: what to say of a value that can't be encoded, None to report it. lenient: such a value counts by the
-        source that makes it, which is in the key already; told: and by what it shows to hold, whatever it is.
+        source that makes it, which is in the key already; by_options: and by what it shows to hold, whatever it is.
         """
         graph = self._graph
         known = graph.find_label(("value", name, id(value)))
         if known is not None:
             return f"value {known}"
         try:
-            return self._part(value, name, lenient=lenient, told=told, fallback=fallback)
+            return self._part(value, name, lenient=lenient, by_options=by_options, fallback=fallback)
         except Exception as error:  # noqa: BLE001 - user code may raise any
             return graph.report_exception(f"{name} ({name_of_class(value)})", error)
 
-    def _part(self, value: object, name: str, *, lenient: bool, told: bool, fallback: Callable[[], str | None]) -> str:
+    def _part(
+        self, value: object, name: str, *, lenient: bool, by_options: bool, fallback: Callable[[], str | None]
+    ) -> str:
         graph = self._graph
         pickles = False
         try:
@@ -171,16 +173,16 @@ class ReferencedValues:
                 return "weights"
             raise
         except UnkeyableArgument as error:
-            said = fallback()
-            if said is None and lenient and (told or wraps_code(value)):
+            reference = fallback()
+            if reference is None and lenient and (by_options or wraps_code(value)):
                 try:
-                    said = self.wrapper_digest(value, name)
+                    reference = self.wrapper_digest(value, name)
                 except UnkeyableArgument as reason:
                     return self._report_unresolved(value, name, reason)
                 if not wraps_code(value):
-                    graph.watch.value(lambda: self.wrapper_digest(value, name).encode(), said.encode())
-            if said is not None or lenient:
-                return said or "by source"
+                    graph.watch.value(lambda: self.wrapper_digest(value, name).encode(), reference.encode())
+            if reference is not None or lenient:
+                return reference or "by source"
             if graph.tolerant:
                 return self._report_unresolved(value, name, error)
             try:
@@ -207,8 +209,8 @@ class ReferencedValues:
 
     def wrapper_digest(self, value: object, name: str) -> str:
         """The digest of what an object without a stable form was told, see ``library.wrapper_options``."""
-        said = repr(self._wrapper_form(value, name, True, (), {}))
-        return f"told {digest_bytes(said.encode('utf-8', 'surrogatepass'))}"
+        text = repr(self._wrapper_form(value, name, True, (), {}))
+        return f"told {digest_bytes(text.encode('utf-8', 'surrogatepass'))}"
 
     def _wrapper_form(
         self, value: object, name: str, lenient: bool, within: tuple[int, ...], forms: _Forms, pickles: bool = False
@@ -229,17 +231,17 @@ class ReferencedValues:
         """
         watch = self._graph.watch
         pending: list[Any] = [value]
-        seen: set[int] = set()
+        visited: set[int] = set()
         while pending:
             one = pending.pop()
             kind = type(one)
             if isinstance(one, _BUILTINS) and self._is_of_a_value(one):
                 one = attribute(one, "__self__")
                 kind = type(one)
-            if kind in _PLAIN or isinstance(one, (*_BUILTINS, FunctionType, type, ModuleType)) or id(one) in seen:
+            if kind in _PLAIN or isinstance(one, (*_BUILTINS, FunctionType, type, ModuleType)) or id(one) in visited:
                 continue
-            seen.add(id(one))
-            if len(seen) > _WATCHED:
+            visited.add(id(one))
+            if len(visited) > _WATCHED:
                 return False
             if kind in (tuple, frozenset):
                 pending += one
@@ -431,7 +433,11 @@ class ReferencedValues:
                 )
 
                 attributes = counted_attributes(value).items()
-                return (_MARK + "instance", label, [(each, _attribute(each, held, again)) for each, held in attributes])
+                return (
+                    _MARK + "instance",
+                    label,
+                    [(each, _attribute(each, content, again)) for each, content in attributes],
+                )
             base = next((each for each in _CONTAINERS if issubclass(kind, each)), None)
             if base is not None and is_plain_class(kind, base):
                 return (_MARK + "items", label, again(_CONTAINERS[base](value)), again(attribute(value, "__dict__")))
@@ -547,11 +553,11 @@ def _type_name(value: object) -> str:
 
 
 def _of_a_type(value: object) -> list[object]:
-    held = []
+    items = []
     for name in _TYPE_PARTS:
         with contextlib.suppress(NameError):  # a bound is evaluated when it is asked for
-            held.append((name, attribute(value, name)))
-    return [(name, each) for name, each in held if each is not None and type(each).__qualname__ != _NO_DEFAULT]
+            items.append((name, attribute(value, name)))
+    return [(name, each) for name, each in items if each is not None and type(each).__qualname__ != _NO_DEFAULT]
 
 
 def _attribute(attribute_name: str, value: object, again: functools.partial[Any]) -> Any:
@@ -560,10 +566,10 @@ def _attribute(attribute_name: str, value: object, again: functools.partial[Any]
     try:
         return again(value)
     except UnkeyableArgument as error:
-        said = str(error)
-        if not said.startswith(name):
+        message = str(error)
+        if not message.startswith(name):
             raise
-        raise UnkeyableArgument(f"{name}.{attribute_name}{said.removeprefix(name)}") from error
+        raise UnkeyableArgument(f"{name}.{attribute_name}{message.removeprefix(name)}") from error
 
 
 def is_plain_class(kind: type, builtin: type = object) -> bool:

@@ -107,13 +107,15 @@ class RunReads:
     def code(self, observed: Observations, coverage: Coverage, anchors: Anchors) -> ObservedReads:
         """The code, modules and distributions that a run reached and its key does not hold."""
         loaded = {
-            ran.code.co_filename for ran in list(observed.executed_code.values()) if ran.code.co_name == "<module>"
+            executed.code.co_filename
+            for executed in list(observed.executed_code.values())
+            if executed.code.co_name == "<module>"
         }
         reads: dict[Read, None] = {}
         try:
             _check_unedited(loaded, observed)
-            for ran in list(observed.executed_code.values()):
-                reads.update(dict.fromkeys(self._code_reads(ran, coverage, anchors, loaded)))
+            for executed in list(observed.executed_code.values()):
+                reads.update(dict.fromkeys(self._code_reads(executed, coverage, anchors, loaded)))
             for name in list(observed.imported):
                 reads.update(dict.fromkeys(self._import_reads(name, coverage, loaded)))
             for name in list(observed.named):
@@ -137,12 +139,14 @@ class RunReads:
         """Note what modules that a run imported came to, and all that it read meanwhile: a later run finds them there.
         names: those of them that their source does not tell."""
         loaded = {
-            ran.code.co_filename for ran in list(observed.executed_code.values()) if ran.code.co_name == "<module>"
+            executed.code.co_filename
+            for executed in list(observed.executed_code.values())
+            if executed.code.co_name == "<module>"
         }
-        kept = tuple(read for read in reads if read.kind != "weight")
+        stored = tuple(read for read in reads if read.kind != "weight")
         # What the run may have put there is of its arguments, of which its reads do not tell.
         changed = may_change(
-            ran.code for ran in list(observed.executed_code.values()) if ran.code.co_name != "<module>"
+            executed.code for executed in list(observed.executed_code.values()) if executed.code.co_name != "<module>"
         )
         for module, name in names:
             if name in changed:
@@ -152,8 +156,8 @@ class RunReads:
                 continue
             spec = getattr(found, "__spec__", None)
             known = self._imported_modules.get(module)
-            if known is None or known.spec is not spec or known.reads != kept:
-                known = self._imported_modules[module] = _ImportedModule(spec, {}, kept)
+            if known is None or known.spec is not spec or known.reads != stored:
+                known = self._imported_modules[module] = _ImportedModule(spec, {}, stored)
             digest = self._value(module, name)
             if digest is not None:
                 known.digests[name] = digest
@@ -215,28 +219,30 @@ class RunReads:
             return self.is_elsewhere(path)
         return os.path.isfile(path) and not self._code.is_project(path)
 
-    def _code_reads(self, ran: ExecutedCode, coverage: Coverage, anchors: Anchors, loaded: set[str]) -> Iterator[Read]:
-        code, path = ran.code, ran.code.co_filename
+    def _code_reads(
+        self, executed: ExecutedCode, coverage: Coverage, anchors: Anchors, loaded: set[str]
+    ) -> Iterator[Read]:
+        code, path = executed.code, executed.code.co_filename
         if not path.startswith(("<", "/")) and os.path.exists(path):
             path = os.path.abspath(path)
         if coverage.holds_code(path, code):
             return
         source = self._code.source(path)
-        module = module_name(ran.namespace)
+        module = module_name(executed.namespace)
         # In a namespace of no module, whether or not there is a text of it (torch.fx leaves one with linecache); or in
         # a copy of a module's (attrs), to which no name leads.
-        is_nameless = "__name__" not in ran.namespace
+        is_nameless = "__name__" not in executed.namespace
         is_typed = path.startswith("<ipython") or is_cell(path)
         place = source.place_of(code) if source is not None else None
         # Beside what is typed in after ``python -c``, which is ``<string>`` too, nobody's text holds it (namedtuple).
         is_nobodys = place is None and module not in sys.modules
-        is_made = source is None or is_nameless or is_nobodys or _is_copy(ran.namespace)
+        is_made = source is None or is_nameless or is_nobodys or _is_copy(executed.namespace)
         is_made = is_made and path.startswith("<") and not is_typed
         # Frames that stand for those of C++ in a traceback (tvm_ffi) name its sources, which are in no wheel.
         if is_made or (is_nameless and source is None and not os.path.exists(path)):
             # Made by code that ran or that the key holds; modules that it imports may have been imported before.
             for use in code_uses(code).imports if code.co_names else ():
-                name = absolute(use, str(ran.namespace.get("__package__") or module.rpartition(".")[0]))
+                name = absolute(use, str(executed.namespace.get("__package__") or module.rpartition(".")[0]))
                 yield from self._computed_name_reads(name or "", coverage, anchors, loaded)
             if source is not None and not is_nameless:
                 yield from self._import_reads(module, coverage, loaded)
@@ -270,9 +276,9 @@ class RunReads:
         if found is None or (found[0].digest != found[1].digest and path not in loaded):
             yield self._live(module, name, qualname, coverage)
             return
-        key, held = found
+        key, source = found
         coverage.add(key)  # what this one leads to is in its digest, and needs no read of its own
-        coverage.derived |= held.derived
+        coverage.derived |= source.derived
         yield Read("code", anchors.keep(path), f"{module}:{name}", key.digest)
         for distribution in sorted(key.distributions - tools):
             yield Read("distribution", distribution, "", self._tool(distribution))
@@ -313,14 +319,14 @@ class RunReads:
         self, observed: Observations, coverage: Coverage, anchors: Anchors, loaded: set[str]
     ) -> Iterator[Read]:
         """What code took that gets at modules in ways that do not show."""
-        ran = [
+        dynamic = [
             (each, found)
             for each in list(observed.executed_code.values())
             if (found := reach(*each)) is not Reach.NAMED
         ]
         # In a checkout of its own a plugin is code of the project; what it looks up is what it speaks for.
-        plugins = self._plugins() if ran else ()
-        reaches = {found for each, found in ran if module_name(each.namespace).partition(".")[0] not in plugins}
+        plugins = self._plugins() if dynamic else ()
+        reaches = {found for each, found in dynamic if module_name(each.namespace).partition(".")[0] not in plugins}
         if not reaches and not coverage.has_importer:
             return
         if Reach.PRESENT in reaches:
@@ -382,8 +388,11 @@ def _check_unedited(paths: Iterable[str], observed: Observations) -> None:
     """Raise Lost where a module that was imported by the run is not what its file says by now."""
     for path in paths:
         now = identity_if_there(path)
-        seen = (observed.sources.get(path), observed.opened.get(path))  # who executes the text of a file opens it
-        if now is not None and now.changed >= observed.began and now not in seen:
+        observed_states = (
+            observed.sources.get(path),
+            observed.opened.get(path),
+        )  # who executes the text of a file opens it
+        if now is not None and now.changed >= observed.began and now not in observed_states:
             raise CodeNotFound(
                 Reason.INPUT_CHANGED, f"file {path} was written to while the stage ran, which imported it"
             )

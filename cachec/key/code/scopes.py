@@ -301,10 +301,10 @@ class _Scan:
         here: _LexicalScope | None = scope
         while here is not None and here is not self.root:
             if here.kind != "class" or direct:
-                said = here.outer.get(name)
-                if said == "global":
+                kind = here.outer.get(name)
+                if kind == "global":
                     return None
-                if said is None and name in here.bound:
+                if kind is None and name in here.bound:
                     return here
             direct = direct and here.kind == "comprehension"
             here = here.parent

@@ -119,9 +119,9 @@ class TextComparison:
 
     def note_missing(self, name: str) -> None:
         """A submodule that is not to be found; this process may have imported it while it was."""
-        held = self._graph.watch.name(sys.modules, name) if self._is_live(name) else MISSING
-        if isinstance(held, ModuleType):
-            self._live.as_imported(held, name)
+        module = self._graph.watch.name(sys.modules, name) if self._is_live(name) else MISSING
+        if isinstance(module, ModuleType):
+            self._live.as_imported(module, name)
 
     def imports(self, unit: ModuleUnit, name: str) -> None:
         """A name that a module imports, as what that is."""
@@ -137,14 +137,20 @@ class TextComparison:
         if module is None:
             return
         self._graph.watch.name(vars(module), "__spec__")  # a reload makes another
-        ran = executed_sources().source(module, unit.name, unit.source)
-        said = executed_sources().token(unit.name) if ran is None else ran.text if exact else ran.syntax(ran.tree)
-        if ran is unit.source or said == (unit.source.text if exact else unit.source.syntax(unit.source.tree)):
+        executed = executed_sources().source(module, unit.name, unit.source)
+        text = (
+            executed_sources().token(unit.name)
+            if executed is None
+            else executed.text
+            if exact
+            else executed.syntax(executed.tree)
+        )
+        if executed is unit.source or text == (unit.source.text if exact else unit.source.syntax(unit.source.tree)):
             return
         label, first = self._graph.label(("as executed", unit.name, exact), f"{unit.name} (as imported)")
         if first:
             hasher = Hasher("as executed")
-            hasher.part("syntax", said)
+            hasher.part("syntax", text)
             self._graph.part(label, hasher, "differs from its source file")
 
     def name(self, unit: ModuleUnit, name: str, statements: list[ast.stmt] | tuple[ast.stmt, ...]) -> None:
@@ -161,12 +167,12 @@ class TextComparison:
         if self._imports_otherwise(unit, statements):
             self._live.as_imported(value, where, b"other imports")
         self._graph.watch.name(vars(module), "__spec__")
-        ran = executed_sources().source(module, unit.name, unit.source)
-        if ran is not unit.source:
-            old = [ran.syntax(each) for each in ran.bindings.get(name, ())] if ran is not None else []
-            if ran is None or old != [unit.source.syntax(each) for each in statements]:
+        executed = executed_sources().source(module, unit.name, unit.source)
+        if executed is not unit.source:
+            old = [executed.syntax(each) for each in executed.bindings.get(name, ())] if executed is not None else []
+            if executed is None or old != [unit.source.syntax(each) for each in statements]:
                 self._live.as_imported(
-                    value, where, b"".join(old) if ran is not None else executed_sources().token(unit.name)
+                    value, where, b"".join(old) if executed is not None else executed_sources().token(unit.name)
                 )
         # At the end: only then is it known which modules are in the key as a whole, with what they register here.
         self._graph.at_end(partial(self._compare_value, unit, name, statements, value, where))
@@ -199,9 +205,9 @@ class TextComparison:
             package = self._graph.watch.name(sys.modules, name)
             if use.name and use.name != "*" and isinstance(package, ModuleType) and "__path__" in vars(package):
                 submodule = f"{name}.{use.name}"
-                held = self._graph.watch.name(vars(package), use.name)
-                is_its = held is MISSING and "__getattr__" not in vars(package)
-                if is_its or (held is not MISSING and held is sys.modules.get(submodule)):
+                value = self._graph.watch.name(vars(package), use.name)
+                is_its = value is MISSING and "__getattr__" not in vars(package)
+                if is_its or (value is not MISSING and value is sys.modules.get(submodule)):
                     yield submodule
 
     def _compare_value(
@@ -291,13 +297,13 @@ class TextComparison:
                 self._compare_literal(written, value, f"{where}.{name}")
 
     def _compare_method(
-        self, unit: ModuleUnit, node: ast.FunctionDef | ast.AsyncFunctionDef, cls: type, held: object, chain: Chain
+        self, unit: ModuleUnit, node: ast.FunctionDef | ast.AsyncFunctionDef, cls: type, value: object, chain: Chain
     ) -> None:
         """A method is what its statement made: a function, or one that Python's own decorators hold."""
         decorators = [(dotted_name(each) or ("",))[-1] for each in node.decorator_list]
         if any(each not in _HOLDERS for each in decorators):
             return
-        function: Any = held
+        function: Any = value
         for holder in (_HOLDERS[each] for each in decorators if _HOLDERS[each]):
             function = getattr(function, holder, None)
         if isinstance(function, staticmethod | classmethod) and not decorators:
@@ -305,19 +311,19 @@ class TextComparison:
         is_function = isinstance(function, FunctionType)
         if not is_function or function.__code__.co_qualname != f"{cls.__qualname__}.{node.name}":
             if not (is_function and altering.stores(unit, chain) and self._is_in_key(function)):
-                self._live.as_imported(held, f"{unit.name}.{'.'.join(chain)}")
+                self._live.as_imported(value, f"{unit.name}.{'.'.join(chain)}")
         else:
             self._compare_function(unit, node, function, chain)
 
     def _compare_function(
-        self, unit: ModuleUnit, node: ast.FunctionDef | ast.AsyncFunctionDef, held: FunctionType, chain: Chain
+        self, unit: ModuleUnit, node: ast.FunctionDef | ast.AsyncFunctionDef, function: FunctionType, chain: Chain
     ) -> None:
         """Defaults and attributes of a function are those of its statement, or it was changed."""
-        if held.__code__.co_qualname == ".".join(chain):
-            self._graph.watch.function(held)
-            self._watch_items(held.__defaults__)
-            self._watch_items(held.__kwdefaults__)
-            self._take(unit, altering.of_function(unit, node, chain, held))
+        if function.__code__.co_qualname == ".".join(chain):
+            self._graph.watch.function(function)
+            self._watch_items(function.__defaults__)
+            self._watch_items(function.__kwdefaults__)
+            self._take(unit, altering.of_function(unit, node, chain, function))
 
     def _is_ours(self, value: object) -> bool:
         """Whether a value is the project's, or a plain one."""
@@ -366,12 +372,12 @@ class TextComparison:
 
     def _watch_items(self, value: Any) -> None:
         """Have a change in place of a value that was compared show."""
-        pending, seen = [value], set[int]()
+        pending, visited = [value], set[int]()
         while pending:
             one = pending.pop()
-            if id(one) in seen:
+            if id(one) in visited:
                 continue
-            seen.add(id(one))
+            visited.add(id(one))
             if type(one) is dict:
                 self._graph.watch.mapping(one)
                 pending += one.values()
@@ -381,19 +387,21 @@ class TextComparison:
             elif type(one) is tuple:
                 pending += one
             elif type(one) is set:
-                held: set[Any] = one
-                self._graph.watch.value(lambda held=held: _ids(held), _ids(held))  # type: ignore[misc]
+                items: set[Any] = one
+                self._graph.watch.value(lambda items=items: _ids(items), _ids(items))  # type: ignore[misc]
 
     def _compare_literal(self, written: ast.expr, value: object, where: str) -> bool:
         """Whether it is a literal, which was compared."""
-        said = folding.literal(written)
-        if said is folding.UNKNOWN:
+        constant = folding.literal(written)
+        if constant is folding.UNKNOWN:
             return False
         if type(value) is dict:
             value = {key: each for key, each in value.items() if not self._is_registered_by_key(each)}
         elif type(value) is list:
             value = [each for each in value if not self._is_registered_by_key(each)]
-        if (type(said) is not type(value) or repr(said) != repr(value)) and not self._set_elsewhere(where, value):
+        if (type(constant) is not type(value) or repr(constant) != repr(value)) and not self._set_elsewhere(
+            where, value
+        ):
             self._live.as_imported(value, where)
         return True
 
@@ -406,8 +414,8 @@ class TextComparison:
                     continue
                 *holder, attribute = dotted_name(statement.targets[0]) or ("",)
                 if attribute == name and holder and module in self._possible_modules(unit, tuple(holder)):
-                    said = folding.literal(statement.value)
-                    if type(said) is type(value) and repr(said) == repr(value):
+                    constant = folding.literal(statement.value)
+                    if type(constant) is type(value) and repr(constant) == repr(value):
                         return True
         return False
 
@@ -468,20 +476,20 @@ def _class_values(node: ast.ClassDef) -> dict[str, ast.expr]:
     return {name: value for name, value in bound.items() if value is not None}
 
 
-def _ids(held: set[Any]) -> bytes:
-    return repr(sorted(map(id, held))).encode()
+def _ids(items: set[Any]) -> bytes:
+    return repr(sorted(map(id, items))).encode()
 
 
 def _functions(value: object) -> list[FunctionType]:
     """The functions that a definition made: itself, what it wraps, what its closure holds, the methods of a class."""
     functions: list[FunctionType] = []
     pending: list[Any] = [value]
-    seen: set[int] = set()
+    visited: set[int] = set()
     while pending:
         one = pending.pop()
-        if id(one) in seen:
+        if id(one) in visited:
             continue
-        seen.add(id(one))
+        visited.add(id(one))
         if is_instance(one, FunctionType):
             functions.append(one)
             pending.append(one.__dict__.get("__wrapped__"))

@@ -195,9 +195,9 @@ class Units:
         definitions = [node for node in unit.level if isinstance(node, _DEFINITIONS)]
         stages = {n.name for n in definitions if any(id(d) in source.stage_decorators for d in n.decorator_list)}
         own = {node.name: node for node in definitions if node.name not in stages}
-        seen: set[str] = set()
+        visited: set[str] = set()
 
-        def hands_over(node: ast.AST) -> bool:
+        def passes_on(node: ast.AST) -> bool:
             for each in ast.walk(node):
                 if isinstance(each, ast.Assign | ast.AugAssign):
                     targets = each.targets if isinstance(each, ast.Assign) else [each.target]
@@ -208,9 +208,9 @@ class Units:
                     continue
                 root = (_root_name(each.func) or ("",))[0]
                 if root in own and isinstance(own[root], ast.FunctionDef | ast.AsyncFunctionDef):
-                    if root not in seen:
-                        seen.add(root)
-                        if hands_over(own[root]):
+                    if root not in visited:
+                        visited.add(root)
+                        if passes_on(own[root]):
                             return True
                 elif root in source.imports and not self._is_imported(unit, (root,)):
                     return True
@@ -222,7 +222,7 @@ class Units:
             return False
 
         for node, registers in self._acting(unit):
-            if registers and (isinstance(node, _DEFINITIONS) or hands_over(node)):
+            if registers and (isinstance(node, _DEFINITIONS) or passes_on(node)):
                 yield node
         for node in definitions:
             if isinstance(node, ast.ClassDef) and self._is_subclass(unit, node):

@@ -142,8 +142,8 @@ class DistributionWatch:
         tree = _Tree(root, listing, self._mounts.below(root))
         ways = _folders(root, files)
         with open(_MAX_WATCHES, encoding="ascii") as limit:
-            room = int(limit.read()) // _SHARE - len(self._files) - len(self._folders)
-        if len(ways) + len(files) > room or self._mounts.kind(root) not in WATCHED_FILESYSTEMS:
+            available = int(limit.read()) // _SHARE - len(self._files) - len(self._folders)
+        if len(ways) + len(files) > available or self._mounts.kind(root) not in WATCHED_FILESYSTEMS:
             self._refused.add(name)
             return
         if self._queue is None:
@@ -194,13 +194,13 @@ class DistributionWatch:
         """Take those files for closed again that a lease is granted on: nobody can write to them."""
         paths = sorted(tree.opened)
         for at in range(0, len(paths), _AT_ONCE):
-            held = {path: _open_path(path) for path in paths[at : at + _AT_ONCE]}
+            opened = {path: _open_path(path) for path in paths[at : at + _AT_ONCE]}
             try:
-                tree.opened.difference_update(held)
-                self._hear(own=held)
-                tree.opened.update(path for path, fd in held.items() if fd >= 0 and not _is_calm(fd, path))
+                tree.opened.difference_update(opened)
+                self._hear(own=opened)
+                tree.opened.update(path for path, fd in opened.items() if fd >= 0 and not _is_calm(fd, path))
             finally:
-                for fd in held.values():
+                for fd in opened.values():
                     if fd >= 0:
                         os.close(fd)
 

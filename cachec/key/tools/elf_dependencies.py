@@ -161,11 +161,11 @@ class _Search:
             else:
                 missing.add(os.path.basename(interpreter))
         queue += [(name, main) for name in main.elf.needed]
-        seen = set(libraries)
+        visited = set(libraries)
         for name, parent in queue:  # the queue grows while it is walked: breadth first, as the loader does
-            if name in seen:
+            if name in visited:
                 continue
-            seen.add(name)
+            visited.add(name)
             variants = list(self._find(name, parent))
             if not any(is_base for _, _, is_base in variants):
                 missing.add(os.path.basename(name))

@@ -133,10 +133,10 @@ _NAMED = (BuiltinFunctionType, FunctionType, ModuleType, type)
 _NAMES = {name: state for state, (_, names) in _STATES.items() for name in names}
 
 
-def queried_states(ran: Iterable[tuple[CodeType, Mapping[str, object]]]) -> set[str]:
-    """The states that code which ran may have asked for, as far as its names and what they stand for tell. ran: code,
-    each with its globals."""
-    return {state for code, namespace in ran for state in _states_of_code(code, namespace)}
+def queried_states(executed: Iterable[tuple[CodeType, Mapping[str, object]]]) -> set[str]:
+    """The states that code which ran may have asked for, as far as its names and what they stand for tell. executed:
+    code, each with its globals."""
+    return {state for code, namespace in executed for state in _states_of_code(code, namespace)}
 
 
 #: States of the machine and the user. All others of an isolated stage are in ``key.process_state``.

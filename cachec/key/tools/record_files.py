@@ -62,10 +62,10 @@ def listing_of(distribution: Distribution, record: bytes, memory: Memory | None)
     hasher.part("record", record)
     hasher.part("entry points", points.encode())
     row = f"digest:record:{hasher.digest()}"
-    kept = memory.recall(row) or b""
-    if kept[:64] == digest_bytes(kept[64:]).encode():  # what is damaged is made again
+    cached = memory.recall(row) or b""
+    if cached[:64] == digest_bytes(cached[64:]).encode():  # what is damaged is made again
         with suppress(*MALFORMED_JSON):
-            return msgspec.msgpack.decode(kept[64:], type=Listing)
+            return msgspec.msgpack.decode(cached[64:], type=Listing)
     made = _build_listing(_counting(folder, record, points))
     with suppress(UnicodeEncodeError):  # a name that is no text
         body = msgspec.msgpack.encode(made)
@@ -100,9 +100,9 @@ def _counting(own_folder: str, record: bytes, points: str) -> Iterator[RecordFil
         folder, _, base = row.path.rpartition("/")
         if base.endswith(".pyc") or (folder == own_folder and base in _GENERATED):
             continue
-        is_outside = row.path.startswith(("../", "/"))
-        is_script = is_outside and os.path.basename(folder) in ("bin", "Scripts")
+        is_elsewhere = row.path.startswith(("../", "/"))
+        is_script = is_elsewhere and os.path.basename(folder) in ("bin", "Scripts")
         if is_script and base.removesuffix(".exe").removesuffix("-script.py") in generated:
             continue
-        name = f"scripts/{base}" if is_script else row.path.replace("../", "") if is_outside else row.path
+        name = f"scripts/{base}" if is_script else row.path.replace("../", "") if is_elsewhere else row.path
         yield RecordFile(name, row.path, row.hash, row.size, is_script)

@@ -38,7 +38,7 @@ class _Requirements(msgspec.Struct, frozen=True):
 
     asked: tuple[str, ...]
     found: list[Distribution | None]
-    told: list[Identity | None]
+    identities: list[Identity | None]
     parts: tuple[Part, ...]
     checked: float
 
@@ -65,21 +65,21 @@ class Requirements:
 
     def _is_as_it_was(self, known: _Requirements) -> bool:
         found = self._distributions.find_required(known.asked)
-        return found == known.found and _metadata_identities(found) == known.told
+        return found == known.found and _metadata_identities(found) == known.identities
 
     def _resolve(self, names: frozenset[str], now: float) -> _Requirements:
         asked: dict[str, Distribution | None] = {}
-        seen: dict[str, set[str]] = {}
-        told: list[Identity | None] = []
+        visited: dict[str, set[str]] = {}
+        identities: list[Identity | None] = []
         # What cachec itself requires makes no result: compilers and libraries that it calls are tools of their own.
         pending: list[tuple[str, tuple[str, ...]]] = [(normalise(name), ()) for name in sorted(names - {"cachec"})]
         while pending:
             name, extras = pending.pop()
-            new = {"", *extras} - seen.setdefault(name, set())
-            seen[name] |= new
+            new = {"", *extras} - visited.setdefault(name, set())
+            visited[name] |= new
             if name not in asked:
                 found_one = self._distributions.find_required((name,))
-                asked[name], told = found_one[0], [*told, *_metadata_identities(found_one)]
+                asked[name], identities = found_one[0], [*identities, *_metadata_identities(found_one)]
             distribution = asked[name]
             if distribution is not None and new:
                 pending += [
@@ -89,7 +89,7 @@ class Requirements:
                 ]
         given = set(map(normalise, names))
         found = sorted((name, each.version) for name, each in asked.items() if each is not None and name not in given)
-        return _Requirements(tuple(asked), list(asked.values()), told, tuple(_part(*each) for each in found), now)
+        return _Requirements(tuple(asked), list(asked.values()), identities, tuple(_part(*each) for each in found), now)
 
 
 def _metadata_identities(found: list[Distribution | None]) -> list[Identity | None]:

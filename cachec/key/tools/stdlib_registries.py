@@ -60,10 +60,10 @@ def tables_of(state: str) -> list[Any]:
     module = state.removeprefix(_STATE)
     if module not in _TABLES or module not in sys.modules:
         return []
-    held = [vars(sys.modules[module]).get(name) for name in _TABLES[module].tables]
+    tables = [vars(sys.modules[module]).get(name) for name in _TABLES[module].tables]
     if module == _ALIASES:
-        return [_set(held[0], _aliases())]  # each Python has its own: what the program set counts
-    return [dict(each) if type(each) is dict else each for each in held]
+        return [_set(tables[0], _aliases())]  # each Python has its own: what the program set counts
+    return [dict(each) if type(each) is dict else each for each in tables]
 
 
 def _set(table: Any, own: dict[str, str]) -> dict[Any, Any]:

@@ -202,14 +202,14 @@ class ToolKeys:
             )
         if distribution.packages:
             return self._checkout.part(distribution, fresh=fresh)
-        told = distribution.record_text()
-        if told is None or distribution.editable:
-            how = "is an editable install" if told is not None else "was installed without a RECORD"
+        record_text = distribution.record_text()
+        if record_text is None or distribution.editable:
+            how = "is an editable install" if record_text is not None else "was installed without a RECORD"
             raise UsageError(
                 f"tool {name!r} ({distribution.version}) {how}, so its files are not listed; "
                 "install a wheel of it, or leave it out of tools= and name its sources with depends="
             )
-        record, text = told
+        record, text = record_text
         if known is None or known.distribution is not distribution or known.identity != record:
             listing = listings.listing_of(distribution, text, self._digests.memory)
         else:
@@ -250,27 +250,27 @@ class ToolKeys:
         environ = os.environ if environ is None else environ
         asked = os.fspath(command)
         place = _place(asked, environ)
-        seen = self._known_executables.get(place)
+        known = self._known_executables.get(place)
         now = self._clock()
-        if seen is not None and not fresh and self._is_unchanged(seen, now):
-            return seen.part
-        looked_up = self._pending_executables.pop(place, None)
-        program = self._finder.program(asked, environ) if fresh or looked_up is None else looked_up
+        if known is not None and not fresh and self._is_unchanged(known, now):
+            return known.part
+        pending = self._pending_executables.pop(place, None)
+        program = self._finder.program(asked, environ) if fresh or pending is None else pending
         if (
-            seen is None
-            or seen.program != program
-            or not self._is_same_files(seen)
-            or not self._is_same_distributions(seen, fresh=fresh)
+            known is None
+            or known.program != program
+            or not self._is_same_files(known)
+            or not self._is_same_distributions(known, fresh=fresh)
         ):
-            seen = self._find_executable(program, fresh=fresh)
-        self._known_executables[place] = replace(seen, checked=now)
-        return seen.part
+            known = self._find_executable(program, fresh=fresh)
+        self._known_executables[place] = replace(known, checked=now)
+        return known.part
 
     def program(self, command: str, environ: Mapping[str, str]) -> Executable:
         """What starting a command loads, looked up now; the next call of ``executable`` goes by it, if that one is not
         ``fresh``. Raises UsageError where there is no such executable."""
-        looked_up = self._pending_executables[_place(command, environ)] = self._finder.program(command, environ)
-        return looked_up
+        found = self._pending_executables[_place(command, environ)] = self._finder.program(command, environ)
+        return found
 
     # --- distributions
 
@@ -407,18 +407,18 @@ class ToolKeys:
                     return "" if self._is_as_recorded(script, digest, row.hash) else digest
         return digest
 
-    def _is_unchanged(self, seen: _KnownExecutable, now: float) -> bool:
+    def _is_unchanged(self, known: _KnownExecutable, now: float) -> bool:
         return (
-            now - seen.checked < RECHECK_SECONDS
-            and self._is_same_files(seen)
-            and self._is_same_distributions(seen, fresh=False)
+            now - known.checked < RECHECK_SECONDS
+            and self._is_same_files(known)
+            and self._is_same_distributions(known, fresh=False)
         )
 
-    def _is_same_files(self, seen: _KnownExecutable) -> bool:
-        if not seen.settled:
+    def _is_same_files(self, known: _KnownExecutable) -> bool:
+        if not known.settled:
             return False
         try:
-            for path, identity in seen.watched:
+            for path, identity in known.watched:
                 state = os.stat(path)
                 # Every write sets ctime; device and inode say that it is this file. Size and mtime can't add to that.
                 if (
@@ -431,8 +431,8 @@ class ToolKeys:
             return False
         return True
 
-    def _is_same_distributions(self, seen: _KnownExecutable, *, fresh: bool) -> bool:
-        return all(self.distribution(name, fresh=fresh).digest == digest for name, digest in seen.distributions)
+    def _is_same_distributions(self, known: _KnownExecutable, *, fresh: bool) -> bool:
+        return all(self.distribution(name, fresh=fresh).digest == digest for name, digest in known.distributions)
 
 
 def _place(command: str, environ: Mapping[str, str]) -> tuple[str, ...]:
