@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 from cachec.base.hashing import Known
 from cachec.config import Settings
@@ -14,6 +14,8 @@ from cachec.store.store import Store
 from cachec.store.usage import Usage
 
 if TYPE_CHECKING:  # of stages: slow to import, and what only keeps the bytes of others has none
+    from cachec.key.key_builder import KeyBuilder
+    from cachec.key.stage_options import KeySource
     from cachec.key.trace_validation import Dependencies
     from cachec.programs.registry import Plugins
     from cachec.remote.chain import Remotes
@@ -57,7 +59,7 @@ class OpenedCache:
 
     def engine(
         self,
-        requests: Any,
+        requests: KeySource,
         plugins: Plugins,
         dependencies: Dependencies,
         digest_of: Callable[[WeightSet, str], Digest | None],
@@ -70,7 +72,7 @@ class OpenedCache:
         from cachec.stage.lookup import EngineServices, EntryFinder
 
         looker = EntryFinder(self.store, plugins, dependencies, digest_of, observing)
-        tools = EngineServices(self.store, self.store.digests, requests, plugins, looker, observing)
+        tools = EngineServices(self.store, self.store.digests, cast("KeyBuilder", requests), plugins, looker, observing)
         return Engine(self.settings, tools, self.events, self.remotes)
 
 

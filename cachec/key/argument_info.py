@@ -21,31 +21,43 @@ if TYPE_CHECKING:
 
 
 class ArgumentInfo(msgspec.Struct, eq=False):
-    """What turned up in the arguments of one call: weight sets and programs by argument path; the number and bytes of
-    arrays that are large together, by argument; the plugins whose types did; the code and stages that callables reach,
-    functions with memos and installed distributions, which the stage may reach too; instances with cached properties
-    that hold nothing yet (``unfilled``); what memos hold (``memo_entries``), and the names of those that answer for
-    objects which changed since (``stale``); paths that count by content, and by digest of it (``files``); states of the
-    process by which values answer; manifests, and what the caller calls the weights that programs renamed
-    (``Manifest.callers``); which objects are one, of a stage that runs in a process of its own (``sharing``)."""
+    """What the arguments of one call hold. Weight sets and programs are named by argument path."""
 
+    #: What the caller calls the weights that programs renamed (``Manifest.callers``).
     callers: dict[str, str] = {}
+    #: The code that callables reach.
     code: list[Part] = []
+    #: The keys of callables that the call is given.
     callables: list[CodeKey] = []
+    #: Arguments that are paths.
     paths: list[str] = []
+    #: Weight sets, by argument path.
     weights: dict[str, WeightSet] = {}
+    #: Programs, by argument path.
     programs: dict[str, Program] = {}
+    #: Plugins whose types were found.
     plugins: set[str] = set()
+    #: Stages that callables reach, which the stage may call.
     stages: list[object] = []
+    #: Installed distributions that callables reach.
     distributions: set[str] = set()
+    #: The number and bytes of arrays that are large together, by argument.
     large: dict[str, tuple[int, int]] = {}
+    #: Manifests, by argument path.
     manifests: dict[str, Manifest] = {}
+    #: Paths that count by content, by the digest of it.
     files: dict[str, str] = {}
+    #: Functions with ``lru_cache`` that callables reach.
     memos: list[Memo] = []
+    #: Instances with cached properties that hold nothing yet.
     unfilled: list[UnfilledProperties] = []
+    #: What these memos hold.
     memo_entries: MemoEntries = {}
+    #: The names of memos that answer for objects which changed since.
     stale: list[str] = []
+    #: States of the process by which values answer.
     states: set[str] = set()
+    #: Which objects are one; of a stage that runs in a process of its own.
     sharing: Sharing | None = None
 
     @property

@@ -54,11 +54,11 @@ _MAX_CACHED = 1024
 
 
 class _KeyParts(msgspec.Struct, frozen=True):
-    """The parts of a stage that do not come from arguments, and their framed bytes. code: what they all follow from,
-    None where something else takes part too."""
+    """The parts of a stage that do not come from arguments, and their framed bytes."""
 
     parts: tuple[Part, ...]
     prefix: bytes
+    #: What they all follow from, None where something else takes part too.
     code: CodeKey | None = None
 
     @classmethod

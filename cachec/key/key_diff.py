@@ -47,11 +47,13 @@ Fetch = Callable[[str], bytes | None]
 
 
 class PartDifference(msgspec.Struct, frozen=True):
-    """One part that two keys disagree on. old, new: as each has it, None where absent. words: for a person."""
+    """One part that two keys disagree on."""
 
+    #: ``old``, ``new``: as each has it, None where absent.
     old: Part | None
     new: Part | None
     reason: Reason
+    #: For a person.
     words: str
 
     @property

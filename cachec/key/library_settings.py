@@ -12,9 +12,10 @@ from cachec.programs.supported_versions import Asking
 
 
 class LibrarySettings(NamedTuple):
-    """Those of one library. told: as ``Plugin.ambient`` says them. carried: what another process is given."""
+    """Those of one library. told: as ``Plugin.ambient`` says them."""
 
     digests: Mapping[str, str]
+    #: What another process is given.
     carried: Any
 
 

@@ -39,8 +39,8 @@ def recorded_contents(
 
 def agrees(module: str, path: str, text: str, forms: Callable[[object], Forms]) -> bool:
     """Whether a memo of this process remembers nothing else than ``recorded_contents`` told of it in another."""
-    live: Any = sys.modules.get(module)
-    memo = live
+    live = sys.modules.get(module)
+    memo: Any = live
     for name in path.split("."):
         memo = _unwrap(vars(memo).get(name)) if hasattr(memo, "__dict__") else None
     if type(memo) is not _KIND:
@@ -67,7 +67,7 @@ def _unwrap(value: Any) -> Any:
     return value.__func__ if kind in {staticmethod, classmethod} else value
 
 
-def _results(memo: Any, forms: Forms) -> dict[str, str]:
+def _results(memo: functools._lru_cache_wrapper[Any], forms: Forms) -> dict[str, str]:
     """Digest of arguments -> digest of the result, of those that have both."""
     count = memo.cache_info().currsize
     if not 0 < count <= _MOST:

@@ -71,26 +71,28 @@ UNPARSABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 
 class SourceUnit(msgspec.Struct, frozen=True, array_like=True):
-    """A statement, or all functions of one qualified name. line: of the first, for messages. binds: of a statement,
-    the name that it does nothing but bind; empty for others. is_constant: whether that is the name of a literal."""
+    """A statement, or all functions of one qualified name."""
 
     digest: str
+    #: Of the first, for messages.
     line: int
+    #: Of a statement, the name that it does nothing but bind; empty for others.
     binds: str = ""
+    #: Whether that is the name of a literal.
     is_constant: bool = False
 
 
 class SourceTable(msgspec.Struct, frozen=True, array_like=True):
-    """The units of a text.
-
-    functions: by qualified name, as ``co_qualname`` has it. script_only: functions that only a script defines, below
-    ``if __name__ == "__main__":``. replayed: the places among ``statements`` of those that ``key.script_statements``
-    selects. names: what ``statements`` read, sorted."""
+    """The units of a text."""
 
     statements: tuple[SourceUnit, ...]
+    #: By qualified name, as ``co_qualname`` has it.
     functions: dict[str, SourceUnit]
+    #: Functions that only a script defines, below ``if __name__ == "__main__":``.
     script_only: tuple[str, ...] = ()
+    #: The places among ``statements`` of those that ``key.script_statements`` selects.
     replayed: tuple[int, ...] = ()
+    #: What ``statements`` read, sorted.
     names: tuple[str, ...] = ()
 
     def digest(self, names: Collection[str] | None, replayed: int | None = None, named: str | None = None) -> Digest:
@@ -219,9 +221,9 @@ def _row(raw: Digest) -> str:
 
 
 class SourceReadName(NamedTuple):
-    """What a read of kind ``source`` counts, as its name spells it. raw: the digest of the text that was read. The
-    others are those of ``Table.digest``."""
+    """What a read of kind ``source`` counts, as its name spells it."""
 
+    #: The digest of the text that was read. The others are those of ``Table.digest``.
     raw: Digest
     names: list[str] | None
     replayed: int | None = None

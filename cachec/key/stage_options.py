@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping
 from functools import cached_property, lru_cache
 from typing import Any, Protocol
 
 import msgspec
 
 from cachec.base.hashing import Hasher
-from cachec.model import Part, PartKind, part_label
+from cachec.model import Mode, Part, PartKind, part_label
 
 #: Bump it when the meaning of a key changes: every older entry is then a miss.
 KEY_VERSION = "4"
@@ -50,6 +51,39 @@ class StageLike(Protocol):
 
     @property
     def __wrapped__(self) -> Any: ...
+
+
+class ArgumentBinder(Protocol):
+    """Binds the arguments of a call to parameters; ``argument_binding.Binding`` is one."""
+
+    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]: ...
+
+    def call(self, function: Callable[..., Any], bound: Mapping[str, Any]) -> Any: ...
+
+
+class KeySource(Protocol):
+    """Makes the keys of calls; ``key_builder.KeyBuilder``, or ``launcher.request.CommandRequests`` for commands."""
+
+    def request(self, stage: Any, arguments: Mapping[str, Any], *, fresh: bool = False, without: Any = ...) -> Any: ...
+
+    def stale_memos(self, request: Any) -> list[str]: ...
+
+    def note_run(self, request: Any) -> None: ...
+
+    def speaking(self, request: Any) -> Any: ...
+
+
+class CallableStage(StageLike, Protocol):
+    """What the engine needs of a stage that it calls; ``cachec.stage.Stage`` and ``launcher.stage.CommandStage``."""
+
+    @property
+    def mode(self) -> Mode | None: ...
+
+    @property
+    def lock_timeout(self) -> float | None: ...
+
+    @property
+    def binding(self) -> ArgumentBinder: ...
 
 
 @lru_cache(maxsize=1024)

@@ -78,7 +78,7 @@ class CommandRequest:
         return b""
 
     def remedy(self, difference: PartDifference) -> str:
-        """See ``key.key_builder.Request.remedy``."""
+        """See ``key.key_builder.CacheKey.remedy``."""
         part, old, new = difference.part, difference.old, difference.new
         if part.kind is PartKind.PLATFORM:
             return "where the result does not depend on the processor, say --portable"
@@ -92,7 +92,7 @@ class CommandRequest:
 
 
 class CommandRequests:
-    """Assembles the keys of commands; stands where ``key.key_builder.Requests`` does for functions."""
+    """Assembles the keys of commands; stands where ``key.key_builder.KeyBuilder`` does for functions."""
 
     def __init__(
         self, digests: FileDigests, places: Places, environ: Mapping[str, str], key_parts: tuple[str, ...]
@@ -156,7 +156,7 @@ class CommandRequests:
         del request
         return []
 
-    def ran(self, request: CommandRequest) -> None:
+    def note_run(self, request: CommandRequest) -> None:
         """Nothing to note: as above."""
         del request
 

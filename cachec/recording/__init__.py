@@ -18,8 +18,7 @@ else:  # a hit asks for the current one alone
 def current() -> ReadRecorder | None:
     """The recorder of the stage that this context runs in, or that this thread was started by, or given a job by; None
     outside of all."""
-    found: ReadRecorder | None = thread_owner.current()
-    return found
+    return thread_owner.current()
 
 
 __all__ = ["CommandRun", "FileState", "ReadRecorder", "current", "recording"]

@@ -57,89 +57,106 @@ class ExecutedCode(NamedTuple):
 
 class Observations(msgspec.Struct):
     """What one run was observed to do. Filled from several threads; every step is one atomic dict operation, and the
-    first observation of a thing counts: what a run sees later may be its own doing.
+    first observation of a thing counts: what a run sees later may be its own doing."""
 
-    began: when, in ns of Unix time, as file systems tell it, which go by ticks; after: as other clocks do, a part of a
-    tick later. ran: by ``id`` of the code, which is held (equal code of two files is two things). imported: names of
-    modules that project code imported, or looked for in vain. named: modules that it asked for by a computed name,
-    imported or not; sought: those of which it asked whether they are there. installed: distributions whose metadata it
-    asked for, ``*`` for all. opened: absolute paths that were opened for reading; absent: those that were looked for
-    and not there; there: those of which no more was asked than
-    whether they are (True for a folder); links: those on the way to which it mattered what links lie, with these;
-    allowed: those of which it was asked what may be done with them, with that; stated: those whose status was asked
-    for, with it; scanned: the same of what was found in a folder by ``os.scandir``, which tells of no later question;
-    sources: files that the import system read; passed: those that Python opened for its own ends, or cachec's;
-    listed: folders with what is in them; scratch: what of that the run had made. made: paths that the run itself wrote
-    or made, files and folders, each with what was there before; new: those that could be made only because nothing was
-    there; removed: what the run removed or moved away, and has not made since; others: what somebody else made or
-    removed meanwhile, each with the thread and with what was there before, and ``$NAME`` for variables; acts: whether
-    this thread acts for the run; job: the function of a pool's job that the run was begun in, if it was. written: files
-    that the run opened to write to as they were, each with its state before; touched: those of which it changed
-    anything but all, with that; kept: what it made by a way that would have taken what is there as it is;
-    rewritten: what was there and it opened to write anew; filled: folders that it made in such a way, or that are in
-    one, and looked through; asked: functions of Python's that asked for a status, whose names no code need say.
-    variables: names that project code looked up in the environment, with the values that it found; fixed: those that
-    the run had set before; copied: all that there were when it first went through them. started: programs and
-    processes. unrepeatable: what project code looked at that can't be
-    read again alike. stages: nested ones. cwd: the current folder when the run began, empty where it was gone;
-    asked_cwd: whether the run took it for a value or for a part of one; moved: whether it went to a folder by an
-    absolute path; descriptors: those that were open when it began. relative: paths that were given relative to ``cwd``,
-    by the absolute ones; absolute: those that were given as they are. path: where modules were looked for when the run
-    began; modules: those that were imported then. blind: why something that ran may not have been seen, empty where
-    everything was. torn: what was another thing when the run looked again, though not by its own doing; empty for
-    nothing. children: whether it started a program or a process, which may do what the run is not seen to do. volatile:
-    what was looked at that no read can tell of, empty for nothing.
-    """
-
+    #: When, in ns of Unix time, as file systems tell it, which go by ticks.
     began: int = field(default_factory=lambda: time.clock_gettime_ns(_CLOCK_REALTIME_COARSE))
+    #: When, as other clocks tell it: a part of a tick later than ``began``.
     after: int = field(default_factory=time.time_ns)
+    #: Code that ran, by its ``id``; the code is referenced, since equal code of two files is two things.
     executed_code: dict[int, ExecutedCode] = {}
+    #: Names of modules that project code imported, or looked for in vain.
     imported: dict[str, None] = {}
+    #: Modules that it asked for by a computed name, imported or not.
     named: dict[str, None] = {}
+    #: Modules of which it asked whether they exist.
     sought: dict[str, None] = {}
+    #: Distributions whose metadata it asked for, ``*`` for all.
     installed: dict[str, None] = {}
+    #: Absolute paths that were opened for reading.
     opened: dict[str, Identity] = {}
+    #: Paths that were looked for and did not exist.
     absent: dict[str, None] = {}
+    #: Paths of which it asked only whether they exist (True for a folder).
     there: dict[str, bool] = {}
+    #: Paths for which it mattered what links are on the way, with these links.
     links: dict[str, tuple[tuple[str, str], ...]] = {}
+    #: Paths of which it asked what may be done with them, with the answer.
     allowed: dict[str, str] = {}
+    #: Paths whose status was asked for, with it.
     stated: dict[str, os.stat_result] = {}
+    #: Paths whose status ``os.scandir`` reported, with it; no later event reports that it was used.
     scanned: dict[str, tuple[Identity, os.stat_result]] = {}
+    #: Files that the import system read.
     sources: dict[str, Identity] = {}
+    #: Files that Python or cachec opened for its own ends.
     passed: dict[str, None] = {}
+    #: Paths that the run itself wrote or made, files and folders, each with what was there before.
     made: dict[str, _State | None] = {}
+    #: Paths that could be made only because nothing was there.
     new: dict[str, None] = {}
+    #: Paths that the run removed or moved away, and has not made since.
     removed: dict[str, _Removal] = {}
+    #: Folders with what is in them.
     listed: dict[str, tuple[str, ...]] = {}
+    #: Paths in listed folders that the run had made.
     scratch: dict[str, None] = {}
+    #: Names that project code looked up in the environment, with the values that it found.
     variables: dict[str, str | None] = {}
+    #: Variables that the run had set before it looked them up.
     fixed: dict[str, None] = {}
+    #: Paths, and ``$NAME`` for variables, that another thread made or removed, each with the thread and the state
+    #: before.
     others: dict[str, tuple[object, _State | None]] = {}
+    #: Files that the run opened to write to as they were, each with its state before.
     written: dict[str, _State | None] = {}
+    #: Paths of which it changed anything but all, with the state before.
     touched: dict[str, _State | None] = {}
+    #: Paths that it made in a way that would have taken what is there as it is.
     own_results: dict[str, None] = {}
+    #: Existing files that it opened to write anew.
     rewritten: dict[str, None] = {}
+    #: Folders that it made in such a way, or that are in one, and looked through.
     filled: dict[str, None] = {}
+    #: Functions of Python's that asked for a status, whose names no code need say.
     asked: dict[str, None] = {}
+    #: Whether this thread acts for the run.
     acts: Callable[[], bool] = lambda: True
+    #: The function of a pool's job that the run was begun in, if it was.
     job: CodeType | None = None
+    #: All variables, as they were when it first went through them.
     copied: dict[str, str] | None = None
+    #: Programs and processes that it started.
     started: dict[str, None] = {}
     #: Programs and processes that may have worked for the run, each with the code that started or used it.
     undeclared: dict[str, Starter] = {}
+    #: What project code looked at that can't be read again alike.
     unrepeatable: dict[str, None] = {}
+    #: Nested stages, by ``id``.
     stages: dict[int, Any] = {}
+    #: Where modules were looked for when the run began.
     path: tuple[str, ...] = field(default_factory=lambda: tuple(sys.path))
+    #: The current folder when the run began, empty where it was gone.
     cwd: str = field(default_factory=current_folder)
+    #: Descriptors that were open when it began.
     descriptors: frozenset[int] = field(default_factory=descriptors)
+    #: Whether the run took the current folder for a value or for a part of one.
     asked_cwd: bool = False
+    #: What was looked at that no read can report; empty for nothing.
     nondeterministic: str = ""
+    #: Whether it went to a folder by an absolute path.
     moved: bool = False
+    #: Paths that were given relative to ``cwd``, by the absolute ones.
     relative: dict[str, str] = {}
+    #: Paths that were given absolute.
     absolute: dict[str, None] = {}
+    #: Modules that were imported when the run began.
     modules: frozenset[str] = field(default_factory=lambda: frozenset(sys.modules))
+    #: Why something that ran may not have been observed; empty where everything was.
     incomplete: str = ""
+    #: What had changed when the run looked again, though not by its own doing; empty for nothing.
     inconsistent: str = ""
+    #: Whether it started a program or a process, which may do what is not observed.
     children: bool = False
 
     def note_path(self, path: object) -> str | None:

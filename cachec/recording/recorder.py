@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -22,29 +22,31 @@ if TYPE_CHECKING:
 
 
 class FileState(msgspec.Struct, frozen=True):
-    """A file as a command found or left it. path: absolute, empty for bytes on stdin. data: where they were kept."""
+    """A file as a command found or left it."""
 
+    #: Absolute, empty for bytes on stdin.
     path: str
     digest: str
     nbytes: int
+    #: Where they were kept.
     data: bytes | None = None
 
 
 class CommandRun(msgspec.Struct):
-    """A command that a stage ran, as a reproducer needs it.
-
-    program: the executable that args[0] led to. environ: the variables that it was given by name, None where one was
-    not set. weights: path -> rule. returncode: None where it did not come to its end.
-    """
+    """A command that a stage ran, as a reproducer needs it."""
 
     args: tuple[str, ...]
+    #: The executable that args[0] led to.
     program: str
     cwd: str
+    #: The variables that it was given by name, None where one was not set.
     environ: Mapping[str, str | None]
+    #: Path -> rule.
     weights: Mapping[str, str]
     inputs: tuple[FileState, ...] = ()
     outputs: tuple[FileState, ...] = ()
     stdin: FileState | None = None
+    #: None where it did not come to its end.
     returncode: int | None = None
     stderr: bytes = b""
 
@@ -152,7 +154,7 @@ class ReadRecorder:
         if self.parent is not None:
             self.parent.add_traced_read(read)
 
-    def add_nested_stage(self, stage: Any) -> None:
+    def add_nested_stage(self, stage: object) -> None:
         """The run called another stage: whatever is in the key of that counts, whether it ran or not."""
         if self.net is not None:
             self.net.observed.stages.setdefault(id(stage), stage)

@@ -20,13 +20,11 @@ from cachec.recording.variable_lookups import VariableObserver, variables
 
 
 class NativeReads(Protocol):
-    """Watches folders for what native code opens, from its construction on.
+    """Watches folders for what native code opens, from its construction on."""
 
-    overflowed: not all is known. missing: paths, as the stage's code names them, at which nothing was then, and
-    where it may look.
-    """
-
+    #: Not all is known.
     overflowed: bool
+    #: Paths, as the stage's code names them, at which nothing was then, and where it may look.
     missing: list[str]
 
     def drain(self) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:

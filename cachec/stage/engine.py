@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 
@@ -27,7 +27,6 @@ from cachec.errors import (
     UsageError,
 )
 from cachec.events import EventLog
-from cachec.key.argument_binding import Binding
 from cachec.model import Fault, Fetched, Mode, Outcome, Reason, Trace
 from cachec.stage.lookup import EngineServices, LookupResult
 from cachec.stage.run_hooks import Bracket  # at once: where no descriptor is left, the stage runs all the same
@@ -35,9 +34,12 @@ from cachec.store.index import only_looking
 
 if TYPE_CHECKING:  # on a miss only, or of stages
     from cachec.key.key_builder import CacheKey
+    from cachec.key.stage_options import CallableStage
     from cachec.remote.chain import LookupReport, Remotes
+    from cachec.stage.isolated_run import IsolatedRun
     from cachec.stage.run import FinishedRun, Run
     from cachec.store.locks import KeyLock
+    from cachec.worker.messages import StageDone
 
 T = TypeVar("T")
 
@@ -52,10 +54,11 @@ _TELL_SECONDS = 1.0
 
 
 class CallResult(msgspec.Struct, frozen=True):
-    """How a call was answered. trace: of the run that the value is of, where it is in the store."""
+    """How a call was answered."""
 
     value: Any
     outcome: Outcome
+    #: Of the run that the value is of, where it is in the store.
     trace: Trace | None = None
 
 
@@ -65,7 +68,7 @@ class StageCall:
     def __init__(
         self,
         engine: Engine,
-        stage: Any,
+        stage: CallableStage,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
         *,
@@ -80,7 +83,7 @@ class StageCall:
         self.started = time.perf_counter()
         own: Mode = stage.mode if stage.mode is not None else engine.settings.mode
         self.mode = call_hooks.current().mode_in(engine.settings.store_folder) or own
-        self.binding: Binding = stage.binding
+        self.binding = stage.binding
         self.arguments = self.binding.bind(args, kwargs)
         self.waiter: Waiter = Blocking() if waiter is None else waiter
         self._shows_progress = shows_progress
@@ -255,7 +258,7 @@ class Engine:
 
     def call(
         self,
-        stage: Any,
+        stage: CallableStage,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
         *,
@@ -267,11 +270,11 @@ class Engine:
         assert isinstance(answer, CallResult), "a synchronous stage was suspended"
         return answer
 
-    async def call_async(self, stage: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CallResult:
+    async def call_async(self, stage: CallableStage, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CallResult:
         """Answer one call of an ``async def`` stage."""
         return await self.answer(StageCall(self, stage, args, kwargs, waiter=InLoop()))
 
-    def check(self, stage: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Outcome:
+    def check(self, stage: CallableStage, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Outcome:
         """What a call would do, without running or counting anything."""
         return StageCall(self, stage, args, kwargs).check()
 
@@ -364,12 +367,12 @@ class Engine:
         if lock is not None:
             lock.note_run(call.stage.options.name, lookup.near or call.cache_key.digest)
         if call.stage.options.isolated:
-            return await self._run_isolated(call, run, lookup, (reason, detail), store=store)
+            return await self._run_isolated(call, cast("IsolatedRun", run), lookup, (reason, detail), store=store)
         finished = await _execute(call, run, lookup, lambda result: run.finish(result, store=store))
         return call.finish(finished, reason, detail)
 
     async def _run_isolated(
-        self, call: StageCall, run: Any, lookup: LookupResult, why: tuple[Reason, str], *, store: bool
+        self, call: StageCall, run: IsolatedRun, lookup: LookupResult, why: tuple[Reason, str], *, store: bool
     ) -> CallResult:
         """Run the stage in a process of its own, or here where that can't be done."""
         from cachec.stage.isolated_run import Fallback
@@ -401,7 +404,7 @@ class Engine:
 
         run = call.run(watched=True)
         if call.stage.options.isolated:
-            return await self._run_isolated(call, run, lookup, (Reason.VERIFIED, ""), store=False)
+            return await self._run_isolated(call, cast("IsolatedRun", run), lookup, (Reason.VERIFIED, ""), store=False)
 
         def compare(result: Any) -> tuple[str | None, str, FinishedRun]:
             differs = difference(run, self.tools, call.stage.options, result, lookup)
@@ -492,7 +495,7 @@ async def _plain_result(call: StageCall) -> Any:
         return await _result(call, call.arguments, Bracket(()))
 
 
-async def _in_process(call: StageCall, run: Any, why: str) -> CallResult:
+async def _in_process(call: StageCall, run: IsolatedRun, why: str) -> CallResult:
     """The stage runs here, uncached, as it can't in a process of its own."""
     _keep_out_of_outer(Reason.NOT_ISOLATED, why)
     try:
@@ -504,7 +507,7 @@ async def _in_process(call: StageCall, run: Any, why: str) -> CallResult:
     return CallResult(value, call.outcome(Reason.NOT_ISOLATED, detail=why))
 
 
-async def _run_and_compare(call: StageCall, run: Any, done: Any, why: tuple[Reason, str]) -> CallResult:
+async def _run_and_compare(call: StageCall, run: IsolatedRun, done: StageDone, why: tuple[Reason, str]) -> CallResult:
     """Run the stage here as well, and store what came of the worker only where both values are the same."""
     try:
         run.check_process()

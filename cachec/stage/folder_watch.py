@@ -36,16 +36,17 @@ _NAMES = IN_OPEN | IN_CLOSE_WRITE | IN_CLOSE_NOWRITE | _CHANGED
 
 
 class Opens(NamedTuple):
-    """Files in watched folders, as absolute paths, that were there before the watch began.
+    """Files in watched folders, as absolute paths, that existed before the watch began.
 
-    read: those that somebody may have opened to read, and nobody has written to since. torn: those that were written
-    to, replaced or removed after that, so that what was read is not what is there. What came to be during the watch
-    counts as neither: nobody tells whose it is, and who reads what was not there when he began mostly made it.
+    What came to be during the watch is in neither set: no event tells who made it, and who reads a file that did not
+    exist when he began mostly made it.
     """
 
+    #: Files that may have been opened to read, and were not written to since.
     read: frozenset[str]
+    #: Files that were written to, replaced or removed after that: what was read is not what is there.
     inconsistent: frozenset[str]
-    #: Those to which something was done before anybody opened them.
+    #: Files to which something was done before they were opened.
     begun: frozenset[str]
 
 

@@ -64,14 +64,16 @@ _OF_MODULES = {"*": "has other globals", "=": "is not the project's module"}
 
 
 class LookupResult(msgspec.Struct):
-    """What was found. ``trace`` is set where it is a hit, ``value`` and ``generators`` where that was decoded; ``near``
-    is the key that a miss was compared with, where another one was."""
+    """What a lookup found."""
 
     reason: Reason
+    #: The decoded value of a hit, where it was asked for.
     value: Any = None
+    #: The trace that holds; None for a miss.
     trace: Trace | None = None
     detail: str = ""
     fault: Fault | None = None
+    #: The key that a miss was compared with, where another one was.
     near: Digest | None = None
     #: The states that the run left random generators in.
     generators: Mapping[str, GeneratorState] = {}

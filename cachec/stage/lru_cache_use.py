@@ -10,20 +10,22 @@ import msgspec
 
 from cachec.base.instances import attribute
 from cachec.key.code.lru_cache_validity import Memo, is_memo, memo_name
+from cachec.key.stage_options import StageLike
 from cachec.model import Read
 
 
 class RecordedFill(msgspec.Struct, frozen=True):
-    """How stored runs filled a memo, where nothing else did.
+    """How stored runs filled a memo, where nothing else did."""
 
-    function: the function with the memo. misses: its count when the last of these runs ended. stages: the stages of
-    the runs. ambient: the live state of libraries in the keys of the runs. reads: everything that the runs read.
-    """
-
+    #: The function with the memo.
     function: Any
+    #: Its count when the last of these runs ended.
     misses: int
-    stages: tuple[Any, ...] = ()
+    #: The stages of the runs.
+    stages: tuple[StageLike, ...] = ()
+    #: The live state of libraries in the keys of the runs.
     ambient: Mapping[str, str] = {}
+    #: Everything that the runs read.
     reads: frozenset[Read] = frozenset()
 
 
@@ -65,7 +67,7 @@ class MemoUse:
                 names.append(memo_name(function))
         return names, fills
 
-    def record(self, stage: Any, reads: Iterable[Read], now: Iterable[Memo], imported: Collection[str]) -> None:
+    def record(self, stage: StageLike, reads: Iterable[Read], now: Iterable[Memo], imported: Collection[str]) -> None:
         """Note that the run, which is stored, filled memos. now: also of modules that were imported meanwhile.
         imported: the names of the modules that were imported before."""
         counted = frozenset(reads)

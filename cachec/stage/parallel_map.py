@@ -134,7 +134,7 @@ class MappedCalls:
         return f"{self._name}: {done} of {len(self._tasks)}, {len(self._running)} running, {period(seconds)}"
 
 
-def map_stage(stage: Any, inputs: Iterable[Any], jobs: int | None) -> list[Any]:
+def map_stage(stage: object, inputs: Iterable[Any], jobs: int | None) -> list[Any]:
     """As ``Cache.map``."""
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = {}

@@ -39,16 +39,21 @@ from cachec.weights import WeightSet
 
 
 class FinishedRun(msgspec.Struct):
-    """What came of a run. ``changed`` says which input changed meanwhile, or what else keeps it out (``refusal_reason``
-    is the reason then); nothing was stored."""
+    """The outcome of one run."""
 
+    #: The result, as the caller gets it.
     value: Any
+    #: How long the run took.
     seconds: float
+    #: Whether the result was stored.
     stored: bool = False
+    #: Which input changed meanwhile, or what else keeps the result out of the store; empty where nothing does.
     changed: str = ""
+    #: The reason that belongs to ``changed``.
     refusal_reason: Reason = Reason.INPUT_CHANGED
     fault: Fault | None = None
     detail: str = ""
+    #: What was stored.
     trace: Trace | None = None
 
 

@@ -69,14 +69,12 @@ _GETCWD = frozenset({"getcwd", "getcwdb"})
 
 
 class TraceBuilder:
-    """Observes runs of stages in one opened cache, where the setting ``record`` has it so, and keeps their paths.
-
-    ran: makes the keys of code that ran, when they are asked for. base_dir: the setting, an anchor.
-    """
+    """Observes runs of stages in one opened cache, where the setting ``record`` has it so, and keeps their paths."""
 
     def __init__(
         self, make_run_reads: Callable[[], RunReads], requests: KeyBuilder, *, base_dir: str | None, on: bool
     ) -> None:
+        """make_run_reads: makes the reads of code that ran, on demand. base_dir: the setting, an anchor."""
         self._make_run_reads = make_run_reads
         self._requests = requests
         self._base_dir = base_dir

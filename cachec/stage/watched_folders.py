@@ -215,25 +215,25 @@ class WatchedFolders:
 
 
 class _Listing(NamedTuple):
-    """What of the names in a folder counts here.
+    """What of the names in a folder counts here."""
 
-    is_marked: whether programs fill it. data: the names of data. has_data: whether a file of data is there.
-    linked_data: links with such names. below: folders that may be looked through, and links, which may lead to such;
-    whether each is one.
-    """
-
+    #: Whether programs fill it.
     is_marked: bool
+    #: The names of data.
     data: frozenset[str]
+    #: Whether a file of data is there.
     has_data: bool
+    #: Links with such names.
     linked_data: tuple[str, ...]
+    #: Folders that may be looked through, and links, which may lead to such; whether each is one.
     below: tuple[tuple[str, bool], ...]
 
 
 class _FolderWalk(NamedTuple):
-    """What was found below some roots, so often in a row. token: it holds as long as this is that of
-    ``folder_watcher``, and the roots are at their places (device and inode)."""
+    """What was found below some roots, so often in a row."""
 
     lookups: int
+    #: It holds as long as this is that of ``folder_watcher``, and the roots are at their places (device and inode).
     token: object | None = None
     places: tuple[tuple[int, int] | None, ...] = ()
     found: tuple[str, ...] = ()

@@ -53,12 +53,14 @@ IDLE_SECONDS = 60.0
 
 
 class RunResult(NamedTuple):
-    """What came of a worker. done: None where the stage did not return. failed: why the call has to be made in the
-    caller's process, empty where it has not. tail: the end of its standard error."""
+    """What came of a worker."""
 
+    #: None where the stage did not return.
     done: StageDone | None
+    #: Why the call has to be made in the caller's process, empty where it has not.
     failed: str
     traced: Traced
+    #: The end of its standard error.
     tail: str
 
 
@@ -160,8 +162,9 @@ class Starters:
 
 
 class _WorkerState(NamedTuple):
-    """What a starter has of its caller from the start. pid: of the caller: a child of it has starters of its own."""
+    """What a starter has of its caller from the start."""
 
+    #: Of the caller: a child of it has starters of its own.
     pid: int
     path: tuple[str, ...]
     environ: dict[str, str]

@@ -43,13 +43,15 @@ _IS_FUNCTION = 1
 
 
 class ImportedFile(NamedTuple):
-    """A file of the project that was imported. raw: the digest of its text then. names: the functions that ran, as
-    ``co_qualname`` has them; None where all of it counts. replayed: of a script, how many statements were replayed."""
+    """A file of the project that was imported."""
 
     path: str
+    #: The digest of its text then.
     raw: str
     text: bytes
+    #: The functions that ran, as ``co_qualname`` has them; None where all of it counts.
     names: frozenset[str] | None
+    #: Of a script, how many statements were replayed.
     replayed: int | None = None
 
     def read(self, memory: Memory | None = None, named: str | None = None) -> Read:
@@ -70,11 +72,13 @@ class ImportedFile(NamedTuple):
 
 
 class _CompiledText(NamedTuple):
-    """A text that was compiled. is_late: after the state of the caller was set. text: None where no file has it."""
+    """A text that was compiled."""
 
     path: str
+    #: None where no file has it.
     text: bytes | None
     code: CodeType | None
+    #: After the state of the caller was set.
     is_late: bool
     replayed: int | None
 
@@ -367,12 +371,12 @@ class ImportRecorder:
 
         _replace(folders, "search", search_unseen)
 
-    def _patch_editable(self, finder: Any) -> None:
+    def _patch_editable(self, meta_finder: Any) -> None:
         """The finder of an editable install by setuptools: it knows folders by package, and asks for their files."""
-        module = sys.modules.get(getattr(finder, "__module__", ""))
+        module = sys.modules.get(getattr(meta_finder, "__module__", ""))
         if module is None or not module.__name__.startswith("__editable__"):
             return
-        find: Callable[..., ModuleSpec | None] = finder.find_spec
+        find: Callable[..., ModuleSpec | None] = meta_finder.find_spec
         folders: dict[str, str] = module.MAPPING
 
         def find_spec(fullname: str, *rest: Any) -> ModuleSpec | None:
@@ -383,7 +387,7 @@ class ImportRecorder:
                 self._record(os.path.dirname(path), os.path.basename(path))
                 return find(fullname, *rest)
 
-        finder.find_spec = find_spec
+        meta_finder.find_spec = find_spec
 
     def _is_own(self, code: CodeType) -> bool:
         """Whether code is the project's, or of interest beside that.

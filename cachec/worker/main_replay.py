@@ -41,33 +41,36 @@ class ReplayError(Exception):
 
 
 class Text(NamedTuple):
-    """A script, or a cell of a notebook. filename: what its code objects name."""
+    """A script, or a cell of a notebook."""
 
+    #: What its code objects name.
     filename: str
     text: bytes
 
 
 class MainModule(NamedTuple):
-    """How the caller's ``__main__`` was made.
+    """How the caller's ``__main__`` was made."""
 
-    path: the script; empty for notebooks, ``-c`` and prompts. package, spec_name: as ``python -m`` sets them, else
-    None. texts: none where Python did not keep them. until: the line of the last text that runs now. needed: the open
-    names that replaying may read, so their values must be sent first.
-    """
-
+    #: The script; empty for notebooks, ``-c`` and prompts.
     path: str
+    #: ``package``, ``spec_name``: as ``python -m`` sets them, else None.
     package: str | None
     spec_name: str | None
+    #: None where Python did not keep them.
     texts: tuple[Text, ...]
+    #: The line of the last text that runs now.
     until: int | None
+    #: The open names that replaying may read, so their values must be sent first.
     needed: tuple[str, ...]
 
 
 class ReplayedMain(NamedTuple):
-    """What replaying made. defined: the names that it bound. open: those whose values are the caller's to send."""
+    """What replaying made."""
 
     module: ModuleType
+    #: The names that it bound.
     defined: frozenset[str]
+    #: Those whose values are the caller's to send.
     open: frozenset[str]
 
 

@@ -20,12 +20,15 @@ _DEPTH, _MOST_KEYS = 3, 1000
 
 
 class Snapshot(NamedTuple):
-    """A value as it was. digest: of its form. may_fill: whether it is None, and may become a value. parts: the
-    attributes or items that may be filled; None where there are none. is_given: as for ``snapshot``."""
+    """A value as it was."""
 
+    #: Of its form.
     digest: str
+    #: Whether it is None, and may become a value.
     may_fill: bool = False
+    #: The attributes or items that may be filled; None where there are none.
     parts: Mapping[str, Snapshot] | None = None
+    #: As for ``snapshot``.
     is_given: bool = False
 
 

@@ -49,8 +49,9 @@ _MOST_WORK = 10_000
 
 
 class WeightsRef(NamedTuple):
-    """A weight set on its way. number: of the set, in this call."""
+    """A weight set on its way."""
 
+    #: Of the set, in this call.
     number: int
     layout: Layout
     rank: WorkerRank | None

@@ -16,10 +16,11 @@ from cachec.key.tools.process_queries import process_start
 
 class SourceRun(msgspec.Struct, frozen=True):
     """One execution of a module: the spec that it ran with (a reload makes another), and its source; None where that
-    can't be told. token: text that no other execution has."""
+    can't be told."""
 
     spec: object
     source: SourceText | None
+    #: Text that no other execution has.
     token: str
 
 

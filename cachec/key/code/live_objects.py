@@ -382,7 +382,7 @@ class Walk:
         for name, content in generated_members.contents(cls, graph.watch):
             is_by_statement = by_source and self._is_keyed_by_statement(content, is_made=True)
             stands = self.reference(
-                content, f"{label}.{name}", lenient=lenient or is_by_statement, properties=is_by_statement
+                content, f"{label}.{name}", lenient=lenient or is_by_statement, by_options=is_by_statement
             )
             hasher.part(f"content {name}", stands.encode())
         graph.part(label, hasher, detail)

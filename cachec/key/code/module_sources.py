@@ -44,12 +44,14 @@ WHOLE: Span = ((0, 0), (sys.maxsize, 0))
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """Where a module comes from. kind: ``library`` (Python's own, and cachec), ``distribution``, ``project`` or
-    ``absent``. path: its file, empty for a namespace package. folders: where its submodules lie, for a package."""
+    """Where a module comes from."""
 
+    #: ``library`` (Python's own, and cachec), ``distribution``, ``project`` or ``absent``.
     kind: str
     name: str
+    #: Its file, empty for a namespace package.
     path: str = ""
+    #: Where its submodules lie, for a package.
     folders: tuple[str, ...] = ()
     distribution: str = ""
 

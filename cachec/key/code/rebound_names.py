@@ -34,11 +34,13 @@ _NOTES = ("_torchdynamo", "__wrapped__")
 
 
 class Alteration(msgspec.Struct, frozen=True):
-    """Something that the text of a module does not say. name: below the module, for messages. value: ``MISSING`` where
-    it is gone. is_open: the text stores something there, so what importing makes of it is not known."""
+    """Something that the text of a module does not say."""
 
+    #: Below the module, for messages.
     name: str
+    #: ``MISSING`` where it is gone.
     value: Any
+    #: The text stores something there, so what importing makes of it is not known.
     is_open: bool = False
 
 

@@ -25,16 +25,15 @@ _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 class ImportUse(msgspec.Struct, frozen=True):
-    """A use of something imported: ``chain`` are the attributes taken from it, None where it is never used.
-
-    name: what ``from module import name`` takes (``*`` too), empty for the module itself. level: leading dots.
-    guarded: inside a ``try`` that catches the ImportError.
-    """
+    """A use of something imported: ``chain`` are the attributes taken from it, None where it is never used."""
 
     module: str
+    #: Leading dots.
     level: int
+    #: What ``from module import name`` takes (``*`` too), empty for the module itself.
     name: str
     chain: Chain | None
+    #: Inside a ``try`` that catches the ImportError.
     guarded: bool
 
     def of(self, chain: Chain | None) -> ImportUse:

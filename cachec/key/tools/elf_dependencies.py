@@ -80,14 +80,13 @@ class SharedObject(NamedTuple):
 
 
 class Closure(NamedTuple):
-    """All that an executable loads before ``main``.
-
-    missing: names that were found nowhere. searched: the folders that were looked into, there or not: a file that
-    appears in one of them, and a new library cache, may change the closure.
-    """
+    """All that an executable loads before ``main``."""
 
     libraries: tuple[SharedObject, ...]
+    #: Names that were found nowhere.
     missing: tuple[str, ...]
+    #: The folders that were looked into, there or not: a file that appears in one of them, and a new library cache, may
+    #: change the closure.
     searched: tuple[str, ...]
 
 

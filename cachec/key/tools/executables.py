@@ -23,19 +23,19 @@ _HEAD = 4096
 
 
 class Executable(NamedTuple):
-    """Everything that starting a command loads.
-
-    files: (label without folders, path), in order of label. distributions: (console script or empty, name). notes:
-    what could not be resolved. cache: the loader's library cache as it was. searched: folders where libraries were
-    looked for.
-    """
+    """Everything that starting a command loads."""
 
     name: str
     path: str
+    #: (label without folders, path), in order of label.
     files: tuple[tuple[str, str], ...]
+    #: (console script or empty, name).
     distributions: tuple[tuple[str, str], ...]
+    #: What could not be resolved.
     notes: tuple[str, ...]
+    #: The loader's library cache as it was.
     cache: tuple[str, Identity] | None
+    #: Folders where libraries were looked for.
     searched: tuple[str, ...]
 
 

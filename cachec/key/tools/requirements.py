@@ -25,19 +25,23 @@ _OR = re.compile(r"\bor\b")
 
 
 class Requirement(msgspec.Struct, frozen=True):
-    """A distribution that another one requires. name: in its normal form. of: the extra by which, empty for none."""
+    """A distribution that another one requires."""
 
+    #: In its normal form.
     name: str
     extras: tuple[str, ...]
+    #: The extra by which, empty for none.
     of: str
 
 
 class _Requirements(msgspec.Struct, frozen=True):
-    """The requirements of some distributions. asked, found: every name that was looked up, and what there was. told:
-    the state of the files that say what these require, before they were read."""
+    """The requirements of some distributions."""
 
+    #: Every name that was looked up.
     asked: tuple[str, ...]
+    #: The distribution of each name, where there is one.
     found: list[Distribution | None]
+    #: The state of the METADATA files, before they were read.
     identities: list[Identity | None]
     parts: tuple[Part, ...]
     checked: float

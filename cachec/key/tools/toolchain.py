@@ -45,22 +45,23 @@ _METADATA = ("METADATA", "PKG-INFO", "entry_points.txt", "requires.txt", "top_le
 
 
 class _KnownDistribution(msgspec.Struct, frozen=True):
-    """A distribution as it was last looked at. ``listing`` depends on RECORD alone; token: see
-    ``DistributionWatch``."""
+    """A distribution as it was last looked at. ``listing`` depends on RECORD alone."""
 
     distribution: Distribution
     identity: Identity
     listing: listings.Listing
     checked: float
+    #: See ``DistributionWatch``.
     token: object | None
     part: Part
 
 
 class _KnownExecutable(msgspec.Struct, frozen=True):
-    """An executable as it was last looked at. settled: a write since then would show in the identities."""
+    """An executable as it was last looked at."""
 
     program: Executable
     watched: tuple[tuple[str, Identity], ...]
+    #: A write since then would show in the identities.
     settled: bool
     distributions: tuple[tuple[str, str], ...]
     checked: float
