@@ -293,7 +293,7 @@ def test_a_read_holds_after_a_neutral_edit(module: Path, digests: FileDigests) -
 def test_equal_bytes_are_not_parsed(module: Path, digests: FileDigests, monkeypatch: pytest.MonkeyPatch) -> None:
     read = source_parts.read(str(module), None, digests)
     parsed: list[object] = []
-    monkeypatch.setattr(normalized_syntax, "parsed", parsed.append)
+    monkeypatch.setattr(normalized_syntax, "parse", parsed.append)
     monkeypatch.setattr(source_parts, "_TABLES", BoundedDict(1))
     assert source_parts.present(read, digests) == read.digest
     assert not parsed

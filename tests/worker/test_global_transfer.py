@@ -84,7 +84,7 @@ mine = table(modules, forms())
 sent, missing = {}, []
 for module, name in differences(mine, theirs):
     try:
-        sent[module, name] = to_send(vars(modules[module])[name], forms()) if name in mine[module] else Deleted()
+        sent[module, name] = to_send(vars(modules[module])[name], forms()) if name in mine[module] else DeletedGlobal()
     except UnsendableError:
         missing.append(name)
 with open(sys.argv[2], "wb") as file:

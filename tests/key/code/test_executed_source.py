@@ -22,7 +22,7 @@ _RUN = """
 import importlib, os, pathlib, sys
 import stages
 from cachec.key.code import executed_source
-executed_source.executed()._started = executed_source.IMPORTED_AT = 0  # no file was there before
+executed_source.executed_sources()._started = executed_source.IMPORTED_AT = 0  # no file was there before
 path = pathlib.Path(stages.__file__)
 text = path.read_text()
 {edit}

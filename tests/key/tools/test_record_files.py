@@ -62,7 +62,7 @@ def row(path: str, text: str) -> str:
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Installed:
-    monkeypatch.setattr(record_files, "KEPT_BYTES", 0)
+    monkeypatch.setattr(record_files, "MAX_CACHED_BYTES", 0)
     return Installed(tmp_path)
 
 
