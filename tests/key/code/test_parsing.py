@@ -19,13 +19,13 @@ def failing(monkeypatch: pytest.MonkeyPatch, times: int) -> list[object]:
     """Have ``ast.parse`` fail at first as it does where threads come in between; what it was asked for."""
     plain, asked = ast.parse, list[object]()
 
-    def parse(text: Any, *args: Any) -> ast.AST:
+    def counting(text: Any, *args: Any) -> ast.AST:
         asked.append(text)
         if len(asked) <= times:
             raise SystemError(MISMATCH)
         return plain(text, *args)
 
-    monkeypatch.setattr(ast, "parse", parse)
+    monkeypatch.setattr(ast, "parse", counting)
     return asked
 
 
@@ -67,13 +67,13 @@ def free() -> bool:
 def test_one_thread_parses_at_a_time_and_may_while_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
     plain, inside = ast.parse, list[bool]()
 
-    def parse(text: Any, *args: Any) -> ast.AST:
+    def counting(text: Any, *args: Any) -> ast.AST:
         inside.append(free())
         if len(inside) == 1:
             parse("y = 1\n")
         return plain(text, *args)
 
-    monkeypatch.setattr(ast, "parse", parse)
+    monkeypatch.setattr(ast, "parse", counting)
     parse("x = 1\n")
     assert inside == [False, False]
     assert free()
