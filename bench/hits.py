@@ -148,7 +148,7 @@ def _due_rows(
         call()
     settle(cache.settings.dir)
     later = _Later()
-    cache._engine.tools.requests._tools._clock = later  # no setting: nobody else is ahead of time
+    cache._engine.tools.key_builder._tools._clock = later  # no setting: nobody else is ahead of time
     due = {name: partial(later, call) for name, call in calls.items()}
     for _ in range(MIN_LOOKUPS + 2):
         for late_call in due.values():

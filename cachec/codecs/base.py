@@ -1,4 +1,4 @@
-"""What every codec needs: how artifacts are read, how refusals read, how a stored ``meta`` is validated."""
+"""What every codec needs: reading artifacts, refusing values, validating a stored ``meta``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files, folders and programs: their content as artifacts, handed back as paths into the store or read when looked at.
+"""Files, folders and programs: their content as artifacts, returned as paths into the store or read on demand.
 
 A leaf ``file`` holds the content, then the manifest if the file has one of its own; ``dir`` the regular files in the
 order of their paths, then the manifest; ``program`` the IR, then the manifest.

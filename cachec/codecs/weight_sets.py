@@ -1,4 +1,4 @@
-"""Weight sets: the caller's weights by reference (argument path, name), those that the stage made with their bytes.
+"""Weight sets: the caller's weights by reference (argument path, name), weights that the stage made with their bytes.
 
 A whole set of the caller's, passed through, is one reference and costs no look at a weight; a few weights over one cost
 as many looks.

@@ -1,4 +1,4 @@
-"""Which objects of a call are one: two arguments that are the same list are not two equal lists.
+"""Which objects of a call are the same object: one list given twice differs from two equal lists.
 
 Only of what can be changed: no program should mind whether two equal tuples are one. Arrays and tensors that lie in the
 same memory count with the distance between them.

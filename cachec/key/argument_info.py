@@ -1,4 +1,4 @@
-"""What was found in the arguments of a call, by names of types alone: a command has few of them, and imports none."""
+"""What the arguments of a call hold, by type names alone: a command, which has few of these types, imports none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each argument of a stage puts into the key, and the weight sets that are found in them.
+"""The key parts of a stage's arguments, and the weight sets in them.
 
 The one rule: weights by name (their specs), programs by topology, files by content, everything else by value.
 """

@@ -1,4 +1,5 @@
-"""Values as canonical bytes that two processes can compare: equal where code that reads the values sees no difference.
+"""Values as canonical bytes that two processes can compare: equal where code that reads the values cannot tell them
+apart.
 
 Identity counts inside of one value (the same list twice is not two equal lists), not between values. No code of the
 project runs while a form is made: attributes are read as ``object`` has them. Of installed packages, classes are asked

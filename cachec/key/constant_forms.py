@@ -1,4 +1,4 @@
-"""The canonical bytes of code objects and of many plain values: what ``forms`` need not walk through.
+"""The canonical bytes of code objects and of many plain values, for which ``canonical_forms`` needs no walk.
 
 Of code, file names, line numbers and docstrings don't count. Bytecode is compared, not text: a function may have been
 made by ``exec``, or its file edited after the import. So forms are only equal between processes of one Python version.

@@ -1,4 +1,4 @@
-"""What differs between two contents of a file, for a person: JSON and YAML by key, other text by line."""
+"""The difference between two contents of a file, for a person: JSON and YAML by key, other text by line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values in words, for the details of key parts and for messages; never hashed."""
+"""Describes values in words, for the details of key parts and for messages; never hashed."""
 
 from __future__ import annotations
 

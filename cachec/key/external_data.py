@@ -1,4 +1,4 @@
-"""Files that belong to a file that is an argument: the external data of an ONNX model, which count with it.
+"""Files that belong to a file argument: the external data of an ONNX model, which is part of the key.
 
 A compiler opens them by itself, where nobody may see it (in a folder below, or where nothing is recorded).
 """

@@ -1,4 +1,4 @@
-"""What a value holds, path by path, so that a difference inside it is told where it is; never hashed.
+"""The content of a value, path by path, so that a difference is reported where it is; never hashed.
 
 Bounded, in words, and kept beside an entry: what is behind a name like a secret's is left out, and of arrays only type
 and shape are said (their content is a part of its own).

@@ -1,4 +1,4 @@
-"""What a stage that runs in a process of its own puts into its key: its own function, and its arguments.
+"""The key parts of an isolated stage: its own function, and its arguments.
 
 No code is followed: a function that can be imported counts by its name here, and by what it does in the trace. One that
 can't be found by its name is sent with the call, and counts by its form.

@@ -1,4 +1,4 @@
-"""One call of a stage as a key: the parts of the stage itself and those of its arguments, put together."""
+"""Builds the cache key of one call from the parts of the stage and of its arguments."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class CacheKey:
         inventory: ArgumentInfo,
         find_texts: Callable[[CacheKey], _CodeTexts] | None = None,
     ) -> None:
-        """find_texts: the texts of the code that a request reaches."""
+        """find_texts: the texts of the code that a key reaches."""
         self.stage = stage
         #: The keys of the code that it reaches, once they were asked for.
         self.codes: tuple[CodeKey, ...] = ()
@@ -187,7 +187,7 @@ class KeyBuilder:
 
         return IsolatedArguments(self._digests, self._plugins, self.forms)
 
-    def request(
+    def build(
         self,
         stage: StageLike,
         arguments: Mapping[str, Any],
@@ -203,7 +203,7 @@ class KeyBuilder:
         """
         if text_alone:
             with reading_text_alone(text_alone):
-                return self.request(stage, arguments, fresh=fresh, without=without)
+                return self.build(stage, arguments, fresh=fresh, without=without)
         options = stage.options
         if options.ignore:
             arguments = {name: value for name, value in arguments.items() if name not in options.ignore}
@@ -228,37 +228,37 @@ class KeyBuilder:
             description = partial(Annotation, f"{len(digests)} results that it keeps")
             yield Payload(PartKind.CODE, f"{names[function]}.<kept>", "".join(digests).encode(), description)
 
-    def note_run(self, request: CacheKey) -> None:
-        """Note what a run of a request put into memos."""
-        before = request.inventory.memo_entries
-        if request.inventory.memos and not self._lru_cache_contents.digests(before):
+    def note_run(self, cache_key: CacheKey) -> None:
+        """Note what the run of a key put into memos."""
+        before = cache_key.inventory.memo_entries
+        if cache_key.inventory.memos and not self._lru_cache_contents.digests(before):
             with cached_properties.meeting():
-                self._lru_cache_contents.note_run(before, self._lru_cache_contents.snapshot(request.inventory.memos))
+                self._lru_cache_contents.note_run(before, self._lru_cache_contents.snapshot(cache_key.inventory.memos))
 
     def is_project(self, path: str) -> bool:
         """Whether a file, by the name that its code has, is the project's."""
         return self._code.is_project(path)
 
-    def coverage(self, request: CacheKey) -> Coverage:
-        """What the key of a request holds of code."""
+    def coverage(self, cache_key: CacheKey) -> Coverage:
+        """What the key of a call holds of code."""
         from cachec.key.code.key_coverage import Coverage  # for a run
 
         coverage = Coverage()
-        if request.stage.options.isolated:
+        if cache_key.stage.options.isolated:
             return coverage  # all of its code is in its trace
-        coverage.distributions |= request.inventory.distributions
-        coverage.is_charged = bool(request.stage.options.version)
-        stages = self._stages(request)
+        coverage.distributions |= cache_key.inventory.distributions
+        coverage.is_charged = bool(cache_key.stage.options.version)
+        stages = self._stages(cache_key)
         for each, _ in stages:
             coverage.stages.append(each)
             coverage.distributions.update(tool for tool in each.options.tools if isinstance(tool, str))
-        for code in (*(code for _, code in stages), *request.inventory.callables):
+        for code in (*(code for _, code in stages), *cache_key.inventory.callables):
             coverage.add(code)
         return coverage
 
-    def _stages(self, request: CacheKey) -> list[tuple[Any, CodeKey]]:
-        """The stage of a request and those that it reaches, each with the key that its code has now."""
-        pending: list[Any] = [request.stage, *request.inventory.stages]
+    def _stages(self, cache_key: CacheKey) -> list[tuple[Any, CodeKey]]:
+        """The stage of a key and those that it reaches, each with the key that its code has now."""
+        pending: list[Any] = [cache_key.stage, *cache_key.inventory.stages]
         found = []
         for each in pending:
             code = self.code_of(each)
@@ -266,15 +266,15 @@ class KeyBuilder:
             pending += [one for one in code.stages if not any(one is known for known in pending)]
         return found
 
-    def _all_reached(self, request: CacheKey) -> tuple[CodeKey, ...]:
-        if request.stage.options.isolated:
+    def _all_reached(self, cache_key: CacheKey) -> tuple[CodeKey, ...]:
+        if cache_key.stage.options.isolated:
             return ()
-        if not request.codes:
-            request.codes = (*(code for _, code in self._stages(request)), *request.inventory.callables)
-        return request.codes
+        if not cache_key.codes:
+            cache_key.codes = (*(code for _, code in self._stages(cache_key)), *cache_key.inventory.callables)
+        return cache_key.codes
 
-    def _code_texts(self, request: CacheKey) -> _CodeTexts:
-        codes = self._all_reached(request)
+    def _code_texts(self, cache_key: CacheKey) -> _CodeTexts:
+        codes = self._all_reached(cache_key)
         name = tuple(map(id, codes))
         texts = self._known_texts.get(name)
         if texts is None or not all(map(is_, texts.codes, codes)):
@@ -389,24 +389,24 @@ class KeyBuilder:
                 for path in _files_in(os.path.abspath(item)):
                     yield Read("file", path, "", self._digests.of_path(path))
 
-    def unimported_modules(self, request: CacheKey) -> frozenset[str]:
-        """The names of modules that the key of a request reads from source, and that are not imported."""
-        names = frozenset[str]().union(*(code.unimported for code in self._all_reached(request)))
+    def unimported_modules(self, cache_key: CacheKey) -> frozenset[str]:
+        """The names of modules that the key of a call reads from source, and that are not imported."""
+        names = frozenset[str]().union(*(code.unimported for code in self._all_reached(cache_key)))
         return names - sys.modules.keys()
 
-    def stale_memos(self, request: CacheKey) -> list[str]:
+    def stale_memos(self, cache_key: CacheKey) -> list[str]:
         """The names of functions with a memo that may answer for code which has changed since it was filled."""
-        return [*self._code.stale(request.inventory.memos), *request.inventory.stale]
+        return [*self._code.stale(cache_key.inventory.memos), *cache_key.inventory.stale]
 
     def with_filled_properties(
         self, before: CacheKey, arguments: Mapping[str, Any], without: cached_properties.Without, reads: Iterable[Read]
     ) -> CacheKey | None:
-        """The request of now, after a run filled cached properties (``without``) and changed nothing else, where a run
+        """The key of now, after a run filled cached properties (``without``) and changed nothing else, where a run
         of it would go as the one of ``before`` went; None where that can't be told.
 
         Raises UsageError where what they hold has no stable form. reads: of the run.
         """
-        now = self.request(before.stage, arguments)
+        now = self.build(before.stage, arguments)
         self._code.note_fill(before.inventory.memos, now.inventory.memos)
         reached = self._all_reached(now)
         if any(read.kind in {"code", "module"} for read in reads) or any(code.codes for code in reached):
@@ -421,9 +421,9 @@ class KeyBuilder:
                     return None
         return now
 
-    def speaking(self, request: CacheKey) -> tuple[Plugin, ...]:
+    def speaking(self, cache_key: CacheKey) -> tuple[Plugin, ...]:
         """The plugins that speak for what a call works with, by name: those whose ambient state is in its key."""
-        return self._speaking(request.inventory)
+        return self._speaking(cache_key.inventory)
 
     def declares_programs(self, module: str) -> bool:
         """Whether a plugin answers for the programs that a module starts."""

@@ -1,4 +1,4 @@
-"""What differs between two keys, in words: the reason of a miss, and all that ``cachec why`` says."""
+"""The difference between two keys, in words: the reason of a miss, and the output of ``cachec why``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a library is as it was imported: what a program has put into its modules, no text of the library tells.
+"""Finds what a program replaced in the modules of a library: the library's files do not show it.
 
 Looked at are the attributes that code of the project names, of the library's modules that it names: a function that a
 mock replaced, a constant that was set. Limits: what the library calls itself, and its tables.

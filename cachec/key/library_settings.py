@@ -1,4 +1,4 @@
-"""Live settings of libraries, of which plugins tell: their digest, and how another process gets them."""
+"""Live settings of libraries, as plugins report them: their digest, and how another process gets them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What functions with ``functools.lru_cache`` remember: a caller's may tell of a state that is over.
+"""The results in ``functools.lru_cache`` of a process: those of the caller may be outdated.
 
 A memo is filled again by a worker, and its content counts for nothing. But where the caller's remembers another result
 than a run had for the same arguments, the run is none of the caller's.

@@ -1,4 +1,4 @@
-"""The state of a process as its code sees it: the globals of the project's modules, which caller and worker compare."""
+"""The globals of the project's modules, which caller and worker compare."""
 
 from __future__ import annotations
 

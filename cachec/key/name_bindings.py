@@ -1,5 +1,4 @@
-"""Which statements of a module do nothing but bind one name: only code that finds the name can tell whether they stand
-there.
+"""Finds statements of a module that only bind one name: only code that uses the name depends on them.
 
 1. ``def`` without decorators, whose defaults and annotations are plain: literals, and names that are surely bound.
 2. ``class`` without decorators and keywords, whose body holds such functions, literals and annotations, with at most

@@ -1,4 +1,4 @@
-"""What a path counts by: a file by its content, a folder by all that is in it."""
+"""The digest of a path: of the content of a file, or of everything in a folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Forms of values, with what plugins say of those of their libraries."""
+"""Canonical forms of values, with those that plugins define for the types of their libraries."""
 
 from __future__ import annotations
 

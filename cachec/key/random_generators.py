@@ -1,4 +1,4 @@
-"""The random generators that a whole process shares: Python's, numpy's, and those of plugins."""
+"""The random generators that all of a process shares: Python's, numpy's, and those of plugins."""
 
 from __future__ import annotations
 

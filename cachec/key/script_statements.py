@@ -1,4 +1,4 @@
-"""Which statements of a script a worker may execute again, to make a module ``__main__`` like the caller's.
+"""Selects the statements of a script that a worker may execute again, to rebuild the caller's ``__main__``.
 
 The rule looks at syntax alone. Executed again are
 

@@ -1,4 +1,4 @@
-"""What a run takes from the source text of a project: functions, statements of modules, and which modules there are.
+"""What a run uses of a project's source text: functions, statements of modules, and which modules exist.
 
 A text is cut into units. A *function* is the argument list and body of everything that has one: methods, nested
 functions and lambdas too. Bodies of functions inside it belong to those. The *statements* of a module are all else,

@@ -1,4 +1,4 @@
-"""The present state of what a run read: is a stored trace still right?"""
+"""Reads again what a stored run read: is its trace still valid?"""
 
 from __future__ import annotations
 

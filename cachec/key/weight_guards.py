@@ -1,4 +1,4 @@
-"""Finds the weight sets inside arguments and results, and puts others in their place."""
+"""Finds the weight sets in arguments and results, and replaces them."""
 
 from __future__ import annotations
 

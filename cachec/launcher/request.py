@@ -111,7 +111,7 @@ class CommandRequests:
         """Have paths of the key count from these places, which are known once the command is."""
         self._places = places
 
-    def request(
+    def build(
         self, stage: Any, arguments: Mapping[str, Any], *, fresh: bool = False, without: object = None
     ) -> CommandRequest:
         """The key of ``arguments["command"]``. Raises UsageError or PassThrough where there can be none.

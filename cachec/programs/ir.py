@@ -1,6 +1,4 @@
-"""What the plugins say of IR, for a person. Whatever is wrong with a plugin is a PluginError here, for whoever asks has
-something to say without it.
-"""
+"""What the plugins say of IR, for a person. Every fault of a plugin is a PluginError here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bind an artifact to weights: the only road to a runtime, and the place where the manifest is checked."""
+"""Binds an artifact to weights: the only way to a runtime, and the place where the manifest is checked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What cachec asks of a random generator that a whole process shares."""
+"""What cachec asks of a random generator that all of a process shares."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds the installed plugins and says which one answers for a type, a distribution or an artifact."""
+"""Finds the installed plugins, and the one for a type, a distribution or an artifact."""
 
 from __future__ import annotations
 

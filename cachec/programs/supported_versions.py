@@ -1,4 +1,4 @@
-"""Whether the installed libraries are those that a plugin knows, and what becomes of one that is not."""
+"""Whether a plugin supports the installed version of its library, and what happens if not."""
 
 from __future__ import annotations
 

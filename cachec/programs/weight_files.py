@@ -1,4 +1,4 @@
-"""For plugins whose formats hold weights: sets over bytes that stay where they are, and files written as a whole.
+"""For plugins whose formats hold weights: sets over bytes that stay in place, and files written as a whole.
 
 A set is ``WeightSet(Layout(tensors), source)``: ``FileSource`` for ranges of a file, a ``Source`` of the plugin's own
 for anything else. With ``cachec.weights`` this is all that plugins see of weights and files. ``Conclusions`` keep what

@@ -1,4 +1,4 @@
-"""What one run of a stage looks at: recorded by the handles that it was given, and by the net under them."""
+"""Records what one run of a stage reads: through its handles, and through the observers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The audit hook of this process (PEP 578). A hook can't be removed, so there is one for all who listen, and what
-nobody listens to costs a look-up.
-"""
+"""The audit hook of this process (PEP 578). A hook cannot be removed, so all listeners share one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""On whose behalf something is looked at: the nearest code that is not Python's own library."""
+"""Find the code that asked for something: the nearest frame outside of the standard library."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Functions of Python's library by which code looks at something that raises no audit event: whether a path is there,
-a module that may be imported already, which distributions are installed. They are Python code, so they are seen as all
-code that runs is (``recording.code_observer``).
-"""
+"""Functions of the standard library that look something up without an audit event, and a handler for each."""
 
 from __future__ import annotations
 

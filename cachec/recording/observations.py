@@ -1,4 +1,4 @@
-"""What a run was observed to do, as bare facts: nothing here judges what of it a key covers already."""
+"""What a run was observed to do, as bare facts; whether a key covers them is decided elsewhere."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Functions of ``os`` that are compiled, raise no audit event, and tell what is there: while a run is active ``os`` has
-others in their place, which note what project code asks and then ask it. Whoever took one from ``os`` before
-(``from os import stat``) is not seen.
+"""Wrappers for compiled functions of ``os`` that raise no audit event; installed while a run is active.
+
+A name that was taken from ``os`` before (``from os import stat``) is not observed.
 """
 
 from __future__ import annotations

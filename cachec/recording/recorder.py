@@ -1,4 +1,4 @@
-"""What the stage that is running now has read: the trace in the making."""
+"""Records what the current stage run has read: the trace in the making."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The net under a key: what a run looks at although no name, argument or handle told so.
+"""Observes a run: what it accesses although no name, argument or handle declares it.
 
 By induction this is enough for what ran: with equal reads so far, a run takes the same next step. Where a memo answers
 in place of code, nothing runs; there the static part of the key is needed, which the net adds to and never replaces.

@@ -1,5 +1,7 @@
-"""Whose what happens in a thread is: that of its context, of a job that a pool was given, or of a thread that was
-started. Neither has a context of its own (Python's rule, but for ``asyncio.to_thread``)."""
+"""Find the stage run that a thread works for: by its context, the job of a pool, or the thread that started it.
+
+Neither a job nor a new thread has a context of its own (but for ``asyncio.to_thread``).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs and processes that work for a run and that the run does not observe: the result must not be stored.
+"""Programs and processes that work for a run unobserved: the result must not be stored.
 
 Audit events tell of programs and forks. Functions of Python's library tell of processes that were started before: a
 pool, a queue or a connection to one. They are Python code, so they are seen as all code that runs is.

@@ -1,4 +1,4 @@
-"""Warnings about arguments that work but are keyed in a way that their author may not mean; only ever on a miss."""
+"""Warnings about arguments whose key may not be what their author means; only on a miss."""
 
 from __future__ import annotations
 

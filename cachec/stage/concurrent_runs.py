@@ -1,6 +1,5 @@
-"""Runs that go on at one time in this process, and what keeps results between them: what another one filled meanwhile
-answers in place of code that never ran in this one, and what that looked at is not seen here.
-"""
+"""Runs that overlap in this process. A memo or cached property that one run filled may answer in another, whose reads
+are then incomplete."""
 
 from __future__ import annotations
 

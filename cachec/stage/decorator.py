@@ -115,7 +115,7 @@ class Stage(Generic[P, R]):
 
     def _request(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         arguments = self.binding.bind((*self._before, *args), kwargs)
-        return self.engine.tools.requests.request(self, arguments)
+        return self.engine.tools.key_builder.build(self, arguments)
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         """By name, as a function: so that a stage can be given to worker processes."""

@@ -1,4 +1,4 @@
-"""``cachec.depends``: a file that a running stage looks at, said by the stage itself."""
+"""``cachec.depends``: a running stage declares a file that it reads."""
 
 from __future__ import annotations
 

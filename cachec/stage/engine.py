@@ -91,14 +91,14 @@ class StageCall:
         self.stopped: StopIteration | None = None
         self.without: tuple[Reason, str] = (Reason.KEY_UNREADABLE, "")
         self.fetched: Fetched | None = None
-        self._request: CacheKey | None = None
+        self._cache_key: CacheKey | None = None
         self._fault: Fault | None = None
 
     @property
     def cache_key(self) -> CacheKey:
-        """The request; there is one after ``lookup``."""
-        assert self._request is not None
-        return self._request
+        """The key; there is one after ``lookup``."""
+        assert self._cache_key is not None
+        return self._cache_key
 
     def lookup(self) -> LookupResult | None:
         """Key the call and look it up. A call that can't be keyed is counted, and raises its UsageError.
@@ -113,7 +113,7 @@ class StageCall:
             return None
         try:
             with unseen():
-                self._request = self.engine.tools.requests.request(self.stage, self.arguments)
+                self._cache_key = self.engine.tools.key_builder.build(self.stage, self.arguments)
         except UnresolvedCode as error:
             self.without = (Reason.UNRESOLVED_CODE, str(error))
             return None
@@ -126,7 +126,7 @@ class StageCall:
         except Uncacheable as error:
             self.without = (_reason_of(error), str(error))
             return None
-        return self.engine.tools.entry_finder.find(self._request)
+        return self.engine.tools.entry_finder.find(self._cache_key)
 
     def check(self) -> Outcome:
         """What the call would end with here: no remote is asked, and nothing run, decoded, counted or written."""
@@ -136,7 +136,7 @@ class StageCall:
             return self.make_outcome(Reason.NO_STORE_FOLDER, detail=self.engine.settings.no_store)
         with only_looking():
             try:
-                self._request = self.engine.tools.requests.request(self.stage, self.arguments)
+                self._cache_key = self.engine.tools.key_builder.build(self.stage, self.arguments)
             except UnresolvedCode as error:
                 return self.make_outcome(Reason.UNRESOLVED_CODE, detail=str(error))
             except UsageError as error:
@@ -145,7 +145,7 @@ class StageCall:
                 return self.make_outcome(Reason.KEY_UNREADABLE, detail=fsio.fault(error, "making the key").detail)
             except Uncacheable as error:
                 return self.make_outcome(_reason_of(error), detail=str(error))
-            lookup = self.engine.tools.entry_finder.find(self._request, decode=False)
+            lookup = self.engine.tools.entry_finder.find(self._cache_key, decode=False)
             if lookup.trace is not None:
                 return self.make_outcome(Reason.HIT, saved=lookup.trace.seconds)
             reason, detail = self.explain(lookup)
@@ -230,7 +230,7 @@ class StageCall:
         return Outcome(
             reason=reason,
             stage=self.stage.options.name,
-            key=self._request.digest if self._request is not None else "",
+            key=self._cache_key.digest if self._cache_key is not None else "",
             detail=detail,
             seconds=time.perf_counter() - self.started,
             saved=saved,

@@ -1,4 +1,4 @@
-"""Which files in a folder were opened and written, by whomever: inotify(7).
+"""Which files in a folder were opened and written, by any process: inotify(7).
 
 Not seen: reads through a map or descriptor that existed before the watch was armed, and opens on another machine of a
 network file system.

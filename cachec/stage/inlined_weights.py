@@ -1,4 +1,4 @@
-"""Which weights are in a result by value: all that were read on the way to it."""
+"""Which weights a result contains by value: all weights that were read to make it."""
 
 from __future__ import annotations
 

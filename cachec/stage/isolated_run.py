@@ -1,4 +1,4 @@
-"""One run of a stage in a worker: what the caller's process gives it, and what becomes of what it looked up."""
+"""The run of a stage in a worker process: what the caller sends, and how the worker's lookups become reads."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Fallback(Exception):
 
 
 class IsolatedRun(Run):
-    """The run of one stage for one request, in a process of its own.
+    """The run of one stage for one cache key, in a process of its own.
 
     Use ``execute``, then ``finish`` or ``abandon``.
     """
@@ -91,13 +91,13 @@ class IsolatedRun(Run):
 
         Raises Fallback, StageCrashed, StageTimedOut, StageOutOfMemory, OSError.
         """
-        known = self._tools.fallbacks.get(self._request.digest)
+        known = self._tools.fallbacks.get(self._cache_key.digest)
         if known is not None:
             raise Fallback(f"at an earlier call: {known}")
         try:
             done: StageDone = await Bracket((_Unseen(),)).steps(self._execute(waiter, limits))
         except Fallback as fallback:
-            self._tools.fallbacks[self._request.digest] = str(fallback)
+            self._tools.fallbacks[self._cache_key.digest] = str(fallback)
             raise
         return done
 
@@ -105,7 +105,7 @@ class IsolatedRun(Run):
         self._installed = self._tools.installed_folders()
         self._modules = self._project_modules()
         # Before the starter: what a plugin imports for it may set variables of the environment.
-        self._table = self._tools.requests.forms.table(self._modules)
+        self._table = self._tools.key_builder.forms.table(self._modules)
         self._ambient = library_settings.snapshot(self._tools.plugins)
         self._process = process_state.snapshot()
         try:
@@ -143,7 +143,7 @@ class IsolatedRun(Run):
     async def _run_worker(
         self, setup: Setup, waiter: Waiter, limits: caller.Limits, packages: Sequence[str] = ()
     ) -> caller.RunResult:
-        self._values = ValueTransfer(self._tools.plugins, self._tools.requests.forms.now())
+        self._values = ValueTransfer(self._tools.plugins, self._tools.key_builder.forms.now())
         run = self._tools.starters.run
         return await run(setup, self._call, self._values, waiter=waiter, limits=limits, packages=packages)
 
@@ -185,7 +185,7 @@ class IsolatedRun(Run):
 
     def _call(self, prepared: PrepareReply) -> StageRequest:
         """What is to be run, once it is known what the worker has imported."""
-        forms = self._tools.requests.forms
+        forms = self._tools.key_builder.forms
         table, self._prepared = self._table, prepared
         carried: dict[str, dict[str, GlobalValue]] = {}
         missing: dict[tuple[str, str], str] = {}
@@ -242,7 +242,7 @@ class IsolatedRun(Run):
     def _drop_what_cannot_be_sent(
         self, carried: dict[str, dict[str, GlobalValue]], missing: dict[tuple[str, str], str]
     ) -> None:
-        forms = self._tools.requests.forms.now()
+        forms = self._tools.key_builder.forms.now()
         if not self._obstacle(carried, forms):
             return
         for module, names in carried.items():
@@ -305,15 +305,15 @@ class IsolatedRun(Run):
             self.recorder.refuse_storage(Reason.INPUT_CHANGED, str(error))
         if any(path != sys.executable for path in reads.started()):
             self.recorder.add_read(Read("env", OBEYED_NAME, "", variable_digest(OBEYED_NAME, os.environ)))
-        requests = self._tools.requests
+        key_builder = self._tools.key_builder
         for name in passed.owners:
-            self.recorder.add_read(Read("distribution", name, "", requests.metadata(name)))
+            self.recorder.add_read(Read("distribution", name, "", key_builder.metadata(name)))
         for read in self._globals(done):
             self.recorder.add_read(read)
-        for path, place in requests.module_path():
+        for path, place in key_builder.module_path():
             self.recorder.add_read(Read("path", path, place, PRESENT))
         if {"sys", "modules"} <= done.names:
-            self.recorder.add_read(Read("imported", "", "", requests.imported_digest()))
+            self.recorder.add_read(Read("imported", "", "", key_builder.imported_digest()))
         for read in (*self._libraries(done), *self._memos(done)):
             self.recorder.add_read(read)
         for plugin in self._tools.plugins.for_distributions(passed.owners):
@@ -329,7 +329,7 @@ class IsolatedRun(Run):
         if replaced:
             raise Fallback(f"sys.modules has another object in place of the project's module {replaced[0]}")
         given: dict[str, set[str]] = {}
-        for each in self._request.inventory.callables:
+        for each in self._cache_key.inventory.callables:
             module, _, name = each.name.partition(":")  # type: ignore[attr-defined] # those of isolated stages
             given.setdefault(module, set()).add(name.partition(".")[0])
         for module, names in {**done.imported, **self._table}.items():
@@ -363,7 +363,7 @@ class IsolatedRun(Run):
     def _is_replaced(self, module: str) -> bool:
         """Whether the program has put another object in the place of a module of the project."""
         is_there = module in sys.modules and module != "__main__"
-        return is_there and not self._tools.requests.forms.is_project_module(module)
+        return is_there and not self._tools.key_builder.forms.is_project_module(module)
 
     def _generator_reads(self, done: StageDone) -> Iterator[Read]:
         """The random generators whose state the run has used. Raises Fallback where no other process can have it again,
@@ -391,13 +391,13 @@ class IsolatedRun(Run):
         """What memos remember. Raises Fallback where one of this process remembers another result."""
         for module, contents in done.memos.items():
             for path, text in contents.items():
-                if not lru_caches.agrees(module, path, text, self._tools.requests.forms.now):
+                if not lru_caches.agrees(module, path, text, self._tools.key_builder.forms.now):
                     raise Fallback(f"{path} of {module} remembers another result")
                 yield Read("memo", module, f"{path} {text}", PRESENT)
 
     def _libraries(self, done: StageDone) -> Iterator[Read]:
         """What the code that ran names of libraries. Raises Fallback where this process has something else there."""
-        is_own = self._tools.requests.forms.now().is_own_module
+        is_own = self._tools.key_builder.forms.now().is_own_module
         for name, theirs in done.libraries.items():
             if library_patches.is_replaced(name):
                 raise Fallback(f"sys.modules has another object in place of the module {name}")
@@ -488,18 +488,18 @@ class IsolatedRun(Run):
         return self._tools.store.objects.add_bytes(msgspec.json.encode(states, order="sorted")) if states else None
 
     def _decode(self, node: Node) -> Any:
-        weights = self._request.inventory.weights
+        weights = self._cache_key.inventory.weights
         return decode(node, self._tools.store.objects, self._tools.plugins.find, weights.__getitem__)
 
     def _changed_input(self) -> str:
         """Which input is no longer what the run found, in words; empty where all still hold."""
         if changed := self._changed_read():
             return changed
-        again = self._tools.requests.request(self._stage, self._given, fresh=True)
-        if again.digest != self._request.digest:
+        again = self._tools.key_builder.build(self._stage, self._given, fresh=True)
+        if again.digest != self._cache_key.digest:
             from cachec.key.key_diff import first_difference  # rarely needed
 
-            return first_difference(self._request.parts(), again.parts()).detail
+            return first_difference(self._cache_key.parts(), again.parts()).detail
         return ""
 
 
@@ -529,7 +529,7 @@ class _InputFilter:
         self._distributions = Distributions()
         self._folders: dict[str, str | None] = {}
         self._is_cache = run._is_cache
-        paths = [os.path.abspath(path) for path in run._request.inventory.paths]
+        paths = [os.path.abspath(path) for path in run._cache_key.inventory.paths]
         self._given = frozenset(paths)
         self._below = tuple(os.path.join(path, "") for path in paths if os.path.isdir(path))
         self._above = _folders_above([os.getcwd(), os.path.expanduser("~"), *sys.path, *_temporary()])

@@ -1,4 +1,4 @@
-"""The look: does the cache hold a result for this request, and if not, why not."""
+"""The lookup: does the store hold a result for a cache key, and if not, why not."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class LookupResult(msgspec.Struct):
 
 
 class EntryFinder:
-    """Looks requests up in one store."""
+    """Looks cache keys up in one store."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class EntryFinder:
         self._digest_of = digest_of
         self._observing = observing
 
-    def find(self, request: CacheKey, *, decode: bool = True) -> LookupResult:
+    def find(self, cache_key: CacheKey, *, decode: bool = True) -> LookupResult:
         """A hit with its value, or the reason of the miss as far as the entry alone tells it.
 
         decode: where False, the value is not made: it is only seen to that its artifacts are there and whole.
@@ -105,8 +105,8 @@ class EntryFinder:
             # An OSError is a fault too, no free descriptor, say: a codec opens what the store hands it.
             # In the worker of a stage around this one: what is read here, that is told.
             with unseen(), fsio.faults("reading what is stored"):
-                entry = self._store.lookup(request.digest)
-                return LookupResult(Reason.FIRST_RUN) if entry is None else self._match(request, entry, decode=decode)
+                entry = self._store.lookup(cache_key.digest)
+                return LookupResult(Reason.FIRST_RUN) if entry is None else self._match(cache_key, entry, decode=decode)
         except ClassNotLoaded as missing:
             return LookupResult(Reason.CLASS_NOT_LOADED, detail=missing.detail)
         except ResultUnusableHere as unusable:
@@ -115,60 +115,62 @@ class EntryFinder:
             reason = MISS_OF_FAULT.get(fault.fault, Reason.STORE_UNAVAILABLE)
             return LookupResult(reason, detail=fault.detail, fault=fault.fault)
 
-    def _match(self, request: CacheKey, entry: Entry, *, decode: bool) -> LookupResult:
-        weights = request.inventory.weights
+    def _match(self, cache_key: CacheKey, entry: Entry, *, decode: bool) -> LookupResult:
+        weights = cache_key.inventory.weights
         known: dict[tuple[str, str, str], Digest | None] = {}
         changed: Read | None = None
         for trace in entry.traces:
             for read in trace.reads:
                 place = (read.kind, read.where, read.name)
                 if place not in known:
-                    known[place] = self.present(self.resolve_read(read, request), weights)
+                    known[place] = self.present(self.resolve_read(read, cache_key), weights)
                 if known[place] != read.digest:
                     changed = changed or read
                     break
             else:
                 result = LookupResult(Reason.HIT, trace=trace)
                 if decode:
-                    result.value = self.decode(request, trace)
+                    result.value = self.decode(cache_key, trace)
                     result.generators = self._generators(trace)
                 else:
                     for ref in (*artifacts(trace.value), *(() if trace.generators is None else (trace.generators,))):
                         self._store.objects.check(ref)
-                self._tell_outer(trace, request)
+                self._tell_outer(trace, cache_key)
                 return result
         if changed is None:
             return LookupResult(Reason.ENTRY_GONE, detail="the entry holds no trace")
-        changed = self._nearest_change(entry, request) or changed
+        changed = self._nearest_change(entry, cache_key) or changed
         reason = _CHANGED.get(changed.kind, Reason.DEPENDENCY_CHANGED)
         if changed.kind == "source":
             from cachec.key.source_parts import explain  # on a miss only
 
-            resolved = self.resolve_read(changed, request)
+            resolved = self.resolve_read(changed, cache_key)
             return LookupResult(reason, detail=explain(resolved, self._store.digests, changed.where))
-        return LookupResult(reason, detail=describe_change(changed, request.keeps_out, self._change(changed, request)))
+        return LookupResult(
+            reason, detail=describe_change(changed, cache_key.keeps_out, self._change(changed, cache_key))
+        )
 
-    def _nearest_change(self, entry: Entry, request: CacheKey) -> Read | None:
+    def _nearest_change(self, entry: Entry, cache_key: CacheKey) -> Read | None:
         """What differs first from the run that most is as it was for: of many runs, the others tell of old changes."""
         differing = []
         for trace in entry.traces[:_COMPARED]:
             found = [
                 read
                 for read in trace.reads
-                if self.present(self.resolve_read(read, request), request.inventory.weights) != read.digest
+                if self.present(self.resolve_read(read, cache_key), cache_key.inventory.weights) != read.digest
             ]
             if found:
                 differing.append(found)
         return min(differing, key=len)[0] if len(differing) > 1 else None
 
-    def _change(self, read: Read, request: CacheKey) -> str:
-        return self._dependencies.change(self.resolve_read(read, request))
+    def _change(self, read: Read, cache_key: CacheKey) -> str:
+        return self._dependencies.change(self.resolve_read(read, cache_key))
 
-    def decode(self, request: CacheKey, trace: Trace) -> Any:
+    def decode(self, cache_key: CacheKey, trace: Trace) -> Any:
         """The result of a run, as this call gets it. Raises StoreFault, OSError."""
         from cachec import codecs  # a question decodes nothing
 
-        inventory = request.inventory
+        inventory = cache_key.inventory
         folded: Folded = {}
         if trace.reads or inventory.manifests:
             from cachec.stage import inlined_weights
@@ -183,7 +185,7 @@ class EntryFinder:
             trace.manifest,
             names=inventory.callers,
             folded=folded,
-            importing=lambda module: self._import(module, request, trace),
+            importing=lambda module: self._import(module, cache_key, trace),
         )
 
     def _generators(self, trace: Trace) -> Mapping[str, GeneratorState]:
@@ -204,14 +206,14 @@ class EntryFinder:
                 raise StoreFault(Fault.ROW_CORRUPT, f"what is stored is no state of the generator of {name}")
         return states
 
-    def _import(self, module: str, request: CacheKey, trace: Trace) -> None:
+    def _import(self, module: str, cache_key: CacheKey, trace: Trace) -> None:
         """Import a module of a class in a result, as the run did: one of the project that the key or a read of code of
         the trace holds, and none else, whatever the row says. Raises ClassNotLoaded."""
         from importlib import import_module  # rarely needed
 
         what = f"the result is of a class of {clean(module[:200])}, which is not imported"
         remedy = "import it in the module of the stage"
-        if self._observing is None or not self._observing.leads_to(module, request, trace.reads):
+        if self._observing is None or not self._observing.leads_to(module, cache_key, trace.reads):
             raise ClassNotLoaded(
                 Fault.ROW_CORRUPT, f"{what}, and is no module of the project that the stage is known to reach; {remedy}"
             )
@@ -231,35 +233,35 @@ class EntryFinder:
         weight = weights.get(read.where)
         return self._digest_of(weight, read.name) if weight is not None and read.name in weight else None
 
-    def present_of_other(self, place: tuple[str, str, str], request: CacheKey) -> Digest | None:
+    def present_of_other(self, place: tuple[str, str, str], cache_key: CacheKey) -> Digest | None:
         """The digest that a read of another machine has here; None where its place means nothing here, or where hours
         would go by until that is known.
         """
-        read = self.resolve_read(Read(*place, EMPTY), request)
+        read = self.resolve_read(Read(*place, EMPTY), cache_key)
         if self._observing is not None and read.where == place[1] and is_anchored(read.where):
             return None
         if file_ownership.is_hollow(read.where):
             return None
-        return self.present(read, request.inventory.weights)
+        return self.present(read, cache_key.inventory.weights)
 
-    def resolve_read(self, read: Read, request: CacheKey) -> Read:
+    def resolve_read(self, read: Read, cache_key: CacheKey) -> Read:
         """A read of a trace with the path that it stands for here."""
-        return read if self._observing is None else self._observing.resolve_read(read, request)
+        return read if self._observing is None else self._observing.resolve_read(read, cache_key)
 
-    def portable_reads(self, reads: tuple[Read, ...], request: CacheKey) -> tuple[Read, ...]:
+    def portable_reads(self, reads: tuple[Read, ...], cache_key: CacheKey) -> tuple[Read, ...]:
         """Reads as a trace keeps them: paths from anchors, so that they mean the same place on another machine."""
         if self._observing is None:
             return reads
-        return tuple(self._observing.portable_reads(reads, request))
+        return tuple(self._observing.portable_reads(reads, cache_key))
 
-    def _tell_outer(self, trace: Trace, request: CacheKey) -> None:
+    def _tell_outer(self, trace: Trace, cache_key: CacheKey) -> None:
         outer = recording.current()
         if outer is not None:
-            outer.add_nested_stage(request.stage)
+            outer.add_nested_stage(cache_key.stage)
             for read in trace.reads:
                 if read.kind != "weight":  # the handles of the outer stage have recorded those themselves
-                    outer.add_read(self.resolve_read(read, request))
-            for path in request.inventory.paths:
+                    outer.add_read(self.resolve_read(read, cache_key))
+            for path in cache_key.inventory.paths:
                 self._record_argument(outer, absolute(path))
 
     def _record_argument(self, outer: ReadRecorder, path: str) -> None:
@@ -277,16 +279,16 @@ class EntryFinder:
         for name in sorted(os.listdir(path)):
             self._record_argument(outer, os.path.join(path, name))
 
-    def explain(self, request: CacheKey, stage: str, lookup: LookupResult) -> tuple[Reason, str]:
+    def explain(self, cache_key: CacheKey, stage: str, lookup: LookupResult) -> tuple[Reason, str]:
         """Why ``find`` missed: for a key never seen, the first part that differs from the nearest entry's."""
         if lookup.reason is not Reason.FIRST_RUN:
             return lookup.reason, lookup.detail
         from cachec.key.key_diff import first_difference  # on a miss only
 
-        mine = request.parts()
+        mine = cache_key.parts()
         try:
             found = self._store.neighbours(stage, mine)
-            if request.digest in {near.key for near in found.nearest}:
+            if cache_key.digest in {near.key for near in found.nearest}:
                 return Reason.ENTRY_GONE, "the entry was invalidated or evicted"
             other = self._store.nearest(found.nearest)
         except StoreFault as fault:
@@ -299,14 +301,14 @@ class EntryFinder:
         if other is None:
             return Reason.FIRST_RUN, "no entry of this stage yet"
         lookup.near = other[0]
-        difference = first_difference(other[1], mine, lambda digest: self.fetch(digest, request))
-        remedy = request.remedy(difference.parts[0]) if difference.parts else ""
+        difference = first_difference(other[1], mine, lambda digest: self.fetch(digest, cache_key))
+        remedy = cache_key.remedy(difference.parts[0]) if difference.parts else ""
         return difference.reason, f"{difference.detail}; {remedy}" if remedy else difference.detail
 
-    def last_time(self, request: CacheKey, lookup: LookupResult) -> float | None:
+    def last_time(self, cache_key: CacheKey, lookup: LookupResult) -> float | None:
         """Seconds of the newest run under the key, or under the nearest one; None where that is not known."""
         try:
-            entry = self._store.lookup(lookup.near or request.digest)
+            entry = self._store.lookup(lookup.near or cache_key.digest)
         except StoreFault:
             return None
         newest = max(entry.traces if entry else (), key=lambda trace: trace.created, default=None)
@@ -319,20 +321,20 @@ class EntryFinder:
         """
         return self._store.nearest(self._store.neighbours(stage, parts).nearest)
 
-    def fetch(self, digest: Digest, request: CacheKey) -> bytes | None:
+    def fetch(self, digest: Digest, cache_key: CacheKey) -> bytes | None:
         """Stripped IR, a manifest or a file by digest: of the arguments, which may not be stored yet, or stored."""
-        for program in request.inventory.programs.values():
+        for program in cache_key.inventory.programs.values():
             if program.ir_digest == digest:
                 return program.ir
-        manifests = [program.manifest for program in request.inventory.programs.values()]
-        manifests += [weights.manifest for weights in request.inventory.weights.values()]
+        manifests = [program.manifest for program in cache_key.inventory.programs.values()]
+        manifests += [weights.manifest for weights in cache_key.inventory.weights.values()]
         for manifest in manifests:
             if manifest.digest == digest:
                 return manifest.encoded()
-        texts = request.texts()
+        texts = cache_key.texts()
         if digest_bytes(texts) == digest:
             return texts
-        path = request.inventory.files.get(digest)
+        path = cache_key.inventory.files.get(digest)
         if path is None:
             return self._store.content(digest)
         from cachec.key.content_diff import MAX_BYTES, content_of  # on a miss only
@@ -425,7 +427,7 @@ class EngineServices(msgspec.Struct, frozen=True, dict=True):
 
     store: Store
     digests: FileDigests
-    requests: KeyBuilder
+    key_builder: KeyBuilder
     plugins: Plugins
     entry_finder: EntryFinder
     observing: TraceBuilder | None = None

@@ -1,4 +1,4 @@
-"""Which memos (``functools.lru_cache``) gave a run what was put into them before: the run does not see those reads."""
+"""Which functions with ``lru_cache`` answered a run with earlier results: the run does not observe those reads."""
 
 from __future__ import annotations
 

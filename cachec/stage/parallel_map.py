@@ -1,4 +1,4 @@
-"""One stage called for many inputs: ``cache.map``. Workers run misses at the same time; all else is one thread's."""
+"""``cache.map``: one stage for many inputs. Workers run misses in parallel; one thread does everything else."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class FinishedRun(msgspec.Struct):
 
 
 class Run:
-    """The run of one stage for one request.
+    """The run of one stage for one cache key.
 
     Use ``arguments`` inside ``recording.recording(run.recorder)`` and ``bracket``, then ``finish`` or ``abandon``.
     """
@@ -67,7 +67,7 @@ class Run:
         self,
         tools: EngineServices,
         stage: StageLike,
-        request: CacheKey,
+        cache_key: CacheKey,
         arguments: Mapping[str, Any],
         *,
         watched: bool = False,
@@ -75,45 +75,45 @@ class Run:
         """watched: observe the run even where nothing of it is recorded."""
         self._tools = tools
         self._stage = stage
-        self._request = request
+        self._cache_key = cache_key
         self._given = arguments
         self._guarded: dict[str, WeightSet] = {}
         outer = recording.current()
         if outer is not None:
             outer.add_nested_stage(stage)
         is_observed = tools.observing is not None and not stage.options.isolated
-        net = tools.observing.net(request, always=watched) if is_observed and tools.observing is not None else None
+        net = tools.observing.net(cache_key, always=watched) if is_observed and tools.observing is not None else None
         store = os.path.join(tools.store.folder, "")
-        results = [path for path in request.inventory.paths if os.path.abspath(path).startswith(store)]
+        results = [path for path in cache_key.inventory.paths if os.path.abspath(path).startswith(store)]
         self.recorder = ReadRecorder(stage.options.name, outer, tools.digests, net, results)
         ignored = stage.options.ignore
         self.arguments = {
             name: value if name in ignored else replace_weights(value, name, self._guard)
             for name, value in arguments.items()
         }
-        if request.inventory.manifests:
+        if cache_key.inventory.manifests:
             self.arguments = {name: bare(value) for name, value in self.arguments.items()}
-        unguarded = request.inventory.weights.keys() ^ self._guarded.keys()
+        unguarded = cache_key.inventory.weights.keys() ^ self._guarded.keys()
         if unguarded:
             raise _unguardable(min(unguarded))
         self._observed_reads: frozenset[Read] = frozenset()
         self._sink: BoundedSink | None = None
         #: Modules that the key reads from source and that the run may import; none where nothing observes the run.
-        self._unimported = frozenset[str]() if net is None else tools.requests.unimported_modules(request)
-        self._stale = tools.requests.stale_memos(request)
-        self._concurrent_runs = ConcurrentRuns(self.recorder, request.inventory.memos, request.inventory.unfilled)
+        self._unimported = frozenset[str]() if net is None else tools.key_builder.unimported_modules(cache_key)
+        self._stale = tools.key_builder.stale_memos(cache_key)
+        self._concurrent_runs = ConcurrentRuns(self.recorder, cache_key.inventory.memos, cache_key.inventory.unfilled)
         fills = tools.observing.fills if tools.observing is not None else {}
-        self._memo_use = MemoUse(request.inventory.memos, fills, _ambient(request))
+        self._memo_use = MemoUse(cache_key.inventory.memos, fills, _ambient(cache_key))
         #: The recorded fills of memos that answered in this run.
         self._fills: list[RecordedFill] = []
         #: What the next call will ask for, where this run filled cached properties.
         self._next: CacheKey | None = None
-        #: The request as it is at the end.
+        #: The cache key as it is at the end.
         self._again: CacheKey | None = None
         around = []
-        for plugin in tools.requests.speaking(request):
+        for plugin in tools.key_builder.speaking(cache_key):
             with Asking(plugin):
-                around.append(plugin.running(request.digest))
+                around.append(plugin.running(cache_key.digest))
         self.bracket = Bracket(around)
         self._started = time.perf_counter()
 
@@ -149,7 +149,7 @@ class Run:
                 finished.refusal_reason, finished.changed = Reason.STALE_MEMO, _stale(self._stale)
             elif filled_before := filled_before or self._filled_unseen():
                 finished.refusal_reason, finished.changed = Reason.STALE_MEMO, _filled_before(filled_before)
-            elif taken := self._shared_with_others(self._request):
+            elif taken := self._shared_with_others(self._cache_key):
                 finished.refusal_reason, finished.changed = Reason.STALE_MEMO, taken
             elif refusal is not None:
                 finished.refusal_reason, finished.changed = refusal
@@ -197,7 +197,7 @@ class Run:
 
     def _stale_fill(self) -> str:
         """Why a memo that answered is stale: an input of its recorded fill changed since. Empty where none is."""
-        weights = self._request.inventory.weights
+        weights = self._cache_key.inventory.weights
         for fill in self._fills:
             for read in fill.reads:
                 if self._tools.entry_finder.present(read, weights) != read.digest:
@@ -212,11 +212,11 @@ class Run:
         net = self.recorder.net
         if net is None:
             return []
-        reached = {id(memo.function) for memo in self._request.inventory.memos}
+        reached = {id(memo.function) for memo in self._cache_key.inventory.memos}
         executed = [(each.code, each.namespace) for each in list(net.observed.executed_code.values())]
         return [
             name
-            for name, function in memos_named(executed, self._tools.requests.is_project)
+            for name, function in memos_named(executed, self._tools.key_builder.is_project)
             if id(function) not in reached
             and function.__module__ in net.observed.modules
             and function.cache_info().hits
@@ -224,24 +224,24 @@ class Run:
 
     def _record_fills(self) -> None:
         """Let later runs know what this one read while it filled memos."""
-        net, reads, inventory = self.recorder.net, self.recorder.reads(), self._request.inventory
+        net, reads, inventory = self.recorder.net, self.recorder.reads(), self._cache_key.inventory
         is_observed = net is not None and not inventory.paths and all(read.kind != "weight" for read in reads)
         if net is not None and is_observed and self._again is not None and self._concurrent_runs.is_alone():
             memos = self._again.inventory.memos
             self._memo_use.record(self._stage, reads, memos, net.observed.modules)
 
-    def _shared_with_others(self, request: CacheKey) -> str:
+    def _shared_with_others(self, cache_key: CacheKey) -> str:
         """What may have given the run what another one filled it with, in words; empty where nothing has."""
         names: list[str] = []
-        if request.inventory.memos:
-            names += self._concurrent_runs.shared_memos(request.inventory.memos, self._tools.requests.is_project)
-        if request is self._request and request.inventory.unfilled:
-            names += self._concurrent_runs.shared_properties(self._tools.requests.is_project)
+        if cache_key.inventory.memos:
+            names += self._concurrent_runs.shared_memos(cache_key.inventory.memos, self._tools.key_builder.is_project)
+        if cache_key is self._cache_key and cache_key.inventory.unfilled:
+            names += self._concurrent_runs.shared_properties(self._tools.key_builder.is_project)
         return _describe_shared(names) if names else ""
 
     def _return_value(self, result: Any, node: Node | None) -> Any:
         """A result that is not stored, as the caller gets it. node: what was to be stored, if it came to that."""
-        inventory = self._request.inventory
+        inventory = self._cache_key.inventory
         made = inlined_weights.made_in_value(result) if node is None else inlined_weights.made_in_node(node)
         with recording.recording(self.recorder), self.bracket:
             inside = inlined_weights.collect_inlined(
@@ -289,9 +289,9 @@ class Run:
                 with fsio.faults("looking at what the run used"):
                     if self.recorder.net is not None:
                         texts = short_texts(finished.value)
-                        for read in self._tools.observing.named_folders(texts, self._request):
+                        for read in self._tools.observing.named_folders(texts, self._cache_key):
                             self.recorder.add_read(read)
-                    self._observed_reads = self._tools.observing.collect(self._request, self.recorder)
+                    self._observed_reads = self._tools.observing.collect(self._cache_key, self.recorder)
         except StoreFault as fault:
             finished.fault, finished.detail = fault.fault, fault.detail
             return False
@@ -309,15 +309,15 @@ class Run:
     def _note_project_path(self, node: Node) -> None:
         """Let the project's folder count by its path where the result holds that, and values that count from that
         folder may have brought it there."""
-        requests, observing = self._tools.requests, self._tools.observing
+        key_builder, observing = self._tools.key_builder, self._tools.observing
         if observing is None or not (
-            self.recorder.has_project_paths or requests.coverage(self._request).has_project_paths
+            self.recorder.has_project_paths or key_builder.coverage(self._cache_key).has_project_paths
         ):
             return
         from cachec.key.trace_validation import path_digest
         from cachec.stage.project_paths import holds_path  # few stages have such values
 
-        folder = observing.project_folder(self._request)
+        folder = observing.project_folder(self._cache_key)
         if folder is not None and holds_path(node, folder, self._tools.store.objects.path):
             self.recorder.add_read(Read("folder", folder, "", path_digest(folder)))
 
@@ -335,7 +335,7 @@ class Run:
         objects, options = self._tools.store.objects, self._stage.options
         recipe, artifacts = self._call_record()
         trace = Trace(
-            reads=self._tools.entry_finder.portable_reads(self.recorder.reads(), self._request),
+            reads=self._tools.entry_finder.portable_reads(self.recorder.reads(), self._cache_key),
             value=node,
             seconds=finished.seconds,
             created=time.time(),
@@ -343,20 +343,20 @@ class Run:
             kept=artifacts,
             generators=self._final_generators(),
         )
-        key_parts = self._request.parts()
+        key_parts = self._cache_key.parts()
         parts = objects.add_bytes(msgspec.json.encode(KeyDescription(key_parts, msgspec.Raw(recipe))))
-        self._tools.store.publish(self._request.digest, options.name, options.tags, parts, trace, said=key_parts)
+        self._tools.store.publish(self._cache_key.digest, options.name, options.tags, parts, trace, said=key_parts)
         if self._next is not None:
             key_parts = self._next.parts()
             parts = objects.add_bytes(msgspec.json.encode(KeyDescription(key_parts, msgspec.Raw(recipe))))
             self._tools.store.publish(self._next.digest, options.name, options.tags, parts, trace, said=key_parts)
         with fsio.faults("reading what is stored"):
-            finished.value = self._tools.entry_finder.decode(self._request, trace)
+            finished.value = self._tools.entry_finder.decode(self._cache_key, trace)
         return trace
 
     def _manifest(self) -> ArtifactRef | None:
         """What the files of this result are to be linked with: that of the programs given, else of the weight sets."""
-        inventory = self._request.inventory
+        inventory = self._cache_key.inventory
         given = [program.manifest for program in inventory.programs.values()]
         given = given or [weights.manifest for weights in inventory.weights.values()]
         if not given:
@@ -382,15 +382,15 @@ class Run:
 
         made = recipe_of(self._stage, self._given, self.recorder)
         contents = dict(made.contents)
-        for program in self._request.inventory.programs.values():
+        for program in self._cache_key.inventory.programs.values():
             contents.setdefault(program.ir_digest, program.ir)
             contents.setdefault(program.manifest.digest, program.manifest.encoded())
-        for weights in self._request.inventory.weights.values():
+        for weights in self._cache_key.inventory.weights.values():
             contents.setdefault(weights.manifest.digest, weights.manifest.encoded())
-        texts = self._request.texts()
+        texts = self._cache_key.texts()
         if texts:
             contents[digest_bytes(texts)] = texts
-        for digest, path in self._request.inventory.files.items():
+        for digest, path in self._cache_key.inventory.files.items():
             data = None if digest in contents else content_of(path, digest, MAX_STORED_BYTES)
             if data is not None:
                 contents[digest] = data
@@ -401,17 +401,17 @@ class Run:
         """Which input is no longer what the key and the reads say, in words; empty where all still hold."""
         if changed := self._changed_read():
             return changed
-        self._tools.requests.note_run(self._request)
-        without = filled(self._request.inventory.unfilled)
+        self._tools.key_builder.note_run(self._cache_key)
+        without = filled(self._cache_key.inventory.unfilled)
         try:
-            again = self._tools.requests.request(self._stage, self._given, fresh=True, without=without)
-            is_same = again.digest == self._request.digest
+            again = self._tools.key_builder.build(self._stage, self._given, fresh=True, without=without)
+            is_same = again.digest == self._cache_key.digest
             if not is_same and (imported := self._newly_imported()):
                 # What a run does to the modules that it imports is no change of an input: it started without them.
-                without_imports = self._tools.requests.request(
+                without_imports = self._tools.key_builder.build(
                     self._stage, self._given, fresh=True, without=without, text_alone=imported
                 )
-                if without_imports.digest == self._request.digest:
+                if without_imports.digest == self._cache_key.digest:
                     self._again = again
                     return ""
         except (UsageError, OSError) as error:
@@ -419,12 +419,12 @@ class Run:
         if not is_same:
             from cachec.key.key_diff import first_difference  # rarely needed
 
-            return first_difference(self._request.parts(), again.parts()).detail
+            return first_difference(self._cache_key.parts(), again.parts()).detail
         self._again = again
         if without:
             with contextlib.suppress(UsageError, OSError):  # then the next call is told
-                self._next = self._tools.requests.with_filled_properties(
-                    self._request, self._given, without, self.recorder.reads()
+                self._next = self._tools.key_builder.with_filled_properties(
+                    self._cache_key, self._given, without, self.recorder.reads()
                 )
         return ""
 
@@ -432,7 +432,7 @@ class Run:
         """The same of what was read, and of weights."""
         for read in self.recorder.contradictions():
             return f"{read.kind} {read.name or read.where} was seen with two different contents"
-        weights = self._request.inventory.weights
+        weights = self._cache_key.inventory.weights
         for where, weight in weights.items():
             replaced = weight.changed()
             if replaced is not None:
@@ -465,11 +465,11 @@ class Run:
             self.recorder.net.native_reads.close()
 
 
-def _ambient(request: CacheKey) -> dict[str, str]:
+def _ambient(cache_key: CacheKey) -> dict[str, str]:
     """The live state of libraries in a key; of one without memos nobody asks."""
-    if not request.inventory.memos:
+    if not cache_key.inventory.memos:
         return {}
-    return {part.name: part.digest for part in request.parts() if part.kind is PartKind.AMBIENT}
+    return {part.name: part.digest for part in cache_key.parts() if part.kind is PartKind.AMBIENT}
 
 
 def _filled_before(names: list[str]) -> str:

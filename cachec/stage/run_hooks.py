@@ -1,4 +1,4 @@
-"""What the plugins put around a run."""
+"""The context managers that plugins put around a run."""
 
 from __future__ import annotations
 

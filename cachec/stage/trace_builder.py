@@ -1,4 +1,4 @@
-"""What the net under a run caught, as reads of its trace; and the paths of reads, kept from anchors."""
+"""Turns the observations of a run into the reads of its trace, with paths relative to anchors."""
 
 from __future__ import annotations
 
@@ -72,11 +72,11 @@ class TraceBuilder:
     """Observes runs of stages in one opened cache, where the setting ``record`` has it so, and keeps their paths."""
 
     def __init__(
-        self, make_run_reads: Callable[[], RunReads], requests: KeyBuilder, *, base_dir: str | None, on: bool
+        self, make_run_reads: Callable[[], RunReads], key_builder: KeyBuilder, *, base_dir: str | None, on: bool
     ) -> None:
         """make_run_reads: makes the reads of code that ran, on demand. base_dir: the setting, an anchor."""
         self._make_run_reads = make_run_reads
-        self._requests = requests
+        self._key_builder = key_builder
         self._base_dir = base_dir
         self.on = on
         #: How the runs so far filled memos, by the ``id`` of the function.
@@ -95,7 +95,7 @@ class TraceBuilder:
 
     # --- a run
 
-    def net(self, request: CacheKey, *, always: bool = False) -> Net | None:
+    def net(self, cache_key: CacheKey, *, always: bool = False) -> Net | None:
         """The net for a run that is about to begin; None where nothing is recorded, unless it is wanted ``always``."""
         if not self.on and not always:
             return None
@@ -104,16 +104,16 @@ class TraceBuilder:
         from cachec.recording.run_observer import Net
         from cachec.stage.watched_folders import PlacesWatch, WatchedFolders, texts_of
 
-        if are_commands_alone(request.stage.__wrapped__):
-            return Net(self._requests.is_project)
+        if are_commands_alone(cache_key.stage.__wrapped__):
+            return Net(self._key_builder.is_project)
         current = current_folder()  # where that is gone, nothing can be opened in it
-        anchored_path = {os.path.dirname(absolute(path)) for path in request.inventory.paths if os.path.isfile(path)}
+        anchored_path = {os.path.dirname(absolute(path)) for path in cache_key.inventory.paths if os.path.isfile(path)}
         places = WatchedFolders(anchored_path, current, self._run_reads.is_elsewhere, self._below)
-        places.add_named(texts_of(request.stage.__wrapped__, self._requests.is_project))
-        places.add_below([current, project_of(_source(request))])
-        return Net(self._requests.is_project, PlacesWatch(places), {state: tables_of(state) for state in TABLES})
+        places.add_named(texts_of(cache_key.stage.__wrapped__, self._key_builder.is_project))
+        places.add_below([current, project_of(_source(cache_key))])
+        return Net(self._key_builder.is_project, PlacesWatch(places), {state: tables_of(state) for state in TABLES})
 
-    def collect(self, request: CacheKey, recorder: ReadRecorder) -> frozenset[Read]:
+    def collect(self, cache_key: CacheKey, recorder: ReadRecorder) -> frozenset[Read]:
         """Make reads of what the net of a run caught; keep the result out where that can't be done.
 
         Returns those that are of the time of the look, and not of now: what a run looked at, it may change itself.
@@ -145,29 +145,29 @@ class TraceBuilder:
             recorder.refuse_storage(Reason.INPUT_CHANGED, observed.inconsistent)
         if observed.nondeterministic:
             recorder.refuse_storage(Reason.VOLATILE_INPUT, observed.nondeterministic)
-        self._programs(observed, request, recorder)
-        name = request.stage.options.name
+        self._programs(observed, cache_key, recorder)
+        name = cache_key.stage.options.name
         if observed.unrepeatable and self._is_first(f"unrepeatable {name}"):
             from cachec.stage.argument_warnings import warn_unrepeatable
 
             warn_unrepeatable(name, observed.unrepeatable)
-        coverage = self._requests.coverage(request)
+        coverage = self._key_builder.coverage(cache_key)
         for stage in observed.stages.values():
             if not coverage.holds_stage(stage):
-                for read in self._requests.stage_reads(stage):
+                for read in self._key_builder.stage_reads(stage):
                     recorder.add_read(read)
                 function = stage.__wrapped__
                 observed.executed_code.setdefault(
                     id(function.__code__), ExecutedCode(function.__code__, function.__globals__)
                 )
-        code_reads = self._run_reads.code(observed, coverage, self.anchors(request))
+        code_reads = self._run_reads.code(observed, coverage, self.anchors(cache_key))
         if code_reads.storage_refusal is not None:
             recorder.refuse_storage(*code_reads.storage_refusal)
-        path_reads = frozenset(self.resolve_read(read, request) for read in code_reads.reads)
-        path_reads |= frozenset(self._path_reads(request, recorder, observed))
+        path_reads = frozenset(self.resolve_read(read, cache_key) for read in code_reads.reads)
+        path_reads |= frozenset(self._path_reads(cache_key, recorder, observed))
         states = (
             queried_states((executed.code, executed.namespace) for executed in list(observed.executed_code.values()))
-            | request.inventory.states
+            | cache_key.inventory.states
         )
         if coverage.has_project_paths:
             recorder.has_project_paths = True
@@ -181,22 +181,22 @@ class TraceBuilder:
         path_reads |= {Read("state", state, "", state_digest(state, net.tables.get(state))) for state in states}
         for read in path_reads:
             recorder.add_read(read)
-        self._files(request, recorder, net)
+        self._files(cache_key, recorder, net)
         if coverage.is_as_written:
             self._run_reads.note_imports(observed, coverage.derived, recorder.reads())
         return path_reads
 
-    def _programs(self, observed: Observations, request: CacheKey, recorder: ReadRecorder) -> None:
+    def _programs(self, observed: Observations, cache_key: CacheKey, recorder: ReadRecorder) -> None:
         """Keep out a result in which a program took part that nobody answers for; say so once a stage."""
         for program, starter in list(observed.undeclared.items()):
-            if self._requests.declares_programs(starter.module):
+            if self._key_builder.declares_programs(starter.module):
                 continue
             from cachec.stage.argument_warnings import undeclared_program, warn_undeclared_program
 
             program_name = undeclared_program(program, starter.module, starter.place)
             recorder.refuse_storage(Reason.UNDECLARED_PROGRAM, program_name)
-            if self._is_first(f"program {request.stage.options.name}"):
-                warn_undeclared_program(request.stage.options.name, program_name)
+            if self._is_first(f"program {cache_key.stage.options.name}"):
+                warn_undeclared_program(cache_key.stage.options.name, program_name)
             break
 
     def _is_first(self, program_name: str) -> bool:
@@ -214,8 +214,8 @@ class TraceBuilder:
             elif path is not None and not observed.own(path) and path not in observed.written:
                 observed.differs(path, True)
 
-    def _path_reads(self, request: CacheKey, recorder: ReadRecorder, observed: Observations) -> Iterator[Read]:
-        known = _known_paths(request, recorder)
+    def _path_reads(self, cache_key: CacheKey, recorder: ReadRecorder, observed: Observations) -> Iterator[Read]:
+        known = _known_paths(cache_key, recorder)
         # What stays is the run's own result.
         for path in [each for each in observed.new if each in observed.removed or not os.path.lexists(each)]:
             observed.absent.setdefault(path)
@@ -260,12 +260,12 @@ class TraceBuilder:
         for name, value in list(observed.variables.items()):
             yield Read("env", name, "", variable_digest(name, {} if value is None else {name: value}))
 
-    def _files(self, request: CacheKey, recorder: ReadRecorder, net: Net) -> None:
+    def _files(self, cache_key: CacheKey, recorder: ReadRecorder, net: Net) -> None:
         observed = net.observed
         # Code by its syntax says less than the file that it is in: what Python opens to import a module is told apart.
         # What is gone by the next look was there all the same when it was opened.
-        known = _known_paths(request, recorder, _WHOLE - {"code", "absent"})
-        paths = [absolute(path) for path in request.inventory.paths]
+        known = _known_paths(cache_key, recorder, _WHOLE - {"code", "absent"})
+        paths = [absolute(path) for path in cache_key.inventory.paths]
         folders = tuple(os.path.join(path, "") for path in paths if os.path.isdir(path))
         opened: dict[str, Identity | None] = {**dict.fromkeys(_native_reads(net)[0]), **observed.opened}
         for path, before in opened.items():
@@ -296,11 +296,11 @@ class TraceBuilder:
                 Reason.UNNAMED_CODE, "more files were opened at once than the kernel tells of (inotify)"
             )
 
-    def project_folder(self, request: CacheKey) -> str | None:
+    def project_folder(self, cache_key: CacheKey) -> str | None:
         """The folder of a stage's project."""
-        return self.anchors(request).folder(PROJECT)
+        return self.anchors(cache_key).folder(PROJECT)
 
-    def named_folders(self, texts: Iterable[str], request: CacheKey) -> Iterator[Read]:
+    def named_folders(self, texts: Iterable[str], cache_key: CacheKey) -> Iterator[Read]:
         """Reads of the folders that move with a project, an environment or a user and that a result names in its text.
 
         A path below such a folder counts from its anchor as long as it leads to files: where the result holds it, the
@@ -308,7 +308,7 @@ class TraceBuilder:
         """
         patterns = {
             folder: re.compile(rf"(?<![\w.-]){re.escape(folder)}(?![\w.-])")
-            for folder in self.anchors(request).folders()
+            for folder in self.anchors(cache_key).folders()
             if len(folder) > 1
         }
         for text in texts:
@@ -318,14 +318,14 @@ class TraceBuilder:
 
     # --- paths of reads
 
-    def anchors(self, request: CacheKey) -> Anchors:
+    def anchors(self, cache_key: CacheKey) -> Anchors:
         """What the anchors of a stage's reads stand for here and now."""
-        return anchors_of(_source(request), self._base_dir, os.environ.get("HOME"))
+        return anchors_of(_source(cache_key), self._base_dir, os.environ.get("HOME"))
 
-    def portable_reads(self, reads: Sequence[Read], request: CacheKey) -> Iterator[Read]:
+    def portable_reads(self, reads: Sequence[Read], cache_key: CacheKey) -> Iterator[Read]:
         """Reads as a trace keeps them. A path that the run may have had from an argument, or from the place of a module
         outside of the project, is kept from there too: where these are elsewhere, the run would look elsewhere."""
-        anchors = self.anchors(request)
+        anchors = self.anchors(cache_key)
         moving: dict[str, str] | None = None
         for read in reads:
             if read.kind not in _PATHS or read.where in IN_PROCESS:
@@ -334,74 +334,74 @@ class TraceBuilder:
             yield msgspec.structs.replace(read, where=anchors.keep(read.where))
             place = absolute(read.where)
             if read.kind not in {"tool", "code", "cwd", "folder", "path"}:
-                moving = self._moving(request, anchors) if moving is None else moving
+                moving = self._moving(cache_key, anchors) if moving is None else moving
                 for name, folder in moving.items():
                     if os.path.join(place, "").startswith(os.path.join(folder, "")):
                         yield msgspec.structs.replace(read, where=anchored_path(name, folder, place))
 
-    def _moving(self, request: CacheKey, anchors: Anchors) -> dict[str, str]:
+    def _moving(self, cache_key: CacheKey, anchors: Anchors) -> dict[str, str]:
         """Folders that are elsewhere with other arguments, and those of modules outside of the project, by anchor."""
         moving = {
             name: folder
-            for name, folder in _arguments(request)
+            for name, folder in _arguments(cache_key)
             if not (name.endswith("/..") and anchors.hold(folder))  # it would be beside most that the project reads
         }
-        for name, file in self._requests.coverage(request).modules():
+        for name, file in self._key_builder.coverage(cache_key).modules():
             if not is_anchored(anchors.keep(file)):
                 moving[f"{MODULE}{name}"] = project_of(file)
         return moving
 
-    def resolve_read(self, read: Read, request: CacheKey) -> Read:
+    def resolve_read(self, read: Read, cache_key: CacheKey) -> Read:
         """A kept read with the path that it stands for here; as it is where its anchor is no folder here."""
         if read.kind not in _PATHS or read.where in IN_PROCESS:
             return read
-        path = self._resolve(read.where, request)
+        path = self._resolve(read.where, cache_key)
         return read if path is None or path == read.where else msgspec.structs.replace(read, where=path)
 
-    def _resolve(self, portable: str, request: CacheKey) -> str | None:
+    def _resolve(self, portable: str, cache_key: CacheKey) -> str | None:
         name, _, rest = portable.partition(":")
         if not name.startswith((ARGUMENT, MODULE)):
-            return self.anchors(request).resolve(portable)
+            return self.anchors(cache_key).resolve(portable)
         if name.startswith(ARGUMENT):
-            folder = dict(_arguments(request)).get(name)
+            folder = dict(_arguments(cache_key)).get(name)
         else:
             file = self._run_reads.file_of(name.removeprefix(MODULE))
             folder = project_of(file) if file else None
         return None if folder is None else absolute(os.path.join(folder, rest))
 
-    def leads_to(self, module: str, request: CacheKey, reads: Sequence[Read]) -> bool:
-        """Whether a module is the project's, and its text in the key of a request or in reads just checked."""
-        if request.stage.options.isolated:
+    def leads_to(self, module: str, cache_key: CacheKey, reads: Sequence[Read]) -> bool:
+        """Whether a module is the project's, and its text in the key of the call or in reads just checked."""
+        if cache_key.stage.options.isolated:
             from importlib.util import find_spec
 
-            files = {self.resolve_read(read, request).where for read in reads if read.kind == "source"}
+            files = {self.resolve_read(read, cache_key).where for read in reads if read.kind == "source"}
             found = find_spec(module)
             return found is not None and found.origin in files
-        resolved = [self.resolve_read(read, request) for read in reads if read.kind == "code"]
-        return self._run_reads.leads_to(module, self._requests.coverage(request), resolved)
+        resolved = [self.resolve_read(read, cache_key) for read in reads if read.kind == "code"]
+        return self._run_reads.leads_to(module, self._key_builder.coverage(cache_key), resolved)
 
     def present(self, read: Read, dependencies: Dependencies) -> str:
         """The digest that a resolved read has now."""
         if read.kind == "global":
             name, _, made = read.name.partition("=")
-            now = self._requests.global_digest(read.where, name) if read.where in sys.modules else None
+            now = self._key_builder.global_digest(read.where, name) if read.where in sys.modules else None
             if not made:
                 return now or ""
             return PRESENT if now in {None, made} else ABSENT  # the text of the module makes it what it is
         if read.kind == "unset":
-            return PRESENT if self._requests.is_unset(read.where, read.name.split()) else ABSENT
+            return PRESENT if self._key_builder.is_unset(read.where, read.name.split()) else ABSENT
         if read.kind == "path":
-            return PRESENT if (read.where, read.name) in self._requests.module_path() else ABSENT
+            return PRESENT if (read.where, read.name) in self._key_builder.module_path() else ABSENT
         if read.kind == "memo":
-            return PRESENT if self._requests.memo_agrees(read) else ABSENT
+            return PRESENT if self._key_builder.memo_agrees(read) else ABSENT
         if read.kind == "library":
-            return PRESENT if self._requests.library_agrees(read) else ABSENT
+            return PRESENT if self._key_builder.library_agrees(read) else ABSENT
         if read.kind == "imported":
-            return self._requests.imported_digest()
+            return self._key_builder.imported_digest()
         if read.kind == "ambient":
-            return self._requests.ambient_digest(read.where)
+            return self._key_builder.ambient_digest(read.where)
         if read.kind == "generator":
-            return self._requests.generator_digest(read.where)
+            return self._key_builder.generator_digest(read.where)
         if read.kind == "effects":
             return _effects()
         if read.kind == "process":
@@ -432,9 +432,9 @@ def _effects() -> str:
     return ABSENT if main is None else effects_of(main)
 
 
-def _source(request: CacheKey) -> str:
+def _source(cache_key: CacheKey) -> str:
     """The file that a stage is in; of one that was typed in, where that would be."""
-    code = getattr(request.stage.__wrapped__, "__code__", None)
+    code = getattr(cache_key.stage.__wrapped__, "__code__", None)
     source: str = code.co_filename if code is not None else "<unknown>"
     if source.startswith("<") or is_cell(source):
         source = os.path.join(current_folder() or "/", "typed")
@@ -473,19 +473,19 @@ def _as_given(observed: Observations, read: Read) -> Iterator[Read]:
         yield read
 
 
-def _arguments(request: CacheKey) -> Iterator[tuple[str, str]]:
+def _arguments(cache_key: CacheKey) -> Iterator[tuple[str, str]]:
     """The folders that files of path arguments are in, each with its anchor, and the folders above these."""
-    for number, path in enumerate(request.inventory.paths):
+    for number, path in enumerate(cache_key.inventory.paths):
         place = absolute(path)
         folder = place if os.path.isdir(place) else os.path.dirname(place)
         yield f"{ARGUMENT}{number}", folder
         yield f"{ARGUMENT}{number}/..", os.path.dirname(folder)
 
 
-def _known_paths(request: CacheKey, recorder: ReadRecorder, kinds: frozenset[str] = _WHOLE) -> set[str]:
+def _known_paths(cache_key: CacheKey, recorder: ReadRecorder, kinds: frozenset[str] = _WHOLE) -> set[str]:
     """Paths whose content is read, by one of these kinds of reads, or keyed otherwise."""
     known = {read.where for read in recorder.reads() if read.kind in kinds}
-    return known | {absolute(path) for path in request.inventory.paths}
+    return known | {absolute(path) for path in cache_key.inventory.paths}
 
 
 def _native_reads(net: Net) -> tuple[list[str], list[str]]:

@@ -1,4 +1,4 @@
-"""Mode ``verify``: hold a fresh result against the stored one, and see what the stage did without saying so."""
+"""Mode ``verify``: compares a fresh result with the stored one, and reports undeclared accesses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which folders are watched while a stage runs, and which of the files that are opened there count.
+"""Which folders are watched while a stage runs, and which files opened there count.
 
 No event tells what native code opens (safetensors, tokenizers), and a watch is on one folder. So those below the
 current one and the stage's project are looked through, within bounds, for data of such libraries, and so are places

@@ -1,4 +1,4 @@
-"""The caller's side: starts starters, has them make workers, and talks with these."""
+"""The caller's side: starts fork servers, lets them fork workers, and talks with the workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The starter: a process that has imported what is installed, and forks for each call.
+"""The fork server: a process that has imported the installed packages, and forks a worker for each call.
 
 Each call has a *supervisor*, a child of the starter, which is the parent of the worker, and so its tracer. None of them
 runs code of the project but the worker. They stay in the session of the caller, and end with it. Where a supervisor is

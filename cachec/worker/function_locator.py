@@ -1,4 +1,4 @@
-"""Where the function of a stage is: caller and worker find it by the same way, where both have it."""
+"""Find the function of a stage: caller and worker find it by the same name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The random generators of a worker: which of them a run has drawn from or seeded, and where it left them."""
+"""The random generators of a worker: which of them a run drew from or seeded, and their final states."""
 
 from __future__ import annotations
 

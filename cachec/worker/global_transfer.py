@@ -1,4 +1,4 @@
-"""How a global that differs goes to a worker: its value, or what has changed of an object that the worker has too.
+"""Sends a global that differs to a worker: its value, or the changes to an object that the worker has too.
 
 A class and a function of a module are pickled by name, so the worker's own is given the attributes of the caller's. A
 context variable and a thread-local are none without the module that made them: the worker's own is set. What

@@ -1,4 +1,4 @@
-"""What imports look for in a project's folders, and which code of its files runs: recorded where the tracer is blind.
+"""Records which files imports look for in a project, and which code of them runs, where the tracer cannot observe it.
 
 The tracer reports that a folder was listed and a file was opened. An import needs less of both: whether a folder has a
 module of that name, and what the text says apart from comments. So ``ImportRecorder`` hides the accesses of the import

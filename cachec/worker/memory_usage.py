@@ -1,4 +1,4 @@
-"""How much memory a worker takes, with the programs that it has started."""
+"""How much memory a worker uses, with the programs that it started."""
 
 from __future__ import annotations
 

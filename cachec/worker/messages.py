@@ -1,4 +1,4 @@
-"""What caller, starter and worker tell one another.
+"""The messages between caller, fork server and worker.
 
 The caller sends Start to a starter, and then for each call the packages to import and descriptors: of a conversation
 with the worker, of one with its supervisor, of a file for what was traced, and of standard error. The supervisor says

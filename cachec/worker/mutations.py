@@ -1,4 +1,4 @@
-"""What a run changes of what it was given: globals of modules, and arguments.
+"""What a run changes in place: globals of modules, and arguments.
 
 A worker's changes end with it, and a hit makes none. So a run that changes something of the caller is not stored, and
 made in the caller's process. Not so a *fill*: None becomes a value, a dictionary gets keys, an object gets attributes.

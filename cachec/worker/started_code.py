@@ -1,4 +1,4 @@
-"""Which functions start in this process: by ``sys.monitoring``, or by the standard library's profiler on Python 3.11.
+"""Which functions start in this process: by ``sys.monitoring``, or by a profiler on Python 3.11.
 
 That profiler is written in C. A profile function in Python would write the variables of each frame back after each
 call, and undo what other threads did to them meanwhile (python/cpython#74929).

@@ -1,5 +1,5 @@
-"""What Python code of a worker looks up without a traced call: variables and the current folder; and whether it starts
-programs."""
+"""Records lookups of a worker's Python code that make no traced call: variables and the current folder, and whether it
+starts programs."""
 
 from __future__ import annotations
 

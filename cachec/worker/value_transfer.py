@@ -1,4 +1,4 @@
-"""How values that refer to something of the caller's process are sent to a worker.
+"""Sends values to a worker that refer to objects of the caller's process.
 
 A weight set is sent by reference: its layout, and a number by which the worker asks the caller for digests and bytes.
 A program is sent with its IR. The rest is ``cloudpickle``'s: what is a global of a module that can be imported goes by

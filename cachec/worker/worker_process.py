@@ -1,4 +1,4 @@
-"""The worker: a process that runs one stage, and tells what Python code looked up. The tracer sees the rest."""
+"""The worker: a process that runs one stage and reports the lookups of its Python code. The tracer observes the rest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Code objects: whether two were compiled from the same program, and what stands for one that has no source.
+"""Compares code objects: whether two were compiled from the same program, and the digest of one without source.
 
 Positions and line tables are looked at where that is said, file names never. Fields are those of the documentation of
 ``types.CodeType``.

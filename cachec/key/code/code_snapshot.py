@@ -1,4 +1,4 @@
-"""What a code key was made from, so that the next call can tell in a few microseconds whether it still holds."""
+"""What a code key was made from, so that the next call checks in microseconds whether it still holds."""
 
 from __future__ import annotations
 

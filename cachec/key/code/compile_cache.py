@@ -1,4 +1,4 @@
-"""Which code objects a source file compiles to, kept between processes: where they run as they are, none compiles it.
+"""Which code objects a source file compiles to, cached between processes.
 
 Kept are digests of code objects with their places. Code whose digest is among those of the very text that its file has
 now is what that compiles to. All other code is compared with the text compiled anew, so what is lost, damaged, or of

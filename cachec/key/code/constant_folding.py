@@ -1,5 +1,5 @@
-"""What a module-level expression comes to with the values that its names have now, where that can be told without
-running anything of the project."""
+"""The value of a module-level expression with the present values of its names, where it can be computed without running
+anything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Code that gets at modules by names that no event tells of: those that are imported already.
+"""Code that reaches imported modules by computed names, which raise no event.
 
 Nothing shows which of them such code takes. So all modules of the project count that are there, and where code asks
 which there are, that too.

@@ -1,4 +1,4 @@
-"""Which text a module was executed from: its file may have been edited since, and values do not tell."""
+"""Which text a module was executed from: its file may have been edited since."""
 
 from __future__ import annotations
 

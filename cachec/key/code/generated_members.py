@@ -1,4 +1,4 @@
-"""What the standard library puts on a class: methods that it makes from what the class says, and bookkeeping.
+"""Members that the standard library generates on classes: methods made from the class body, and bookkeeping.
 
 These differ between Pythons where the class does not. What they are made from counts instead: the source of the class,
 the members of an enumeration, the fields and defaults of a named tuple.

@@ -1,4 +1,4 @@
-"""Which code a key holds, so that what ran beyond it can be told."""
+"""Which code a key covers, so that code that ran beyond it is found."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cachec.key.code.module_sources import WHOLE, Place, SourceText, Span, TextV
 
 
 class Coverage:
-    """What a key holds of code, by spans of texts. Grows by the code keys of one request."""
+    """What a key holds of code, by spans of texts. Grows by the code keys of one cache key."""
 
     __slots__ = (
         "_codes",

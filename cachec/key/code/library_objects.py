@@ -1,5 +1,4 @@
-"""Objects of installed libraries among the values that code reads: by name where the library has them under one, else
-by what they were told."""
+"""Objects of libraries among the values that code reads: by name where the library has one, else by content."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``functools.lru_cache`` keeps for functions of the project, as far as it can be changed in place.
+"""What ``functools.lru_cache`` holds for functions of the project, as far as it can be changed in place.
 
 It answers in place of code, so it counts in the key by content; but not what a run put there and is as it was then,
 for without it a run would make the same.

@@ -1,4 +1,4 @@
-"""Results that ``functools.lru_cache`` keeps for a function of the project: are they of the code that is there now?"""
+"""Whether the results in a project function's ``functools.lru_cache`` were made by its present code."""
 
 from __future__ import annotations
 

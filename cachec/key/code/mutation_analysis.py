@@ -1,5 +1,5 @@
-"""What code may change, as far as its words tell: whether it may tell a cached property that was filled from one that
-was not, or fill one by itself; what it names that it may change in place."""
+"""What code may change, as far as its names show: cached properties that it may fill or test, and values that it may
+change in place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Modules of this process: what their names stand for, and which statements made what these hold."""
+"""Modules of this process: what their names refer to, and which statements made it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Normalised syntax: bytes that stand for a piece of Python source, the same on every supported Python.
+"""Normalized syntax: bytes of a piece of Python source that are equal on every supported Python.
 
 Left out: comments, formatting, positions, docstrings, type comments, the ``u`` prefix of strings, and every optional
 field that is empty (so a field that a later Python adds changes nothing until it is used). Kept: names, annotations,

@@ -1,4 +1,4 @@
-"""Whose something of this process is: the project's, a distribution's, Python's own; and from which text it is made."""
+"""Where an object of this process comes from: the project, a distribution or Python; and the text that defines it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parts of a code key while they are gathered: one for each thing reached, with labels that tell them apart."""
+"""The parts of a code key while they are collected: one for each object reached, with unique labels."""
 
 from __future__ import annotations
 

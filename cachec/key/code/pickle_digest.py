@@ -1,4 +1,4 @@
-"""The digest of a value's pickle: what stands for an object of which no other form is known.
+"""The digest of a value's pickle, for an object without another canonical form.
 
 The digest is part of the key, so a pickle that differs between two processes costs a miss and never a wrong hit.
 A pickle that does not hold all of an object is refused. Functions and classes, which pickle names only, count by

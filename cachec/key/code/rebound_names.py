@@ -1,5 +1,5 @@
-"""What imported modules hold that their text neither says nor leaves open: names that were added, bound again or
-deleted, attributes and defaults of functions, attributes of classes."""
+"""Finds what imported modules hold against their text: names added, rebound or deleted, attributes and defaults of
+functions, attributes of classes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a run was seen to run, to import, to open and to look up, as reads of its trace: all that its key does not hold.
+"""Turns the code, imports and metadata lookups that a run was observed to use into reads, where its key does not cover
+them.
 
 A read of code is ``code``: where is the kept path of its file, name is ``module:name`` of the module-level name around
 the code (``module:`` for the whole module), the digest is of its normalised syntax and of all that it names, by source

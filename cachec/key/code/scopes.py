@@ -1,4 +1,4 @@
-"""Which names a piece of syntax takes from outside, and what it imports while it runs.
+"""Which outer names a piece of syntax uses, and what it imports while it runs.
 
 The scope rules are those of the Python language reference, section 4.2.2: functions, lambdas, comprehensions and
 classes are scopes; a class scope is not seen from functions inside it. Annotations are not followed: they decide

@@ -1,6 +1,5 @@
-"""Modules that are imported already, held against their text: whatever differs (edited since, or replaced at run time)
-adds a part of its own, so that a process that runs old code never publishes under the key of the new.
-"""
+"""Compares imported modules with their text. A difference (an edit, or a replacement at run time) adds a key part, so a
+process with old code never publishes under the key of the new code."""
 
 from __future__ import annotations
 

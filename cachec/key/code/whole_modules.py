@@ -1,4 +1,4 @@
-"""Whether a module must be taken whole: its code is reached in ways that no name shows.
+"""Whether a module must be keyed as a whole: its code is reached in ways that no name shows.
 
 A module is one unit where it registers functions, looks names up dynamically, subclasses a class of the project or of
 a distribution, or star-imports. Everywhere else its definitions count one by one.

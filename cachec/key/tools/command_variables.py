@@ -1,4 +1,4 @@
-"""Which variables of the environment count for a command, which gets all of them. Imports nothing.
+"""Which environment variables count for a command, which gets all of them. Imports nothing.
 
 A variable counts where its name is listed; a pattern is a name with ``*`` at the end, which stands for any rest. A
 command whose adapter does not list all variables that it obeys is keyed by every variable but ``NEUTRAL``.

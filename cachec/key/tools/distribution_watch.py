@@ -1,4 +1,4 @@
-"""Whether the files of installed distributions are as they were, told without a look at each: by inotify(7).
+"""Whether the files of installed distributions are unchanged, by inotify(7) instead of a check of each file.
 
 A look is a ``stat`` a file; torch has 12,000. Followed are the inode of each file, which hard links and other mounts
 lead to as well, and each folder on the way to it. So all is seen that a look would show: a file written to, cut,

@@ -1,4 +1,4 @@
-"""Which shared objects an ELF executable loads: the search order of the dynamic loader, without running anything.
+"""Which shared objects an ELF executable loads: the dynamic loader's search order, without running anything.
 
 ``/etc/ld.so.cache`` as in glibc's ``sysdeps/generic/dl-cache.h`` (``glibc-ld.so.cache1.1``). Order of search: ld.so(8).
 """

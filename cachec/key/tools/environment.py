@@ -1,4 +1,4 @@
-"""Variables of the environment that a result depends on."""
+"""Environment variables that a result depends on."""
 
 from __future__ import annotations
 

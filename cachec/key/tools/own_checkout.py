@@ -1,4 +1,4 @@
-"""cachec itself as a tool where it runs from a checkout: an editable install, whose RECORD lists none of its files.
+"""cachec itself as a tool where it runs from a checkout, whose RECORD lists none of its files.
 
 Each file of its packages counts, by content, as a RECORD has it: an edit of any of them makes another part.
 """

@@ -1,5 +1,4 @@
-"""State of the process that code takes for a value and no argument, file or variable shows, by the names that code asks
-for it by."""
+"""State of the process that code asks for by a function of the standard library, such as the umask or the locale."""
 
 from __future__ import annotations
 

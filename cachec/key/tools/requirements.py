@@ -1,4 +1,4 @@
-"""What distributions require in their turn, as their METADATA says: a compiler's library may be another distribution.
+"""What distributions require, by their METADATA: a compiler's library may be another distribution.
 
 Requirements are those of the core metadata specification (``Requires-Dist``, dependency specifiers of PEP 508), each as
 it is installed, with what that requires. One for an extra counts where the extra is asked for; other markers are not

@@ -1,4 +1,4 @@
-"""Tables of Python's library that its functions fill: what a program put there answers in place of files and code."""
+"""Registries of the standard library that its functions fill: an entry of the program replaces files and code."""
 
 from __future__ import annotations
 
