@@ -1,4 +1,4 @@
-"""The worker: a process that runs one stage and reports the lookups of its Python code. The tracer observes the rest."""
+"""The worker: a process that runs one stage and reports its lookups. The tracer observes what is not Python."""
 
 from __future__ import annotations
 
