@@ -19,8 +19,8 @@ import cachec
 from bench.harness import Row, interleaved, private_bytes, settle, sharded_checkpoint, sparse_checkpoint
 from cachec.base.distributions import Distributions
 from cachec.base.hashing import FileDigests
-from cachec.key.tools.followed import LOOKS
-from cachec.key.tools.tools import RECHECK_SECONDS, ToolKeys
+from cachec.key.tools.distribution_watch import MIN_LOOKUPS
+from cachec.key.tools.toolchain import RECHECK_SECONDS, ToolKeys
 
 MIB, GIB, TIB = 1 << 20, 1 << 30, 1 << 40
 
@@ -148,9 +148,9 @@ def _due_rows(
         call()
     settle(cache.settings.dir)
     later = _Later()
-    cache._engine.tools.requests._tools._clock = later  # no setting: nobody else is ahead of time
+    cache._engine.tools.key_builder._tools._clock = later  # no setting: nobody else is ahead of time
     due = {name: partial(later, call) for name, call in calls.items()}
-    for _ in range(LOOKS + 2):
+    for _ in range(MIN_LOOKUPS + 2):
         for late_call in due.values():
             late_call()
     slept: dict[str, list[float]] = {name: [] for name in calls}

@@ -16,7 +16,7 @@ import msgspec
 from bench.filled import INSERT, NOW
 from bench.harness import Row, against, interleaved
 from cachec.base.hashing import digest_bytes
-from cachec.key.compare import differences
+from cachec.key.key_diff import differences
 from cachec.model import RECORD_VERSION, ArtifactRef, Digest, Entry, Inline, Part, PartKind, Trace
 from cachec.store.nearest_keys import Recent, neighbourhood, prints_of
 from cachec.store.row_codec import pack

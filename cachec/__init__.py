@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from cachec.programs.artifact import Dir, File
     from cachec.programs.linker import link
     from cachec.programs.program import Program
-    from cachec.stage.declared import depends
     from cachec.stage.decorator import Stage
+    from cachec.stage.depends import depends
     from cachec.weights import Weight, WeightSet, open_weights
     from cachec.weights.manifest import Manifest
     from cachec.weights.overlay import ComputedWeight
@@ -53,7 +53,7 @@ _HOMES = {
     "cachec.commands.run": ("run", "scratch"),
     "cachec.programs.linker": ("link",),
     "cachec.model": ("Mode", "Outcome", "Reason", "WeightSpec"),
-    "cachec.stage.declared": ("depends",),
+    "cachec.stage.depends": ("depends",),
     "cachec.stage.decorator": ("Stage",),
     "cachec.programs.program": ("Program",),
     "cachec.weights.manifest": ("Manifest",),

@@ -3,7 +3,7 @@
 What such a cache does goes round the engine: there is no call to run, nothing to fingerprint and nothing read. A value
 is an entry as a stage's result is, so everything that looks at entries sees it. Its one trace holds
 
-    Record("", ("data", "seal"), (the bytes, as ``codecs.data`` has them, Inline("str", seal)))
+    Record("", ("data", "seal"), (the bytes, as ``codecs.json_data`` has them, Inline("str", seal)))
 
 where the seal is a digest over the key and the content. A row whose bytes are those of another key has another seal
 unless somebody made a new one, so a mistake of whoever copies rows or edits them is a miss.
@@ -279,7 +279,7 @@ class Foreign:
 
     def _nearest(self, digest: Digest, parts: tuple[Part, ...]) -> str:
         """What makes another key of the nearest entry's, in words; empty where none can be read."""
-        from cachec.key.compare import first_difference  # after a miss only
+        from cachec.key.key_diff import first_difference  # after a miss only
 
         with suppress(StoreFault):  # said to a person alone; what is wrong there is met, and counted, by who needs it
             for near in self._opened.store.recent(self.name).nearest(parts):

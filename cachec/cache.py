@@ -18,7 +18,7 @@ from cachec.model import Mode, Outcome, Reason
 if TYPE_CHECKING:
     from cachec.base.distributions import Distributions
     from cachec.blob_cache import Foreign
-    from cachec.key.code.ran import RanKeys
+    from cachec.key.code.run_reads import RunReads
     from cachec.stage.decorator import Stage
     from cachec.stage.engine import Engine
     from cachec.weights import WeightSet
@@ -160,7 +160,7 @@ class Cache:
         method, a class, a descriptor, ...) and for a generator, UsageError for an unknown name in ``ignore``.
         """
 
-        from cachec.key.options import StageOptions  # all of stages is slow to import: 80 ms
+        from cachec.key.stage_options import StageOptions  # all of stages is slow to import: 80 ms
         from cachec.stage.decorator import Stage, plain_function
 
         def decorate(wrapped: Callable[..., Any]) -> Stage[..., Any]:
@@ -284,7 +284,7 @@ class Cache:
         Where inputs raise, what the first of them raises is raised: once the runs that had begun have ended, and no
         other has begun. Ctrl-C ends them at once. Raises UsageError for an ``async def`` stage, and for no stage.
         """
-        from cachec.stage.together import map_stage  # by whoever calls it
+        from cachec.stage.parallel_map import map_stage  # by whoever calls it
 
         return map_stage(stage, inputs, jobs)
 
@@ -342,11 +342,11 @@ def _engine(opened: CacheContext) -> Engine:
     from cachec.base.distributions import Distributions
     from cachec.key.arguments import GlobalKeys
     from cachec.key.code.fingerprint import CodeKeys
-    from cachec.key.dependencies import Dependencies
-    from cachec.key.request import Requests
-    from cachec.key.tools.tools import ToolKeys
+    from cachec.key.key_builder import KeyBuilder
+    from cachec.key.tools.toolchain import ToolKeys
+    from cachec.key.trace_validation import Dependencies
     from cachec.programs.registry import Plugins
-    from cachec.stage.observing import Observing
+    from cachec.stage.trace_builder import TraceBuilder
 
     settings, digests = opened.settings, opened.store.digests
     distributions = Distributions()
@@ -355,20 +355,20 @@ def _engine(opened: CacheContext) -> Engine:
     recorded = settings.record == "auto"
     encode = GlobalKeys(digests, plugins).encode
     code = CodeKeys(_owner(distributions), encode, recorded=recorded, memory=digests.memory)
-    requests = Requests(digests, code, tools, distributions, plugins, settings.key_parts)
+    requests = KeyBuilder(digests, code, tools, distributions, plugins, settings.key_parts)
     base_dir = None if settings.base_dir is None else os.fspath(settings.base_dir)
 
-    def ran() -> RanKeys:
-        from cachec.key.code.ran import RanKeys  # on a miss, or for a read that few traces have
+    def ran() -> RunReads:
+        from cachec.key.code.run_reads import RunReads  # on a miss, or for a read that few traces have
 
-        return RanKeys(code, tools.metadata, (os.fspath(opened.store.folder),), plugins.packages)
+        return RunReads(code, tools.metadata, (os.fspath(opened.store.folder),), plugins.packages)
 
     return opened.engine(
         requests,
         plugins,
         Dependencies(tools, digests),
         lambda weights, name: weights[name].digest(digests),
-        Observing(ran, requests, base_dir=base_dir, on=recorded),
+        TraceBuilder(ran, requests, base_dir=base_dir, on=recorded),
     )
 
 

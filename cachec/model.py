@@ -309,23 +309,24 @@ READ_KINDS = frozenset(
 class Read(msgspec.Struct, frozen=True):
     """Something that one run of a stage looked at, beyond its key."""
 
-    #: ``weight`` (where = argument path, name = weight name), ``file``, ``absent``, ``there`` (a path of which no more
-    #: was asked), ``listing``, ``cwd`` (where = the current folder, which the run took for a value: the digest is of
-    #: its path), ``tool`` (where = path, name = the search variables that the stage fixed), ``env`` (where = variable),
-    #: ``processor`` (where = ``host`` or ``accelerators``), ``state`` (where = a state of the process,
-    #: ``key.tools.process``), ``folder`` (where = an anchor, of a command ``cwd`` or ``base_dir``, whose path is in the
-    #: result: the digest is of its path), of a command ``same`` (name = paths, of which some are one file), of Python
-    #: ``code`` (see ``key.code.ran``), of a traced command ``content``, ``lookup``, ``names``, ``attributes``,
-    #: ``stdin``, ``umask`` and ``search`` (see ``commands.traced``), ``module`` (where = one that was looked for in
-    #: vain) and ``distribution`` (where = its name, ``*`` for all). Of an isolated stage ``source`` (where = a Python
-    #: file), ``modules`` (where = a folder that modules were looked for in; both see ``key.sources``), ``global``
-    #: (where = a module, name = one of its globals; with ``=`` and a digest where its text makes that value, so that it
-    #: holds before the module is imported too), ``ambient`` (where = a plugin), ``current`` (where = the current
-    #: folder), ``process`` (where = a setting, see ``key.process_state``), ``effects`` (of a notebook's cells),
-    #: ``path`` (where = a folder of ``sys.path``, name = its place there), ``memo`` (``key.memos``), ``library``
-    #: (``key.libraries``), ``unset`` (where = a module, name = globals that it has not), ``imported`` (which modules of
-    #: the project are imported) and ``generator`` (where = a random generator of the process, see ``key.generators``).
-    #: Paths of a stage's reads are kept from an anchor (``base.anchors``).
+    #: ``weight`` (where = argument path, name = weight name), ``file``, ``absent``, ``there`` (a path of which no
+    #: more was asked), ``listing``, ``cwd`` (where = the current folder, which the run took for a value: the digest
+    #: is of its path), ``tool`` (where = path, name = the search variables that the stage fixed), ``env`` (where =
+    #: variable), ``processor`` (where = ``host`` or ``accelerators``), ``state`` (where = a state of the process,
+    #: ``key.tools.process_queries``), ``folder`` (where = an anchor, of a command ``cwd`` or ``base_dir``, whose path
+    #: is in the result: the digest is of its path), of a command ``same`` (name = paths, of which some are one file),
+    #: of Python ``code`` (see ``key.code.run_reads``), of a traced command ``content``, ``lookup``, ``names``,
+    #: ``attributes``, ``stdin``, ``umask`` and ``search`` (see ``commands.traced``), ``module`` (where = one that was
+    #: looked for in vain) and ``distribution`` (where = its name, ``*`` for all). Of an isolated stage ``source``
+    #: (where = a Python file), ``modules`` (where = a folder that modules were looked for in; both see
+    #: ``key.source_parts``), ``global`` (where = a module, name = one of its globals; with ``=`` and a digest where
+    #: its text makes that value, so that it holds before the module is imported too), ``ambient`` (where = a plugin),
+    #: ``current`` (where = the current folder), ``process`` (where = a setting, see ``key.process_state``),
+    #: ``effects`` (of a notebook's cells), ``path`` (where = a folder of ``sys.path``, name = its place there),
+    #: ``memo`` (``key.lru_caches``), ``library`` (``key.library_patches``), ``unset`` (where = a module, name =
+    #: globals that it has not), ``imported`` (which modules of the project are imported) and ``generator`` (where = a
+    #: random generator of the process, see ``key.random_generators``). Paths of a stage's reads are kept from an
+    #: anchor (``base.anchors``).
     kind: str
     where: str
     name: str
@@ -423,7 +424,7 @@ class GeneratorState(msgspec.Struct, frozen=True):
 
     #: Whether the run has set a seed.
     seeds: bool
-    #: As ``programs.generator`` has it.
+    #: As ``programs.random_generator`` has it.
     state: bytes
 
 

@@ -17,7 +17,7 @@ from cachec.model import Entry, Outcome, Part, Reason, Trace
 from cachec.store.store import products, references
 
 if TYPE_CHECKING:
-    from cachec.key.compare import PartDifference
+    from cachec.key.key_diff import PartDifference
     from cachec.maintain.maintainer import Maintainer
 
 

@@ -21,7 +21,7 @@ REQUESTS = "/proc/cachec-tracing"
 HIDE, SHOW = "hide", "show"
 
 #: Only processes of isolated stages import it.
-_WORKER = "cachec.worker.child"
+_WORKER = "cachec.worker.worker_process"
 
 _depth: ContextVar[int] = ContextVar("cachec_unseen", default=0)
 

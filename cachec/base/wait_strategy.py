@@ -88,7 +88,7 @@ class Pause(NamedTuple):
 
 
 class Together:
-    """Suspends the coroutine: whoever drives several of them polls for all (see ``stage.together``)."""
+    """Suspends the coroutine: whoever drives several of them polls for all (see ``stage.parallel_map``)."""
 
     async def readable(self, fds: Collection[int], seconds: float | None) -> list[int]:
         await _suspend(Pause(tuple(fds), None if seconds is None else time.monotonic() + seconds))

@@ -12,7 +12,7 @@ from cachec.base.display_text import SHOWN_KEY, number_of, to_type
 from cachec.cli.cmd_exec import AskingLine
 from cachec.cli.session import Session, clean, json_option, pass_session, print_as_json, print_command, print_wrapped
 from cachec.errors import CachecError
-from cachec.key.compare import differences
+from cachec.key.key_diff import differences
 from cachec.model import Entry, Part, Reason
 
 #: Reasons of a build that a person is shown.

@@ -14,7 +14,7 @@ from cachec import report
 from cachec.base.display_text import number_of
 from cachec.cli.session import Session, clean, print_as_json, print_table, print_wrapped
 from cachec.model import Entry, Read, Trace
-from cachec.stage.look import describe_change
+from cachec.stage.lookup import describe_change
 from cachec.verify.reads import ReadChecker, place_of, result_of
 
 #: Without --full: folders of a run that are listed, reads up to which each is listed too, and changes.

@@ -1,4 +1,4 @@
-"""What every codec needs: how artifacts are read, how refusals read, how a stored ``meta`` is validated."""
+"""What every codec needs: reading artifacts, refusing values, validating a stored ``meta``."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def reader(source: ArtifactSource, ref: ArtifactRef) -> Callable[[], bytes]:
     """
     path = source.path(ref)
 
-    def load(_held: ArtifactSource = source) -> bytes:
+    def load(_source: ArtifactSource = source) -> bytes:
         data = _read(path, ref)
         if digest_bytes(data) != ref.digest:
             raise StoreFault(Fault.ARTIFACT_CORRUPT, f"artifact {ref.digest[:12]} was altered after it was checked")

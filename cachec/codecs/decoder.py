@@ -14,16 +14,16 @@ from cachec.errors import ClassNotLoaded, PluginError, ResultUnusableHere, Unusa
 from cachec.model import MALFORMED_JSON, ArtifactRef, CallerSet, Fault, Inline, Leaf, Node, Record, Sequence, Weights
 
 if TYPE_CHECKING:  # a result is of one kind, or of two
-    from cachec.codecs import arrays, data, records, weightsets
-    from cachec.codecs.weightsets import Caller
-    from cachec.programs import supported
+    from cachec.codecs import arrays, json_data, records, weight_sets
+    from cachec.codecs.weight_sets import Caller
+    from cachec.programs import supported_versions
     from cachec.programs.plugin import Plugin
     from cachec.store.artifacts import ArtifactSource
     from cachec.weights.manifest import Folded
 else:
-    supported = later("cachec.programs.supported")
-    arrays, data = later("cachec.codecs.arrays"), later("cachec.codecs.data")
-    records, weightsets = later("cachec.codecs.records"), later("cachec.codecs.weightsets")
+    supported_versions = later("cachec.programs.supported_versions")
+    arrays, json_data = later("cachec.codecs.arrays"), later("cachec.codecs.json_data")
+    records, weight_sets = later("cachec.codecs.records"), later("cachec.codecs.weight_sets")
 
 #: The plugin of a name. Raises PluginError where there is none.
 PluginNamed = Callable[[str], "Plugin"]
@@ -70,11 +70,11 @@ class _Decoder(msgspec.Struct, frozen=True, eq=False):
             return decode(self, node) if decode is not None else self._plugin(node)
         if isinstance(node, Inline):
             is_member = node.kind == "enum"
-            return records.decode_member(node.value, self.importing) if is_member else data.decode_inline(node)
+            return records.decode_member(node.value, self.importing) if is_member else json_data.decode_inline(node)
         if isinstance(node, CallerSet):
-            return weightsets.decode_caller_set(node, self.caller)
+            return weight_sets.decode_caller_set(node, self.caller)
         if isinstance(node, Weights):
-            return weightsets.decode_weights(node, self.source, self.caller)
+            return weight_sets.decode_weights(node, self.source, self.caller)
         if isinstance(node, Sequence):
             items = [self.decode(item) for item in node.items]
             if node.kind == "dict":
@@ -99,7 +99,7 @@ class _Decoder(msgspec.Struct, frozen=True, eq=False):
             # A copy: what the plugin makes of the meta must not be shared with the next hit.
             meta = msgspec.json.decode(msgspec.json.encode(leaf.meta))
             plugin = self.plugins(name)
-            with supported.Asking(plugin):
+            with supported_versions.Asking(plugin):
                 return plugin.decode(meta, paths)
         except UnusableHere as error:
             raise ResultUnusableHere(Fault.ROW_CORRUPT, str(error)) from error
@@ -120,9 +120,9 @@ def _mapping(items: list[Any]) -> dict[Any, Any]:
 
 _LEAVES: Final[dict[str, Callable[[_Decoder, Leaf], Any]]] = {
     "array": lambda self, leaf: arrays.decode_array(leaf, self.source),
-    "bytes": lambda self, leaf: data.decode_bytes(leaf, self.source),
-    "text": lambda self, leaf: data.decode_text(leaf, self.source),
-    "data": lambda self, leaf: data.decode_data(leaf, self.source),
+    "bytes": lambda self, leaf: json_data.decode_bytes(leaf, self.source),
+    "text": lambda self, leaf: json_data.decode_text(leaf, self.source),
+    "data": lambda self, leaf: json_data.decode_data(leaf, self.source),
     "file": lambda self, leaf: files.decode_file(leaf, self.source, self.manifests),
     "dir": lambda self, leaf: files.decode_dir(leaf, self.source, self.manifests),
     "program": lambda self, leaf: files.decode_program(leaf, self.source, self.manifests),

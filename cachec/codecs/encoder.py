@@ -11,14 +11,14 @@ from typing import Any, Final
 
 import msgspec
 
-from cachec.codecs import arrays, data, files, records, weightsets
+from cachec.codecs import arrays, files, json_data, records, weight_sets
 from cachec.codecs.base import MAX_DEPTH, unstorable
 from cachec.errors import PluginError
 from cachec.model import ArtifactRef, Leaf, Node, Record, Sequence
 from cachec.programs.artifact import Dir, File
 from cachec.programs.plugin import Plugin
 from cachec.programs.program import Program
-from cachec.programs.supported import Asking
+from cachec.programs.supported_versions import Asking
 from cachec.store.artifacts import ArtifactSink
 from cachec.weights import Weight, WeightSet
 
@@ -59,8 +59,8 @@ class _Encoder:
     def node(self, value: Any, path: str, depth: int) -> Node:
         """See ``encode``. path: how the value is called in messages. depth: how deep it may be."""
         cls = type(value)
-        if cls in data.SCALARS:
-            return data.encode_scalar(value, self._sink)
+        if cls in json_data.SCALARS:
+            return json_data.encode_scalar(value, self._sink)
         if cls is File:
             return files.encode_file(value, self._sink, path)
         if cls is Program:
@@ -68,13 +68,13 @@ class _Encoder:
         if cls is Dir:
             return files.encode_dir(value, self._sink, path)
         if isinstance(value, WeightSet):
-            return weightsets.encode_weights(value, self._sink, path)
+            return weight_sets.encode_weights(value, self._sink, path)
         if arrays.is_array(cls):
             return arrays.encode_array(value, self._sink, path)
         if depth == 0:
             raise unstorable(value, path, f"return a flatter value: it contains itself or is over {MAX_DEPTH} deep")
         if cls in {list, tuple, dict}:
-            whole = data.encode_data(value, self._sink, path)
+            whole = json_data.encode_data(value, self._sink, path)
             if whole is not None:
                 return whole
             return self._mapping(value, path, depth) if cls is dict else self._sequence(value, path, depth)
@@ -138,7 +138,7 @@ def _is_plain_key(key: object) -> bool:
         return all(map(_is_plain_key, key))
     if isinstance(key, float | complex) and cmath.isnan(key):
         return False
-    return type(key) in data.SCALARS
+    return type(key) in json_data.SCALARS
 
 
 class _Writer:

@@ -1,4 +1,4 @@
-"""Files, folders and programs: their content as artifacts, handed back as paths into the store or read when looked at.
+"""Files, folders and programs: their content as artifacts, returned as paths into the store or read on demand.
 
 A leaf ``file`` holds the content, then the manifest if the file has one of its own; ``dir`` the regular files in the
 order of their paths, then the manifest; ``program`` the IR, then the manifest.
@@ -48,7 +48,7 @@ class _DirMeta(_OwnMeta, frozen=True, forbid_unknown_fields=True):
     folders: tuple[str, ...] = ()
 
 
-class _ProgramMeta(_OwnMeta, frozen=True, forbid_unknown_fields=True):
+class _ProgramNodeMeta(_OwnMeta, frozen=True, forbid_unknown_fields=True):
     """canonical: see Program, empty for none."""
 
     format: str
@@ -113,7 +113,7 @@ def _named_fields(value: File | Dir, where: str) -> dict[str, Any]:
     for what, text in meta.items():
         if type(text) is not str or not is_text(text):
             raise unstorable(value, where, "name it in Unicode", f"a {type(value).__name__} with the {what} {text!a}")
-    return {what: said for what, said in meta.items() if said or what == "name"} | _own(value.manifest)
+    return {what: content for what, content in meta.items() if content or what == "name"} | _own(value.manifest)
 
 
 def _own(manifest: Manifest | None) -> dict[str, Any]:
@@ -121,7 +121,7 @@ def _own(manifest: Manifest | None) -> dict[str, Any]:
     if manifest is None:
         return {}
     folded = {name: list(digests) for name, digests in sorted(manifest.folded.items())}
-    return {what: said for what, said in {"callers": dict(manifest.callers), "folded": folded}.items() if said}
+    return {what: value for what, value in {"callers": dict(manifest.callers), "folded": folded}.items() if value}
 
 
 def files_size(value: object, depth: int = 4) -> int:
@@ -257,7 +257,7 @@ def encode_program(value: Program, sink: ArtifactSink, where: str) -> Leaf:
 
 def decode_program(leaf: Leaf, source: ArtifactSource, manifests: Manifests) -> Program:
     """The program; its IR and its manifest are read when first looked at."""
-    meta = meta_of(leaf, _ProgramMeta, artifacts=2)
+    meta = meta_of(leaf, _ProgramNodeMeta, artifacts=2)
     ir, manifest = leaf.artifacts
     return Program.stored(
         format=meta.format,

@@ -15,7 +15,7 @@ from cachec.base import fsio
 from cachec.base.fsio import Identity
 from cachec.base.hashing import digest_bytes
 from cachec.base.paths import absolute
-from cachec.recording import CommandRun, FileSeen, Recorder
+from cachec.recording import CommandRun, FileState, ReadRecorder
 from cachec.weights.formats import WEIGHT_SUFFIXES
 
 #: Bytes of a file that a reproducer keeps by itself; a larger one is looked for in its place when one is made.
@@ -38,7 +38,7 @@ class FileCapture:
 
     def __init__(
         self,
-        recorder: Recorder,
+        recorder: ReadRecorder,
         args: Sequence[str],
         program: str,
         cwd: str,
@@ -62,7 +62,7 @@ class FileCapture:
         self.run = CommandRun(tuple(args), program, cwd, dict(environ), weights)
         self.run.inputs = tuple(file for path in dict.fromkeys(files) if (file := self._describe(path)) is not None)
         if isinstance(stdin, bytes):
-            self.run.stdin = FileSeen("", digest_bytes(stdin), len(stdin), self._capture(stdin))
+            self.run.stdin = FileState("", digest_bytes(stdin), len(stdin), self._capture(stdin))
         elif stdin is not None:
             self.run.stdin = self._describe(stdin)
         recorder.command(self.run)
@@ -74,7 +74,7 @@ class FileCapture:
         written = [path for path, before in self._before.items() if (now := _identity(path)) != before and now]
         self.run.outputs = tuple(file for path in written if (file := self._describe(path, keep=False)) is not None)
 
-    def _describe(self, path: str, *, keep: bool = True) -> FileSeen | None:
+    def _describe(self, path: str, *, keep: bool = True) -> FileState | None:
         """None for a weight, for what is gone meanwhile or can't be read, and for what is too large to be hashed."""
         try:
             status = os.stat(path)
@@ -83,8 +83,8 @@ class FileCapture:
             if keep and self._fits(status.st_size):
                 with fsio.closing(fsio.open_read(path)) as fd:
                     data = fsio.pread_exact(fd, 0, status.st_size)
-                return FileSeen(path, digest_bytes(data), len(data), self._capture(data))
-            return FileSeen(path, self._recorder.digests.of_path(path), status.st_size)
+                return FileState(path, digest_bytes(data), len(data), self._capture(data))
+            return FileState(path, self._recorder.digests.of_path(path), status.st_size)
         except (OSError, EOFError):
             return None  # what the key and the reads say of it is looked at elsewhere; a reproducer does without
 

@@ -27,9 +27,9 @@ from cachec.base.tracer_hiding import unseen
 from cachec.commands.environment import command_environment
 from cachec.commands.invocation import DeclaredFiles, Invocation, WeightRule
 from cachec.errors import UsageError, printable
-from cachec.key.dependencies import ABSENT, search_text
 from cachec.key.tools.environment import LOCALE_NAME, environment_parts, variable_digest
 from cachec.key.tools.platform import accelerators_digest, processor_digest
+from cachec.key.trace_validation import ABSENT, search_text
 
 AnyPath = str | os.PathLike[str]
 

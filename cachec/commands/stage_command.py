@@ -23,18 +23,18 @@ from cachec.commands.invocation import DeclaredFiles, Invocation
 from cachec.commands.process import ProcessResult, run_process
 from cachec.commands.traced_run import InputChanged, Reads, TracedRun, is_changed_in_place, run_traced_apart
 from cachec.errors import CachecWarning, UsageError
-from cachec.key.dependencies import ABSENT, listing_digest, search_environ
-from cachec.key.tools.loader import DEFAULT_CACHE, default_folders
-from cachec.key.tools.tools import ToolKeys
+from cachec.key.tools.elf_dependencies import DEFAULT_CACHE, default_folders
+from cachec.key.tools.toolchain import ToolKeys
+from cachec.key.trace_validation import ABSENT, listing_digest, search_environ
 from cachec.model import Reason
-from cachec.recording import Recorder
+from cachec.recording import ReadRecorder
 from cachec.tracing.accesses import Change, Effect, Kind, TracedInput
 
 _TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")
 _READ = Kind.CONTENT | Kind.EXECUTED
 
 
-def run_recorded(recorder: Recorder, call: Invocation, declared: DeclaredFiles, search: str) -> ProcessResult:
+def run_recorded(recorder: ReadRecorder, call: Invocation, declared: DeclaredFiles, search: str) -> ProcessResult:
     """Run a command, and record what it looked up. search: the variables that the stage fixed, see ``search_text``.
 
     Raises FileNotFoundError for an input or weights that are not there, UsageError for a tool, and as
@@ -61,13 +61,13 @@ def run_recorded(recorder: Recorder, call: Invocation, declared: DeclaredFiles, 
         weights=declared.weights,
         stdin=call.stdin,
     )
-    with recorder.unwatched():
+    with recorder.pause():
         try:
             run = _run(recorder, call)
         except OSError:
             raise  # the program, which is recorded, can't be started
         except BaseException:
-            recorder.keep_out(Reason.UNTRACED, f"{call.args[0]} was ended, so what it had looked at is not known")
+            recorder.refuse_storage(Reason.UNTRACED, f"{call.args[0]} was ended, so what it had looked at is not known")
             raise
         if declarations.check(run) and _check(recorder, call, run, declared):
             _record(recorder, call, run, declared, tools)
@@ -76,12 +76,14 @@ def run_recorded(recorder: Recorder, call: Invocation, declared: DeclaredFiles, 
     return run.ended
 
 
-def _run(recorder: Recorder, call: Invocation) -> TracedRun:
+def _run(recorder: ReadRecorder, call: Invocation) -> TracedRun:
     arguments = call.process_arguments()
     run = run_traced_apart(**arguments)
     accesses = run.accesses
     if run.ended.returncode and accesses.may_be_interrupted and not accesses.changes and not call.pass_fds:
-        recorder.keep_out(Reason.UNTRACED, "a signal interrupted one of its look-ups, so it ran again without a tracer")
+        recorder.refuse_storage(
+            Reason.UNTRACED, "a signal interrupted one of its look-ups, so it ran again without a tracer"
+        )
         run = run._replace(ended=run_process(**arguments))
     return run
 
@@ -89,7 +91,7 @@ def _run(recorder: Recorder, call: Invocation) -> TracedRun:
 class _Declarations:
     """Puts what a command is said to read into the trace, and looks at it again after the run."""
 
-    def __init__(self, recorder: Recorder, declared: DeclaredFiles) -> None:
+    def __init__(self, recorder: ReadRecorder, declared: DeclaredFiles) -> None:
         self._recorder = recorder
         self._declared = declared
         self._before: dict[str, Identity | None] = {}
@@ -205,7 +207,7 @@ class _Declarations:
                 )
 
     def _keep_out(self, reason: Reason, words: str) -> Literal[False]:
-        self._recorder.keep_out(reason, words)
+        self._recorder.refuse_storage(reason, words)
         return False
 
 
@@ -221,7 +223,7 @@ def _files(path: str) -> Iterator[str]:
 class _Tools:
     """Records executables by the keys of ``ToolKeys``, and knows the files that these cover."""
 
-    def __init__(self, recorder: Recorder, search: str, environ: Mapping[str, str]) -> None:
+    def __init__(self, recorder: ReadRecorder, search: str, environ: Mapping[str, str]) -> None:
         self._recorder = recorder
         self._search = search
         self._environ = environ
@@ -289,7 +291,7 @@ class _InputFilter:
     """Says which of a command's look-ups are no inputs."""
 
     def __init__(
-        self, recorder: Recorder, call: Invocation, run: TracedRun, declared: DeclaredFiles, tools: _Tools
+        self, recorder: ReadRecorder, call: Invocation, run: TracedRun, declared: DeclaredFiles, tools: _Tools
     ) -> None:
         self._recorder = recorder
         self._tools = tools
@@ -329,19 +331,19 @@ class _InputFilter:
         return False
 
 
-def _check(recorder: Recorder, call: Invocation, run: TracedRun, declared: DeclaredFiles) -> bool:
+def _check(recorder: ReadRecorder, call: Invocation, run: TracedRun, declared: DeclaredFiles) -> bool:
     """Whether the trace says all, and the command did no more than a stage's command may."""
     is_good = True
     for reason, words in run.problems():
-        recorder.keep_out(reason, f"{call.args[0]}: {words}")
+        recorder.refuse_storage(reason, f"{call.args[0]}: {words}")
         is_good = False
     words = _side_effect(recorder, call, run.accesses.changes, declared)
     if words:
-        recorder.keep_out(Reason.UNDESCRIBED, f"{call.args[0]}: {words}")
+        recorder.refuse_storage(Reason.UNDESCRIBED, f"{call.args[0]}: {words}")
     return is_good and not words
 
 
-def _side_effect(recorder: Recorder, call: Invocation, changes: Iterable[Change], declared: DeclaredFiles) -> str:
+def _side_effect(recorder: ReadRecorder, call: Invocation, changes: Iterable[Change], declared: DeclaredFiles) -> str:
     """What a command did that its call does not say, in words; empty for nothing."""
     outputs, temporary = _real_paths(declared.outputs), _real_paths(_temporary(call.environ))
     caches = _real_paths(xdg.home_caches(call.environ))
@@ -364,7 +366,7 @@ def _side_effect(recorder: Recorder, call: Invocation, changes: Iterable[Change]
     return ""
 
 
-def _record(recorder: Recorder, call: Invocation, run: TracedRun, declared: DeclaredFiles, tools: _Tools) -> None:
+def _record(recorder: ReadRecorder, call: Invocation, run: TracedRun, declared: DeclaredFiles, tools: _Tools) -> None:
     for each in run.accesses.inputs:
         if each.kinds & Kind.EXECUTED and each.state is not None and not each.effect:
             tools.record_started(each.place)
@@ -378,12 +380,12 @@ def _record(recorder: Recorder, call: Invocation, run: TracedRun, declared: Decl
                 path = call.cwd + path[len(real_cwd) :]
             place = recorded_as(recorder, path)
             if place is not None:
-                recorder.traced(msgspec.structs.replace(read, where=place))
+                recorder.add_traced_read(msgspec.structs.replace(read, where=place))
     except (InputChanged, OSError) as error:
-        recorder.keep_out(Reason.INPUT_CHANGED, str(error))
+        recorder.refuse_storage(Reason.INPUT_CHANGED, str(error))
 
 
-def recorded_as(recorder: Recorder, path: str) -> str | None:
+def recorded_as(recorder: ReadRecorder, path: str) -> str | None:
     """The path that a read is recorded under; None for a file in a scratch folder.
 
     A link in a scratch folder that leads out of it is recorded under what it leads to.
@@ -398,14 +400,14 @@ def recorded_as(recorder: Recorder, path: str) -> str | None:
     return real if is_below(place, folders) else place
 
 
-def is_product(recorder: Recorder, path: str, real: str) -> bool:
+def is_product(recorder: ReadRecorder, path: str, real: str) -> bool:
     """Whether the run itself made what is at a path, be it the stage's Python code or a command before."""
     if is_below(real, recorder.scratch()) or recorder.has_made(real):
         return True
     return any(each.own(path) or (path != real and each.own(real)) for each in recorder.observers)
 
 
-def _is_made_by_run(recorder: Recorder, path: str) -> bool:
+def _is_made_by_run(recorder: ReadRecorder, path: str) -> bool:
     return is_product(recorder, path, os.path.realpath(path))
 
 

@@ -3,7 +3,7 @@
 ``run_traced`` is for a process of one thread that does nothing else, such as ``cachec exec``; ``run_traced_apart`` for
 any other.
 
-A read of a command is one of these kinds; each is taken again for a later look by ``key.dependencies``:
+A read of a command is one of these kinds; each is taken again for a later look by ``key.trace_validation``:
 
     content       a file that was opened: its mode and its content
     lookup        a path of which no more was asked than stat(2) or readlink(2) tell, there or not
@@ -29,7 +29,7 @@ from cachec.base import fsio
 from cachec.base.hashing import FileDigests, digest_bytes
 from cachec.base.lookups import described_state, names_in, owner_words, real_folder, umask
 from cachec.commands.process import ProcessResult, run_process
-from cachec.key.dependencies import (
+from cachec.key.trace_validation import (
     FOLDER,
     attributes_digest,
     content_digest,

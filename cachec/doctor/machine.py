@@ -23,7 +23,7 @@ from cachec.key.tools.platform import accelerators_digest, platform_facts, platf
 from cachec.launcher import adapters, exec_settings
 from cachec.model import Mode
 from cachec.programs.plugin import Plugin
-from cachec.programs.supported import is_within
+from cachec.programs.supported_versions import is_within
 from cachec.tracing.accesses import TraceProblemKind
 
 #: Seconds that two clocks may differ by, and a file may be ahead.

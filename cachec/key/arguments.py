@@ -1,4 +1,4 @@
-"""What each argument of a stage puts into the key, and the weight sets that are found in them.
+"""The key parts of a stage's arguments, and the weight sets in them.
 
 The one rule: weights by name (their specs), programs by topology, files by content, everything else by value.
 """
@@ -19,12 +19,12 @@ from cachec.base.hashing import FileDigests, Hasher, digest_bytes, frame
 from cachec.base.instances import attribute, class_attribute, function_of
 from cachec.base.lazy import later
 from cachec.errors import CachecError, PluginError, StoreFault, UnkeyableArgument, UnresolvedCode
-from cachec.key import canonical
+from cachec.key import option_encoding
+from cachec.key.argument_info import ArgumentInfo
 from cachec.key.code.fingerprint import CodeKeys
-from cachec.key.companions import Companions
-from cachec.key.inventory import Inventory
-from cachec.key.tools.process import PACKAGES
-from cachec.key.words import describe, name_of_class, spelled, words_of
+from cachec.key.describe import describe, literal_text, name_of_class, words_of
+from cachec.key.external_data import Companions
+from cachec.key.tools.process_queries import PACKAGES
 from cachec.model import Part, PartKind
 from cachec.programs.artifact import Dir, File
 from cachec.programs.program import Program
@@ -33,11 +33,11 @@ from cachec.weights import Weight, WeightSet
 from cachec.weights.manifest import Manifest
 
 if TYPE_CHECKING:  # not of most hits
-    from cachec.key import folders
-    from cachec.key.leaves import Leaves
-    from cachec.programs import supported
+    from cachec.key import path_digests
+    from cachec.key.flatten import Leaves
+    from cachec.programs import supported_versions
 else:
-    folders, supported = later("cachec.key.folders"), later("cachec.programs.supported")
+    path_digests, supported_versions = later("cachec.key.path_digests"), later("cachec.programs.supported_versions")
 
 #: From this size the plain arrays of an argument get a warning: they are hashed at every call.
 LARGE_ARRAYS = 1 << 20
@@ -73,7 +73,7 @@ class ArgumentKeys:
     def __init__(self, digests: FileDigests, code: CodeKeys, plugins: Plugins) -> None:
         self._services = (digests, Companions(digests), code, plugins)
 
-    def payloads(self, arguments: Mapping[str, Any], *, per_rank: bool, inventory: Inventory) -> list[Payload]:
+    def payloads(self, arguments: Mapping[str, Any], *, per_rank: bool, inventory: ArgumentInfo) -> list[Payload]:
         """One payload or more an argument, in order; fills ``inventory``.
 
         Raises UnkeyableArgument that names the argument, and UnresolvedCode where code of the argument raises."""
@@ -81,7 +81,7 @@ class ArgumentKeys:
         name = ""
         try:
             for name, value in arguments.items():
-                scalar = canonical.SCALARS.get(type(value))  # keyed by plain value, and nothing in it to look for
+                scalar = option_encoding.SCALARS.get(type(value))  # keyed by plain value, and nothing in it to look for
                 if scalar is not None:
                     payloads.append(Payload(PartKind.ARGUMENT, name, scalar(value), _annotator(value, name)))
                     continue
@@ -89,7 +89,7 @@ class ArgumentKeys:
                     payloads += self._weights(value, name, inventory, per_rank=per_rank)
                     continue
                 collector = self._collector(per_rank, inventory)
-                data = canonical.encode(value, collector.special, name)
+                data = option_encoding.encode(value, collector.special, name)
                 if sum(collector.arrays) > LARGE_ARRAYS:
                     inventory.large[name] = (len(collector.arrays), sum(collector.arrays))
                 if not (len(collector.payloads) == 1 and collector.paths == [name]):
@@ -105,24 +105,24 @@ class ArgumentKeys:
         inventory.check_callers()
         return payloads
 
-    def _collector(self, per_rank: bool, inventory: Inventory) -> Collector:
-        return Collector(*self._services, per_rank, inventory)
+    def _collector(self, per_rank: bool, inventory: ArgumentInfo) -> ArgumentCollector:
+        return ArgumentCollector(*self._services, per_rank, inventory)
 
-    def _weights(self, value: WeightSet, name: str, inventory: Inventory, *, per_rank: bool) -> list[Payload]:
+    def _weights(self, value: WeightSet, name: str, inventory: ArgumentInfo, *, per_rank: bool) -> list[Payload]:
         collector = self._collector(per_rank, inventory)
         return [collector.weights(value, name), *collector.payloads]
 
 
 def _annotator(value: object, name: str) -> Callable[[], Annotation]:
     def annotate() -> Annotation:
-        from cachec.key.leaves import leaves  # where a part is kept
+        from cachec.key.flatten import leaves  # where a part is kept
 
-        return Annotation(describe(value, name=name), value=spelled(value, name), leaves=leaves(value, name))
+        return Annotation(describe(value, name=name), value=literal_text(value, name), leaves=leaves(value, name))
 
     return annotate
 
 
-class Collector:
+class ArgumentCollector:
     """Answers for the values inside one argument that are not keyed by plain value; each becomes a payload itself."""
 
     __slots__ = (
@@ -144,7 +144,7 @@ class Collector:
         code: CodeKeys,
         plugins: Plugins,
         per_rank: bool,
-        inventory: Inventory,
+        inventory: ArgumentInfo,
     ) -> None:
         self._digests = digests
         self._companions = companions
@@ -170,7 +170,7 @@ class Collector:
             return self.weights(value, path)
         if isinstance(value, Program):
             self._inventory.programs[path] = value
-            self._called(value.manifest, path)
+            self._collect_manifest(value.manifest, path)
             return Payload(PartKind.PROGRAM, path, value.topology.encode(), lambda: _of_program(value))
         if isinstance(value, File | Dir | PurePath):
             return self._file(value, path)
@@ -187,18 +187,18 @@ class Collector:
         if _is_array(value):
             return self._array(value, path)
         if _is_tensor(value):
-            digest, said = tensor_digest(value, path), f"tensor {value.dtype}{list(value.shape)}"
+            digest, description = tensor_digest(value, path), f"tensor {value.dtype}{list(value.shape)}"
             self.arrays.append(value.nbytes)
             inside = _array_leaves(path, str(value.dtype), tuple(value.shape), digest)
-            annotation = Annotation(f"{said} {digest[:12]}", leaves=inside)
+            annotation = Annotation(f"{description} {digest[:12]}", leaves=inside)
             return Payload(PartKind.ARGUMENT, path, digest.encode(), lambda: annotation)
-        if module_of(type(value)) == "builtins" or canonical.plain(value):
+        if module_of(type(value)) == "builtins" or option_encoding.plain(value):
             return None
         plugin = self._plugins.for_type(type(value))
         if plugin is None:
             return None
         self._inventory.plugins.add(plugin.name)
-        with supported.Asking(plugin):
+        with supported_versions.Asking(plugin):
             found = plugin.fingerprint(value)
         if found.nbytes:
             self.arrays.append(found.nbytes)
@@ -208,16 +208,16 @@ class Collector:
     def weights(self, value: WeightSet, path: str) -> Payload:
         """Names, types and ties; the containers that they hang in, with what those hold beside them."""
         self._inventory.weights[path] = value
-        data, said = value.spec_digest.encode(), ""
+        data, description = value.spec_digest.encode(), ""
         if value.layout.nesting is not None:
-            tree = canonical.encode(value.layout.nesting.form, self.special, path)
-            data, said = data + frame("tree", tree), f", tree {digest_bytes(tree)[:12]}"
+            tree = option_encoding.encode(value.layout.nesting.form, self.special, path)
+            data, description = data + frame("tree", tree), f", tree {digest_bytes(tree)[:12]}"
         if self._per_rank:
             data += b" rank %d" % (-1 if value.rank is None else value.rank)
         rank = f", rank {value.rank}" if self._per_rank else ""
 
         def annotate() -> Annotation:
-            return Annotation(f"{len(value)} weights{said}{rank}", (value.manifest.digest,))
+            return Annotation(f"{len(value)} weights{description}{rank}", (value.manifest.digest,))
 
         return Payload(PartKind.WEIGHTS, path, data, annotate)
 
@@ -225,8 +225,8 @@ class Collector:
         place = os.fspath(value)
         self._inventory.paths.append(place)
         try:
-            digest = folders.path_digest(place, self._digests)
-            beside = self._companions.of(place, digest)
+            digest = path_digests.path_digest(place, self._digests)
+            external = self._companions.of(place, digest)
         except OSError as error:
             if fsio.is_exhausted(error):
                 raise
@@ -234,18 +234,18 @@ class Collector:
                 f"argument {path} is a path and keyed by the content of {place!r}, which can't be read: "
                 f"{error.strerror}. Pass a str to key a path by its text, or leave it out with ignore=[...]"
             ) from error
-        aspects, words = _beside_content(value, place)
-        for name, content in beside:
+        aspects, words = _name_properties(value, place)
+        for name, content in external:
             aspects += frame("beside", os.fsencode(name)) + frame("content", content.encode())
             words += f", {name} {content[:12] or 'absent'}"
         base = os.path.basename(place)
         if isinstance(value, File | Dir) and value.manifest is not None:
-            self._called(value.manifest, path)
+            self._collect_manifest(value.manifest, path)
         self._inventory.files[digest] = place
         annotation = Annotation(f"{base} {digest[:12]}{words}", (digest,), value=base, subject=base)
         return Payload(PartKind.FILE, path, digest.encode() + aspects, lambda: annotation)
 
-    def _called(self, manifest: Manifest, path: str) -> None:
+    def _collect_manifest(self, manifest: Manifest, path: str) -> None:
         self._inventory.manifests[path] = manifest
         for name, there in manifest.callers.items():
             self._inventory.callers.setdefault(name, there)
@@ -258,8 +258,9 @@ class Collector:
         self._inventory.distributions |= code.distributions
         self._inventory.code += code.parts
         self._inventory.callables.append(code)
-        held = function_of(value)
-        name = f"{attribute(held, '__module__') or ''}.{attribute(held, '__qualname__') or type(value).__qualname__}"
+        function = function_of(value)
+        qualname = attribute(function, "__qualname__") or type(value).__qualname__
+        name = f"{attribute(function, '__module__') or ''}.{qualname}"
         # A class may be no more than that of a value which is given.
         subject = "" if isinstance(value, type) else name
         annotation = Annotation(f"{name} {code.digest[:12]}", value=name, subject=subject)
@@ -297,7 +298,7 @@ def _of_program(program: Program) -> Annotation:
     return Annotation(program.format, refs, version=program.format, subject=name)
 
 
-def _beside_content(value: File | Dir | PurePath, place: str) -> tuple[bytes, str]:
+def _name_properties(value: File | Dir | PurePath, place: str) -> tuple[bytes, str]:
     """What counts of a path beside content, for the key and in words: the suffix, by which compilers choose a language,
     and of a File or Dir its kind and manifest. Neither folder nor name: a project that was moved still hits.
     """
@@ -347,8 +348,8 @@ def tensor_digest(value: Any, path: str) -> str:
         )
     plain = value.detach().resolve_conj().resolve_neg().cpu().contiguous()
     hasher = Hasher("tensor")
-    told = (type(value).__qualname__, str(value.dtype), tuple(value.shape), value.stride(), str(value.device))
-    hasher.part("told", repr((*told, value.requires_grad)).encode())
+    properties = (type(value).__qualname__, str(value.dtype), tuple(value.shape), value.stride(), str(value.device))
+    hasher.part("told", repr((*properties, value.requires_grad)).encode())
     hasher.part("data", memoryview(plain.reshape(-1).view(torch.uint8).numpy()))
     if value.is_leaf and value.grad is not None:
         hasher.part("gradient", tensor_digest(value.grad, path).encode())
@@ -361,7 +362,7 @@ def array_digest(value: Any) -> str:
     hasher = Hasher("array")
     hasher.part("dtype", f"{value.dtype.str}{value.dtype.char}{value.dtype!r}".encode())
     if value.dtype.metadata or value.dtype.names or value.dtype.subdtype:
-        hasher.part("told", canonical.encode(value.dtype, lambda each, path: None, "dtype"))
+        hasher.part("told", option_encoding.encode(value.dtype, lambda each, path: None, "dtype"))
     hasher.part("shape", repr(value.shape).encode())
     hasher.part("data", memoryview(value.reshape(-1).view("u1")) if value.flags.c_contiguous else value.tobytes())
     if not value.flags.c_contiguous:
@@ -383,13 +384,13 @@ class GlobalKeys:
 
     def encode(self, value: object, path: str) -> bytes:
         """Raises UnkeyableArgument for a value without a stable form."""
-        return canonical.encode(value, self._special, path)
+        return option_encoding.encode(value, self._special, path)
 
     def _special(self, value: object, path: str) -> bytes | None:
         if isinstance(value, File | Dir):
             place = os.fspath(value)
-            digest = self._companions.whole(place, folders.path_digest(place, self._digests))
-            return digest.encode() + _beside_content(value, place)[0]
+            digest = self._companions.whole(place, path_digests.path_digest(place, self._digests))
+            return digest.encode() + _name_properties(value, place)[0]
         if isinstance(value, PurePath):
             return b"path " + os.fsencode(value)
         if isinstance(value, Program):
@@ -399,12 +400,12 @@ class GlobalKeys:
             return array_digest(value).encode()
         if _is_tensor(value):
             return tensor_digest(value, path).encode()
-        if isinstance(value, type) or canonical.plain(value):
+        if isinstance(value, type) or option_encoding.plain(value):
             return None
         plugin = self._plugins.for_type(type(value))
         if plugin is None:
             return None
-        with supported.Asking(plugin):
+        with supported_versions.Asking(plugin):
             return plugin.fingerprint(value).digest.encode()
 
 

@@ -1,4 +1,4 @@
-"""The canonical bytes of code objects and of many plain values: what ``forms`` need not walk through.
+"""The canonical bytes of code objects and of many plain values, for which ``canonical_forms`` needs no walk.
 
 Of code, file names, line numbers and docstrings don't count. Bytecode is compared, not text: a function may have been
 made by ``exec``, or its file edited after the import. So forms are only equal between processes of one Python version.
@@ -15,7 +15,7 @@ from typing import Final
 from weakref import WeakKeyDictionary
 
 from cachec.base.hashing import digest_bytes
-from cachec.key.canonical import SCALARS, encode
+from cachec.key.option_encoding import SCALARS, encode
 
 #: ``CO_HAS_DOCSTRING`` of Python 3.13 (Include/cpython/code.h).
 _HAS_DOCSTRING: Final = 0x4000000

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from cachec.base.tracer_hiding import unseen
 from cachec.errors import PluginError
-from cachec.key.options import text_part
+from cachec.key.stage_options import text_part
 from cachec.model import Part, PartKind
 
 #: Characters of a text that are shown.

@@ -29,7 +29,7 @@ from cachec.base.tracer_hiding import unseen
 __all__ = ["COUNTED", "apply", "digest", "snapshot"]
 
 
-class _Setting(NamedTuple):
+class _ProcessSetting(NamedTuple):
     """read: its value, which can be pickled, None for the default. write: gets such a value. counted: what of a value
     changes results, as plain data; None where the path of the project or the terminal decides."""
 
@@ -67,9 +67,9 @@ def digest(name: str) -> str:
 # --- one by one
 
 
-def _by_default(read: Callable[[], Any], write: Callable[[Any], object], default: Any) -> _Setting:
+def _by_default(read: Callable[[], Any], write: Callable[[Any], object], default: Any) -> _ProcessSetting:
     """A setting that one function reads and another writes."""
-    return _Setting(
+    return _ProcessSetting(
         lambda: None if (value := read()) == default else value,
         lambda value: write(default if value is None else value),
     )
@@ -282,9 +282,9 @@ def _stack_size() -> int:
     return value
 
 
-_SETTINGS: Final[dict[str, _Setting]] = {
-    "current folder": _Setting(os.getcwd, os.chdir, None),
-    "arguments": _Setting(
+_SETTINGS: Final[dict[str, _ProcessSetting]] = {
+    "current folder": _ProcessSetting(os.getcwd, os.chdir, None),
+    "arguments": _ProcessSetting(
         lambda: list(sys.argv),
         lambda value: sys.argv.__setitem__(slice(None), value),
         lambda value: [os.path.basename(value[0]), *value[1:]] if value else [],
@@ -299,17 +299,17 @@ _SETTINGS: Final[dict[str, _Setting]] = {
     "decimal of new threads": _by_default(
         lambda: _context_of(decimal.DefaultContext), lambda value: _set_context(decimal.DefaultContext, value), _CONTEXT
     ),
-    "locale": _Setting(_locale, _set_locale, _counted_locale),
-    "warnings": _Setting(lambda: list(warnings.filters), _set_filters, _counted_filters),
-    "log levels": _Setting(_levels, _set_levels, lambda value: [value["root"], value["disabled"]]),
-    "timeout of sockets": _Setting(socket.getdefaulttimeout, socket.setdefaulttimeout),
+    "locale": _ProcessSetting(_locale, _set_locale, _counted_locale),
+    "warnings": _ProcessSetting(lambda: list(warnings.filters), _set_filters, _counted_filters),
+    "log levels": _ProcessSetting(_levels, _set_levels, lambda value: [value["root"], value["disabled"]]),
+    "timeout of sockets": _ProcessSetting(socket.getdefaulttimeout, socket.setdefaulttimeout),
     "switch interval": _by_default(sys.getswitchinterval, sys.setswitchinterval, 0.005),
     "size of a field of csv": _by_default(csv.field_size_limit, _set_field_size, 131072),
-    "dialects of csv": _Setting(_dialects, _set_dialects),
-    "flags of absl": _Setting(_flag_values, _set_flag_values, _without_functions),
-    "start method of multiprocessing": _Setting(_start_method, _set_start_method),
-    "numpy errors": _Setting(_numpy_errors, _set_numpy_errors, _without_functions),
-    "numpy printing": _Setting(_numpy_printed, _set_numpy_printed, _without_functions),
+    "dialects of csv": _ProcessSetting(_dialects, _set_dialects),
+    "flags of absl": _ProcessSetting(_flag_values, _set_flag_values, _without_functions),
+    "start method of multiprocessing": _ProcessSetting(_start_method, _set_start_method),
+    "numpy errors": _ProcessSetting(_numpy_errors, _set_numpy_errors, _without_functions),
+    "numpy printing": _ProcessSetting(_numpy_printed, _set_numpy_printed, _without_functions),
 }
 
 #: The settings that change results.

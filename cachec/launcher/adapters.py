@@ -110,7 +110,7 @@ class AdapterEnvironment(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     #: pattern, with ``*`` at its end.
     plain: tuple[str, ...] = ()
     #: The command obeys no other variable. Without it every other variable is in the key too, but those that say where,
-    #: for whom and under what a command runs (``key.tools.variables.NEUTRAL``).
+    #: for whom and under what a command runs (``key.tools.command_variables.NEUTRAL``).
     complete: bool = False
 
 

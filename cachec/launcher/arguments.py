@@ -14,7 +14,7 @@ from typing import get_args
 
 from cachec.base.display_text import is_text
 from cachec.errors import UsageError
-from cachec.key.tools.variables import matches
+from cachec.key.tools.command_variables import matches
 from cachec.launcher import adapters
 from cachec.launcher.adapters import Adapter, Flag, WeightKey
 from cachec.launcher.build_tools import BY_TIME, DETAIL, advice, is_helper

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 from cachec.base.distributions import Distributions
 from cachec.base.hashing import FileDigests, Hasher, digest_bytes, frame
 from cachec.base.lookups import umask
-from cachec.key.folders import path_digest
-from cachec.key.inventory import Inventory
+from cachec.key.argument_info import ArgumentInfo
+from cachec.key.path_digests import path_digest
+from cachec.key.tools.command_variables import Rule, list_unmatched
 from cachec.key.tools.environment import LOCALE, environment_parts
 from cachec.key.tools.platform import CPUINFO, cpu_features
-from cachec.key.tools.tools import ToolKeys
-from cachec.key.tools.variables import Rule, unmatched
+from cachec.key.tools.toolchain import ToolKeys
 from cachec.launcher.adapters import AdapterEnvironment
 from cachec.launcher.command import CommandSpec, Options, PassThrough
 from cachec.launcher.depth import increase_depth
@@ -27,7 +27,7 @@ from cachec.launcher.source_scan import EPOCH, reports_time
 from cachec.model import Part, PartKind, Reason
 
 if TYPE_CHECKING:
-    from cachec.key.compare import PartDifference
+    from cachec.key.key_diff import PartDifference
     from cachec.launcher.weight_stripping import StrippedInput
     from cachec.programs.program import Program
 
@@ -46,7 +46,7 @@ _ALWAYS = ("LD_LIBRARY_PATH", "LD_*", "GLIBC_TUNABLES", "GCONV_PATH", "LOCPATH",
 
 
 class CommandKey:
-    """The key of one command; ``key.request.Request`` as far as the stage layer looks at it."""
+    """The key of one command; ``key.key_builder.Request`` as far as the stage layer looks at it."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class CommandKey:
         self.keeps_out = keeps_out
         framed = b"".join(frame(part.label, part.digest.encode()) for part in parts)
         self.digest = digest_bytes(_DOMAIN + framed)
-        self.inventory = Inventory()
+        self.inventory = ArgumentInfo()
         self.inventory.programs.update(programs)
         self.inventory.files.update(files)
 
@@ -78,7 +78,7 @@ class CommandKey:
         return b""
 
     def remedy(self, difference: PartDifference) -> str:
-        """See ``key.request.Request.remedy``."""
+        """See ``key.key_builder.CacheKey.remedy``."""
         part, old, new = difference.part, difference.old, difference.new
         if part.kind is PartKind.PLATFORM:
             return "where the result does not depend on the processor, say --portable"
@@ -92,7 +92,7 @@ class CommandKey:
 
 
 class CommandKeyBuilder:
-    """Assembles the keys of commands; stands where ``key.request.Requests`` does for functions."""
+    """Assembles the keys of commands; stands where ``key.key_builder.KeyBuilder`` does for functions."""
 
     def __init__(
         self, digests: FileDigests, places: PathMap, environ: Mapping[str, str], key_parts: tuple[str, ...]
@@ -111,7 +111,7 @@ class CommandKeyBuilder:
         """Have paths of the key count from these places, which are known once the command is."""
         self._places = places
 
-    def request(
+    def build(
         self, stage: object, arguments: Mapping[str, Any], *, fresh: bool = False, without: object = None
     ) -> CommandKey:
         """The key of ``arguments["command"]``. Raises UsageError or PassThrough where there can be none.
@@ -156,7 +156,7 @@ class CommandKeyBuilder:
         del request
         return []
 
-    def ran(self, request: CommandKey) -> None:
+    def note_run(self, request: CommandKey) -> None:
         """Nothing to note: as above."""
         del request
 
@@ -318,7 +318,7 @@ def sealed_variables(command: CommandSpec, names: Iterable[str]) -> frozenset[st
     """
     described = _described_environment(command)
     shown = (*described.keyed, *_ALWAYS, *LOCALE)
-    return frozenset(unmatched(names, shown))
+    return frozenset(list_unmatched(names, shown))
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:

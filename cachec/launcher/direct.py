@@ -358,7 +358,7 @@ def _matching(keyed: list[bytes], passed: list[bytes], *, others: bool) -> list[
     """Return the names, and digests of the values, of the variables that count by patterns. keyed: patterns alone."""
     environ = os.environb
     if others or passed:
-        from cachec.key.tools.variables import Rule
+        from cachec.key.tools.command_variables import Rule
 
         rule = Rule(list(map(os.fsdecode, keyed)), list(map(os.fsdecode, passed)), others=others)
         names = list(map(os.fsencode, rule.matching(os.environ)))

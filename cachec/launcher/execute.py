@@ -24,7 +24,7 @@ from cachec.launcher.stage import CommandContext, CommandFailed, CommandStage, S
 from cachec.launcher.weight_stripping import StrippedInput, strip_inputs, stripped_command_line, write_sidecar_weights
 from cachec.model import Fault, Mode, Outcome, Reason
 from cachec.programs.artifact import File
-from cachec.stage.engine import Answer
+from cachec.stage.engine import CallResult
 
 if TYPE_CHECKING:
     from cachec.reproduce.recipe import CommandCall
@@ -161,7 +161,7 @@ def _through_engine(
     def body(command: CommandSpec, stripped: Sequence[StrippedInput], stdin: str | None) -> dict[str, Any]:
         recorder = recording.current()
         if unlocked is not None and recorder is not None:
-            recorder.keep_out(*unlocked)
+            recorder.refuse_storage(*unlocked)
         from cachec.launcher.traced_command import run_command  # on a miss only
 
         line = stripped_command_line(command, stripped)
@@ -179,7 +179,7 @@ def _through_engine(
     stage = CommandStage(command, body, describe)
     engine = opened.engine_for(command)
     draft = begin(opened, command)
-    answer: Answer | None = None
+    answer: CallResult | None = None
     is_stripping = command.options.strip  # then the weights have to be beside the result
     try:
         with (
@@ -206,7 +206,7 @@ def _through_engine(
             if made:
                 publish_weights()
         if draft is not None and answer is not None:
-            draft.write(args, engine.tools.looker, answer)
+            draft.write(args, engine.tools.entry_finder, answer)
         stdout, stderr = opened.places.fill_base(value["stdout"]), opened.places.fill_base(value["stderr"])
     except Exception as error:
         if made and not is_stripping:  # the command has run, whatever went wrong after it

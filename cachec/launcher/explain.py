@@ -14,11 +14,11 @@ from cachec.launcher.command import CommandSpec, Options, PassThrough
 from cachec.launcher.stage import CommandContext, CommandStage, opened_command
 from cachec.launcher.weight_stripping import StrippedInput, strip_inputs
 from cachec.model import Mode, Outcome, PartKind, Reason
-from cachec.stage.engine import Call
+from cachec.stage.engine import StageCall
 from cachec.store.index import only_looking
 
 if TYPE_CHECKING:
-    from cachec.key.compare import PartDifference
+    from cachec.key.key_diff import PartDifference
 
 
 class Explanation(msgspec.Struct, frozen=True):
@@ -71,27 +71,27 @@ def _from_engine(opened: CommandContext, command: CommandSpec, stripped: Sequenc
     def body(command: CommandSpec, stripped: Sequence[StrippedInput], stdin: str | None) -> dict[str, Any]:
         raise AssertionError("a question runs nothing")
 
-    call = Call(opened.engine_for(command), CommandStage(command, body), (command, stripped, None), {})
+    call = StageCall(opened.engine_for(command), CommandStage(command, body), (command, stripped, None), {})
     outcome = call.check()
     if outcome.reason is Reason.USAGE:
         raise UsageError(outcome.detail)
     if outcome.hit or outcome.reason in {Reason.DEPENDENCY_CHANGED, Reason.WEIGHT_CONTENT_CHANGED}:
         return Explanation(outcome)
-    from cachec.key.compare import differences  # a hit differs in nothing
+    from cachec.key.key_diff import differences  # a hit differs in nothing
 
-    parts = call.keyed.parts()
+    parts = call.cache_key.parts()
     try:
-        other = call.engine.tools.looker.nearest(command.stage, parts)
+        other = call.engine.tools.entry_finder.nearest(command.stage, parts)
     except StoreFault as fault:
         opened.events.note_fault(fault.fault, fault.detail)
         other = None
     if other is None:
         return Explanation(outcome)
-    finder = call.engine.tools.looker
-    differing = differences(other[1], parts, lambda digest: finder.fetch(digest, call.keyed))
+    finder = call.engine.tools.entry_finder
+    differing = differences(other[1], parts, lambda digest: finder.fetch(digest, call.cache_key))
     if any(each.part.kind is PartKind.ARGUMENT for each in differing):
         differing = tuple(each for each in differing if each.part.kind is not PartKind.ORDER)  # it follows
-    fix = next(filter(None, map(call.keyed.remedy, differing)), "")
+    fix = next(filter(None, map(call.cache_key.remedy, differing)), "")
     return Explanation(outcome, other[0], differing, fix)
 
 

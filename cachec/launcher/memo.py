@@ -22,10 +22,10 @@ from cachec.base.lookups import describe_status, found_at, stdin_kind, umask
 from cachec.base.mounts import TRACKED_FILESYSTEMS, WATCHED_FILESYSTEMS
 from cachec.errors import ConfigError, StoreFault, UsageError
 from cachec.events import inert
-from cachec.key.dependencies import mode_and_content_digest
+from cachec.key.tools.command_variables import Rule, overlap
 from cachec.key.tools.environment import LOCALE
 from cachec.key.tools.executables import which
-from cachec.key.tools.variables import Rule, overlap
+from cachec.key.trace_validation import mode_and_content_digest
 from cachec.launcher import adapters, direct
 from cachec.launcher.command import CommandSpec
 from cachec.launcher.command_key import environment, files_in_key, variable_rule, variables_of_run
@@ -33,8 +33,8 @@ from cachec.launcher.outputs import lock_of, outputs_of
 from cachec.launcher.stage import CommandContext
 from cachec.launcher.weight_stripping import wants_strip
 from cachec.model import Entry, Mode, Outcome, Read, Reason, Trace
-from cachec.stage.engine import Answer
-from cachec.stage.look import Looker
+from cachec.stage.engine import CallResult
+from cachec.stage.lookup import EntryFinder
 from cachec.store.row_codec import unpack
 from cachec.store.store import Store
 
@@ -93,7 +93,7 @@ class Draft:
         self._collect()
         self._before = {path: direct.identity(path) for path in (*self._files, *self._folders)}
 
-    def write(self, args: list[str], finder: Looker, answer: Answer) -> bool:
+    def write(self, args: list[str], finder: EntryFinder, answer: CallResult) -> bool:
         """Write the memo of a command line whose result is in the store; whether there is one now."""
         try:
             data = self._data(args, finder, answer)
@@ -108,7 +108,7 @@ class Draft:
             return False  # the whole road answers as well, only slower
         return True
 
-    def _data(self, args: list[str], finder: Looker, answer: Answer) -> bytes:
+    def _data(self, args: list[str], finder: EntryFinder, answer: CallResult) -> bytes:
         trace, key = answer.trace, answer.outcome.key
         if trace is None:
             raise _Unfit
@@ -306,7 +306,7 @@ class Draft:
     def _is_certain(self, path: str, state: bytes, digest: str) -> bool:
         if path in self._remembered:
             return True
-        if not digest:  # a file of a distribution, trusted as RECORD is (see key/tools/tools.py)
+        if not digest:  # a file of a distribution, trusted as RECORD is (see key/tools/toolchain)
             if not fsio.is_settled(fsio.identity(path)):
                 raise _Unfit
             return True

@@ -21,7 +21,7 @@ from cachec.launcher.path_map import PathMap
 from cachec.launcher.restore import check_folder, check_place, mode_of
 from cachec.model import Reason
 from cachec.programs.artifact import File
-from cachec.recording import Recorder
+from cachec.recording import ReadRecorder
 from cachec.store.locks import KeyLock, is_ancestor
 from cachec.store.store import Store
 
@@ -133,14 +133,14 @@ def lock_outputs(
         yield without
 
 
-def check_stored(recorder: Recorder, files: Sequence[str]) -> None:
+def check_stored(recorder: ReadRecorder, files: Sequence[str]) -> None:
     """Have the result kept out where a file of it changes between now and when it is in the store."""
     after = {path: fsio.identity_if_there(path) for path in files}
 
     def check() -> None:
         for path, before in after.items():
             if fsio.identity_if_there(path) != before:
-                recorder.keep_out(Reason.UNDESCRIBED, f"{path} was written to after the command had ended")
+                recorder.refuse_storage(Reason.UNDESCRIBED, f"{path} was written to after the command had ended")
 
     recorder.check_before_storing(check)
 

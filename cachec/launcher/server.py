@@ -24,7 +24,7 @@ from cachec.base import fsio
 from cachec.base.distributions import Distributions
 from cachec.base.fsio import Identity
 from cachec.commands.process import ask_session_to_end
-from cachec.key.tools.process import process_start
+from cachec.key.tools.process_queries import process_start
 from cachec.launcher import client
 from cachec.launcher.server_child import STALE, identities, serve
 
@@ -228,7 +228,7 @@ def _import_all() -> None:
     import msgspec
 
     import cachec.codecs.encoder
-    import cachec.key.compare
+    import cachec.key.key_diff
     import cachec.launcher.exec_settings
     import cachec.launcher.execute
     import cachec.launcher.memo
@@ -236,9 +236,9 @@ def _import_all() -> None:
     import cachec.launcher.traced_command
     import cachec.maintain.maintainer
     import cachec.reproduce.recipe
+    import cachec.stage.argument_warnings
     import cachec.stage.progress
     import cachec.stage.run
-    import cachec.stage.warn
     import cachec.store.nearest_keys
     import cachec.store.search_index
     import cachec.store.size_limit

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from cachec.base.hashing import digest_bytes
-from cachec.key.dependencies import mode_and_content_digest
+from cachec.key.trace_validation import mode_and_content_digest
 from cachec.launcher.command import CommandSpec
 
 #: Macros whose value is the time of the compile, or that of a file (C17, 6.10.8.1; GCC, "Common Predefined Macros").

@@ -16,9 +16,9 @@ from cachec.base.distributions import Distributions
 from cachec.base.hashing import Known
 from cachec.context import CacheContext
 from cachec.errors import UsageError
-from cachec.key.dependencies import Dependencies, lookup_digest, searched_digest
-from cachec.key.options import StageOptions
+from cachec.key.stage_options import StageOptions
 from cachec.key.tools.executables import interpreter_name, which
+from cachec.key.trace_validation import Dependencies, lookup_digest, searched_digest
 from cachec.launcher import options
 from cachec.launcher.command import CommandSpec, Options
 from cachec.launcher.command_key import CommandKeyBuilder
@@ -30,7 +30,7 @@ from cachec.tracing.listener import Keeper
 
 if TYPE_CHECKING:
     from cachec.commands.process import ProcessResult
-    from cachec.key.request import Requests
+    from cachec.key.stage_options import KeySource
     from cachec.reproduce.recipe import CommandCall
 
 #: What one run of a command's stage takes; none of it is an argument in a key, which ``CommandKeyBuilder`` makes.
@@ -162,7 +162,7 @@ class CommandContext(CacheContext):
         plugins = Plugins(Distributions())  # those of this Python, wherever the compiler is from
         tools = self.requests.tool_keys(command)
         dependencies = PlacedDependencies(self.places, tools, self.store.digests, self.variables)
-        requests = cast("Requests", self.requests)  # which has the methods that a command's run needs
+        requests = cast("KeySource", self.requests)  # which has the methods that a command's run needs
         return self.engine(requests, plugins, dependencies, lambda _weights, _name: None)
 
 

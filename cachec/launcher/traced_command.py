@@ -16,8 +16,8 @@ from cachec.base.display_text import is_text
 from cachec.base.lookups import stdin_kind
 from cachec.commands.process import run_process
 from cachec.commands.traced_run import CLOSED, InputChanged, Reads, TracedRun, run_traced, unstorable
-from cachec.key.dependencies import stdin_digest, terminal_digest
 from cachec.key.tools.environment import LOCALE_NAME, variable_digest
+from cachec.key.trace_validation import stdin_digest, terminal_digest
 from cachec.launcher import source_scan
 from cachec.launcher.build_tools import BY_TIME, advice
 from cachec.launcher.command import CommandSpec
@@ -30,7 +30,7 @@ from cachec.launcher.stage import CommandContext, CommandFailed
 from cachec.launcher.variable_reads import find_variable_reads
 from cachec.model import Read, Reason
 from cachec.programs.artifact import File
-from cachec.recording import Recorder
+from cachec.recording import ReadRecorder
 from cachec.tracing.accesses import Accesses, Change, Effect
 
 
@@ -53,7 +53,7 @@ def run_command(
     source: str | int = stdin if stdin is not None else 0
     if stdin is None and stdin_kind() == "closed":
         source = CLOSED
-        recorder.keep_out(Reason.UNDESCRIBED, "its standard input is closed")
+        recorder.refuse_storage(Reason.UNDESCRIBED, "its standard input is closed")
     before, begin = stdin_digest(opened.store.digests) if stdin is None else "", _offset()
     timestamps = PreservedTimestamps(command.outputs if command.options.restat else (), opened.store.digests)
     flags = source_scan.time_flags(command)
@@ -64,11 +64,13 @@ def run_command(
     sees_time = bool(flags) and source_scan.warns_of_time(run.ended.stderr)
     if sees_time:
         if source_scan.EPOCH not in environ:
-            recorder.keep_out(Reason.VOLATILE_INPUT, "the time or the date is in its result")
+            recorder.refuse_storage(Reason.VOLATILE_INPUT, "the time or the date is in its result")
         # For what it says without the flags.
         run = traced(argv)
     elif _was_interrupted(run):
-        recorder.keep_out(Reason.UNTRACED, "a signal interrupted one of its look-ups, which a tracer makes possible")
+        recorder.refuse_storage(
+            Reason.UNTRACED, "a signal interrupted one of its look-ups, which a tracer makes possible"
+        )
         bare = run_process(
             argv,
             path_to_start(command.program, argv[0]),
@@ -82,16 +84,16 @@ def run_command(
         raise CommandFailed(run.ended)
     try:
         if descriptors and run.accesses.uses_descriptor:
-            recorder.keep_out(Reason.UNDESCRIBED, "it used an open file that it was given beside its streams")
+            recorder.refuse_storage(Reason.UNDESCRIBED, "it used an open file that it was given beside its streams")
         if stdin is None:
             _note_stdin(run.accesses, before, recorder)
         timestamps.restore()
         taken = _offset() - begin if stdin is None and run.accesses.uses_stdin else 0
         return {**_record_run(opened, command, run, recorder, sees_time=sees_time), "taken": taken}
     except OSError as error:  # of a file that it made, and that can't be read, say
-        recorder.keep_out(Reason.NOT_UNDERSTOOD, str(error))
+        recorder.refuse_storage(Reason.NOT_UNDERSTOOD, str(error))
     except Exception as error:  # noqa: BLE001  # the command has run: what it said is the user's, whatever is wrong here
-        recorder.keep_out(Reason.NOT_UNDERSTOOD, mistake_words(error))
+        recorder.refuse_storage(Reason.NOT_UNDERSTOOD, mistake_words(error))
     return _unstored_result(run)
 
 
@@ -104,26 +106,26 @@ def _was_interrupted(run: TracedRun) -> bool:
 
 
 def _record_run(
-    opened: CommandContext, command: CommandSpec, run: TracedRun, recorder: Recorder, *, sees_time: bool
+    opened: CommandContext, command: CommandSpec, run: TracedRun, recorder: ReadRecorder, *, sees_time: bool
 ) -> dict[str, Any]:
     """Put what a run looked up into the trace, and return what it wrote."""
     allowed = AllowedOutputs(command, opened.variables)
     changes = [change for change in run.accesses.changes if not allowed.is_cache(change.path)]
     for reason, detail in run.problems(network=command.options.network == "trust"):
-        recorder.keep_out(reason, detail)
+        recorder.refuse_storage(reason, detail)
     why = unstorable(changes, allowed.allows)
     if why:
         written = {change.path for change in changes if change.effect & Effect.WRITTEN}
         for path in sorted(written & run.opened_files()):
-            recorder.keep_out(Reason.INPUT_CHANGED, f"the command read {path} and then changed it")
-        recorder.keep_out(Reason.UNDESCRIBED, why)
+            recorder.refuse_storage(Reason.INPUT_CHANGED, f"the command read {path} and then changed it")
+        recorder.refuse_storage(Reason.UNDESCRIBED, why)
     if run.accesses.changes and not changes and not run.ended.stdout:
-        recorder.keep_out(Reason.UNDESCRIBED, "all that it wrote is in caches of programs, which are no outputs")
-    if recorder.kept_out() is None:
+        recorder.refuse_storage(Reason.UNDESCRIBED, "all that it wrote is in caches of programs, which are no outputs")
+    if recorder.storage_refusal() is None:
         named = {change.path for change in changes if allowed.is_named(change.path)}
         _ReadRecorder(opened, command, run, recorder, sees_time=sees_time).record(named, allowed.is_cache)
     _check_written(command, changes, recorder)
-    if recorder.kept_out() is not None:  # what it wrote may be what no store holds
+    if recorder.storage_refusal() is not None:  # what it wrote may be what no store holds
         return _unstored_result(run)
     return _result(opened, command, run, changes, recorder)
 
@@ -132,18 +134,20 @@ def _unstored_result(run: TracedRun) -> dict[str, Any]:
     return {"stdout": run.ended.stdout, "stderr": run.ended.stderr, "outputs": [], "modes": [], "paths": []}
 
 
-def _note_stdin(accesses: Accesses, before: str, recorder: Recorder) -> None:
+def _note_stdin(accesses: Accesses, before: str, recorder: ReadRecorder) -> None:
     """What the command saw of its standard input. before: the digest of what that had for it."""
     if accesses.asks_for_terminal:
-        recorder.traced(Read("stdin", "", "terminal", terminal_digest()))
+        recorder.add_traced_read(Read("stdin", "", "terminal", terminal_digest()))
     if not accesses.uses_stdin:
         return
     kind = stdin_kind()
     if kind in {"file", "nothing", "closed"}:
-        recorder.traced(Read("stdin", "", "", before))
+        recorder.add_traced_read(Read("stdin", "", "", before))
     else:
         what = "a pipe, of which it took what was there" if kind == "pipe" else "a terminal or another device"
-        recorder.keep_out(Reason.UNDESCRIBED, f"it read its standard input, {what}; with --stdin all of that counts")
+        recorder.refuse_storage(
+            Reason.UNDESCRIBED, f"it read its standard input, {what}; with --stdin all of that counts"
+        )
 
 
 def _offset() -> int:
@@ -155,7 +159,7 @@ class _ReadRecorder:
     """Puts what a run looked up into the trace."""
 
     def __init__(
-        self, opened: CommandContext, command: CommandSpec, run: TracedRun, recorder: Recorder, *, sees_time: bool
+        self, opened: CommandContext, command: CommandSpec, run: TracedRun, recorder: ReadRecorder, *, sees_time: bool
     ) -> None:
         """sees_time: whether the run used the time that a variable says."""
         self._sees_time = sees_time
@@ -183,12 +187,12 @@ class _ReadRecorder:
         )
         opened = self._run.opened_files()
         for name in sorted(BY_TIME & set(map(os.path.basename, reads.started_programs()))):
-            self._recorder.keep_out(Reason.UNDESCRIBED, f"it starts {name}: {advice(name)}")
+            self._recorder.refuse_storage(Reason.UNDESCRIBED, f"it starts {name}: {advice(name)}")
         for path in sorted(withheld & opened):
-            self._recorder.keep_out(Reason.UNDESCRIBED, f"weight {path}, which counts by its name, was read")
+            self._recorder.refuse_storage(Reason.UNDESCRIBED, f"weight {path}, which counts by its name, was read")
         if any(path.startswith(f"{store}/") for path in opened):
-            self._recorder.keep_out(Reason.UNDESCRIBED, "a cachec inside of it took something from its store")
-        if self._recorder.kept_out() is not None:
+            self._recorder.refuse_storage(Reason.UNDESCRIBED, "a cachec inside of it took something from its store")
+        if self._recorder.storage_refusal() is not None:
             return
         try:
             for read in reads.all():
@@ -199,9 +203,11 @@ class _ReadRecorder:
                     files[full] = read.digest
                 is_here = read.kind == "lookup" and read.where == places.cwd  # asked by PWD: another one elsewhere
                 anchored = "." if is_here else places.to_anchored(read.where) if read.where else ""
-                self._recorder.traced(read if anchored == read.where else msgspec.structs.replace(read, where=anchored))
+                self._recorder.add_traced_read(
+                    read if anchored == read.where else msgspec.structs.replace(read, where=anchored)
+                )
         except (InputChanged, OSError) as error:
-            self._recorder.keep_out(Reason.INPUT_CHANGED, str(error))
+            self._recorder.refuse_storage(Reason.INPUT_CHANGED, str(error))
             return
         self._record_texts(files, reads.started_programs())
 
@@ -213,18 +219,18 @@ class _ReadRecorder:
         if is_compiled:
             self._record_time(files)
             if any(path.endswith(".cfg") for path in files):  # it may hold flags like -g
-                self._recorder.seen(Read("folder", "cwd", "", places.digest("cwd")))
+                self._recorder.add_read(Read("folder", "cwd", "", places.digest("cwd")))
         for group in source_scan.alike(files):  # #pragma once: one file by two paths, or two files
             if is_compiled and source_scan.compares_times(group):
                 why = f"the compiler compares the times of {' and '.join(group)}, which are alike (#pragma once)"
-                self._recorder.keep_out(Reason.VOLATILE_INPUT, why)
+                self._recorder.refuse_storage(Reason.VOLATILE_INPUT, why)
             anchored = "\0".join(map(places.to_anchored, group))
-            self._recorder.seen(Read("same", f"{len(group)} paths", anchored, places.sameness(anchored)))
+            self._recorder.add_read(Read("same", f"{len(group)} paths", anchored, places.sameness(anchored)))
         if places.base is None:
             return
         may_hold = source_scan.may_hold_folder(command, files, places.base) if is_source else not command.is_known
         if may_hold and not command.options.relocatable:
-            self._recorder.seen(Read("folder", "base_dir", "", places.digest("base_dir")))
+            self._recorder.add_read(Read("folder", "base_dir", "", places.digest("base_dir")))
 
     def _record_time(self, files: Mapping[str, str]) -> None:
         environ = self._opened.variables
@@ -235,13 +241,13 @@ class _ReadRecorder:
             self._recorder.environment(source_scan.EPOCH, variable_digest(source_scan.EPOCH, environ))
             why = source_scan.why_nondeterministic(self._command, files, source_scan.TIMES[2:])
         if why:
-            self._recorder.keep_out(Reason.VOLATILE_INPUT, why)
+            self._recorder.refuse_storage(Reason.VOLATILE_INPUT, why)
         if self._run.ended.stdout or self._run.ended.stderr:  # messages are in a language
             self._recorder.environment(LOCALE_NAME, variable_digest(LOCALE_NAME, environ))
 
 
 def _result(
-    opened: CommandContext, command: CommandSpec, run: TracedRun, changes: Sequence[Change], recorder: Recorder
+    opened: CommandContext, command: CommandSpec, run: TracedRun, changes: Sequence[Change], recorder: ReadRecorder
 ) -> dict[str, Any]:
     """What a run wrote, with the paths from an anchor, and depfiles and streams without the base folder."""
     places = opened.places
@@ -271,7 +277,7 @@ def _result(
         else:
             if source_scan.holds_times(path, command.argv):
                 why = f"clang puts the times of headers into {path}, unless it gets -Xclang -fno-pch-timestamp"
-                recorder.keep_out(Reason.VOLATILE_INPUT, why)
+                recorder.refuse_storage(Reason.VOLATILE_INPUT, why)
             text = _content(path) if is_depfile else b""
             template = places.template(text)
             outputs.append(File(path, name=f"output-{len(outputs)}") if template == text else template)
@@ -279,7 +285,7 @@ def _result(
             files.append(path)
         for name in (path, outputs[-1]):
             if isinstance(name, str) and not is_text(name):
-                recorder.keep_out(Reason.NOT_UNDERSTOOD, f"{name!a} is not UTF-8")
+                recorder.refuse_storage(Reason.NOT_UNDERSTOOD, f"{name!a} is not UTF-8")
         paths.append(os.path.relpath(path, here) if path.startswith(f"{here}/") else places.to_anchored(path))
         modes.append(f"{stat.S_IMODE(after.mode):o}")
     check_stored(recorder, files)
@@ -287,24 +293,24 @@ def _result(
     bases = {} if places.base is None else {"base_dir": places.base}
     for name, file in find_leaks(bases, whole, templates).items():  # the result counts for this folder alone
         shown = os.path.relpath(file, here) if file.startswith(f"{here}/") else file
-        recorder.seen(Read("folder", name, shown, places.digest(name)))
+        recorder.add_read(Read("folder", name, shown, places.digest(name)))
     written = [*streams, *linked, *map(_content, files)]
     for read in find_variable_reads(run.accesses.inputs, places, opened.variables, written):
-        recorder.seen(read)
+        recorder.add_read(read)
     return {"stdout": templates[0], "stderr": templates[1], "outputs": outputs, "modes": modes, "paths": paths}
 
 
-def _check_written(command: CommandSpec, changes: Sequence[Change], recorder: Recorder) -> None:
+def _check_written(command: CommandSpec, changes: Sequence[Change], recorder: ReadRecorder) -> None:
     """Keep the result out where an output was not written: the command may have found it up to date."""
     made = {change.path for change in changes}
     for output in command.outputs:
         real = os.path.realpath(output.path)
         if real in made and os.path.islink(output.path):
-            recorder.keep_out(Reason.UNDESCRIBED, f"{output.path} is a link, by which it wrote {real}")
+            recorder.refuse_storage(Reason.UNDESCRIBED, f"{output.path} is a link, by which it wrote {real}")
         if output.kind == "default":
             continue
         if real not in made and not any(path.startswith(f"{real}/") for path in made):
-            recorder.keep_out(Reason.UNDESCRIBED, f"{output.path} was not written")
+            recorder.refuse_storage(Reason.UNDESCRIBED, f"{output.path} was not written")
 
 
 def _content(path: str) -> bytes:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 
-from cachec.key.dependencies import searched_digest
 from cachec.key.tools.environment import variable_digest
+from cachec.key.trace_validation import searched_digest
 from cachec.launcher.path_map import PathMap
 from cachec.model import Read
 from cachec.tracing.accesses import Kind, TracedInput

@@ -65,7 +65,7 @@ def strip_inputs(command: CommandSpec) -> Iterator[tuple[StrippedInput, ...]]:
     number = _model(command)
     adapter = command.adapter
     assert adapter is not None
-    plugin = Plugins(Distributions()).named(adapter.format)
+    plugin = Plugins(Distributions()).find(adapter.format)
     stripped_file = plugin.strip_file(Path(command.models[number]), adapter.strip_as)
     manifest = Manifest.of({name: weight.spec for name, weight in stripped_file.weights.items()})
     program = Program(stripped_file.ir, format=f"{adapter.format}:{adapter.strip_as}", manifest=manifest)

@@ -10,9 +10,9 @@ import msgspec
 from cachec.base.distributions import Distributions
 from cachec.base.hashing import FileDigests
 from cachec.errors import UsageError
-from cachec.key.dependencies import Dependencies
 from cachec.key.tools.executables import which
-from cachec.key.tools.tools import ToolKeys
+from cachec.key.tools.toolchain import ToolKeys
+from cachec.key.trace_validation import Dependencies
 from cachec.maintain.catalogue import Item
 from cachec.model import Digest, Part, PartKind, Read, Trace
 from cachec.store.search_index import Facts, KeyedTool

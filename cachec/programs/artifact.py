@@ -39,8 +39,8 @@ class _StorableArtifact:
         return hash((self.path, self.kind, self.name))
 
     def __repr__(self) -> str:
-        held = f"path={self.path!r}, kind={self.kind!r}, manifest={self.manifest!r}, name={self.name!r}"
-        return f"{type(self).__name__}({held})"
+        fields = f"path={self.path!r}, kind={self.kind!r}, manifest={self.manifest!r}, name={self.name!r}"
+        return f"{type(self).__name__}({fields})"
 
     def __fspath__(self) -> str:
         return os.fspath(self.path)

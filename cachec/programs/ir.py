@@ -1,6 +1,4 @@
-"""What the plugins say of IR, for a person. Whatever is wrong with a plugin is a PluginError here, for whoever asks has
-something to say without it.
-"""
+"""What the plugins say of IR, for a person. Every fault of a plugin is a PluginError here."""
 
 from __future__ import annotations
 
@@ -16,21 +14,21 @@ def difference(format: str, before: bytes, after: bytes) -> str:
     """What differs between the IR of two programs of this format, in words. Raises PluginError."""
     name = format.partition(":")[0]
     with _naming_request(name):
-        return installed_plugins().named(name).difference(before, after)
+        return installed_plugins().find(name).difference(before, after)
 
 
 def title(format: str, ir: bytes) -> str:
     """The name that a program of this format has in its IR; empty for none. Raises PluginError."""
     name = format.partition(":")[0]
     with _naming_request(name):
-        return installed_plugins().named(name).title(ir)
+        return installed_plugins().find(name).title(ir)
 
 
 def suffix(format: str) -> str:
     """What the name of a file with IR of this format ends with. Raises PluginError."""
     name = format.partition(":")[0]
     with _naming_request(name):
-        return installed_plugins().named(name).suffix(format)
+        return installed_plugins().find(name).suffix(format)
 
 
 def reproducers(command: Sequence[str], data: bytes) -> tuple[list[Reproducer], list[str]]:

@@ -1,4 +1,4 @@
-"""Bind an artifact to weights: the only road to a runtime, and the place where the manifest is checked."""
+"""Binds an artifact to weights: the only way to a runtime, and the place where the manifest is checked."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def link(artifact: File | Program, weights: WeightSet) -> Any:
     if manifest.digest != weights.manifest.digest:
         manifest.check(weights.specs)
     _check_folded(manifest.folded, offered, artifact.digests if isinstance(artifact, File) else None)
-    return installed_plugins().named(plugin).link(artifact, weights)
+    return installed_plugins().find(plugin).link(artifact, weights)
 
 
 def _check_folded(folded: Folded, offered: WeightSet, digests: FileDigests | None) -> None:

@@ -11,16 +11,17 @@ from typing import Any, NamedTuple, Protocol
 from cachec.base.display_text import module_of
 from cachec.errors import PluginError
 from cachec.programs.artifact import File
-from cachec.programs.generator import Generator
 from cachec.programs.program import Program
+from cachec.programs.random_generator import Generator
 from cachec.weights import WeightSet
 
 
 class Fingerprint(NamedTuple):
-    """What a plugin says of an argument: a digest for the key, words for a person. nbytes: of an array, all hashed."""
+    """What a plugin says of an argument: a digest for the key, words for a person."""
 
     digest: str
     detail: str
+    #: Of an array, all hashed.
     nbytes: int = 0
 
 
@@ -32,12 +33,12 @@ class StrippedFile(NamedTuple):
 
 
 class Reproducer(NamedTuple):
-    """An input of a command with the options of the command inside. suffix: behind the name of the input. option: of
-    the command's tool, in front of such a file.
-    """
+    """An input of a command with the options of the command inside."""
 
     data: bytes
+    #: Behind the name of the input.
     suffix: str
+    #: Of the command's tool, in front of such a file.
     option: str
 
 

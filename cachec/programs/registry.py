@@ -1,4 +1,4 @@
-"""Finds the installed plugins and says which one answers for a type, a distribution or an artifact."""
+"""Finds the installed plugins, and the one for a type, a distribution or an artifact."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Plugins:
         self._all: tuple[Plugin, ...] | None = None
         self._by_type: dict[type, Plugin | None] = {}
         self._by_distributions: dict[frozenset[str], tuple[Plugin, ...]] = {}
-        self._outside: dict[str, str] = {}
+        self._unsupported: dict[str, str] = {}
 
     def all(self) -> tuple[Plugin, ...]:
         """Every installed plugin, sorted by name. Raises PluginError where one can't be imported."""
@@ -53,7 +53,7 @@ class Plugins:
         places = (place for plugin in self.all() for place in plugin.programs)
         return any(f"{module}.".startswith(f"{place}.") for place in places)
 
-    def named(self, name: str) -> Plugin:
+    def find(self, name: str) -> Plugin:
         """The plugin of that name. Raises PluginError where there is none."""
         for plugin in self.all():
             if plugin.name == name:
@@ -87,13 +87,13 @@ class Plugins:
 
     def _check(self, plugins: Iterable[Plugin]) -> None:
         """The versions are looked at once a process."""
-        from cachec.programs.supported import unsupported_version
+        from cachec.programs.supported_versions import unsupported_version
 
         for plugin in plugins:
-            if plugin.name not in self._outside:
-                self._outside[plugin.name] = unsupported_version(plugin, self._distributions)
-            if self._outside[plugin.name]:
-                raise UnsupportedVersion(self._outside[plugin.name])
+            if plugin.name not in self._unsupported:
+                self._unsupported[plugin.name] = unsupported_version(plugin, self._distributions)
+            if self._unsupported[plugin.name]:
+                raise UnsupportedVersion(self._unsupported[plugin.name])
 
 
 @lru_cache(maxsize=1)

@@ -1,4 +1,4 @@
-"""What one run of a stage looks at: recorded by the handles that it was given, and by the net under them."""
+"""Records what one run of a stage reads: through its handles, and through the observers."""
 
 from __future__ import annotations
 
@@ -8,18 +8,17 @@ from cachec.base.lazy import lazily
 from cachec.recording import thread_owner
 
 if TYPE_CHECKING:
-    from cachec.recording.recorder import CommandRun, FileSeen, Recorder, recording
+    from cachec.recording.recorder import CommandRun, FileState, ReadRecorder, recording
 else:  # a hit asks for the current one alone
     __getattr__, __dir__ = lazily(
-        globals(), {"cachec.recording.recorder": ["CommandRun", "FileSeen", "Recorder", "recording"]}
+        globals(), {"cachec.recording.recorder": ["CommandRun", "FileState", "ReadRecorder", "recording"]}
     )
 
 
-def current() -> Recorder | None:
+def current() -> ReadRecorder | None:
     """The recorder of the stage that this context runs in, or that this thread was started by, or given a job by; None
     outside of all."""
-    found: Recorder | None = thread_owner.current()
-    return found
+    return thread_owner.current()
 
 
-__all__ = ["CommandRun", "FileSeen", "Recorder", "current", "recording"]
+__all__ = ["CommandRun", "FileState", "ReadRecorder", "current", "recording"]

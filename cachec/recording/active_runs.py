@@ -7,8 +7,8 @@ from collections.abc import Callable
 from functools import lru_cache
 from types import FrameType
 
-from cachec.recording.frames import asker
-from cachec.recording.observations import Observed
+from cachec.recording.calling_frames import asker
+from cachec.recording.observations import Observations
 from cachec.recording.thread_owner import current, job_function
 
 
@@ -23,19 +23,19 @@ class Active:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._all: tuple[Observed, ...] = ()
+        self._all: tuple[Observations, ...] = ()
         self.is_project: Callable[[str], bool] = _anything
 
     @property
-    def every(self) -> tuple[Observed, ...]:
+    def every(self) -> tuple[Observations, ...]:
         """All that go on now."""
         return self._all
 
-    def here(self) -> tuple[Observed, ...]:
+    def here(self) -> tuple[Observations, ...]:
         """Who observes what happens in this thread now."""
         return self.acting() or self._anybodys()
 
-    def acting(self) -> tuple[Observed, ...]:
+    def acting(self) -> tuple[Observations, ...]:
         """Those on whose behalf this thread does something now: nobody where that is not known. What it makes counts as
         an input then, as what another process makes does."""
         recorder = current()
@@ -46,18 +46,18 @@ class Active:
             return every
         return tuple(each for each in observers if any(each is one for one in every))
 
-    def _anybodys(self) -> tuple[Observed, ...]:
+    def _anybodys(self) -> tuple[Observations, ...]:
         every = self._all
         job = job_function() if every else None
         return every if job is None else tuple(each for each in every if each.job is not job)
 
-    def asked_by(self, frame: FrameType | None) -> tuple[Observed, ...]:
+    def asked_by(self, frame: FrameType | None) -> tuple[Observations, ...]:
         """Those who observe what ``frame`` asks for; nobody where no project code asks. What a library looks at for its
         own ends, such as the number of processors, is its own business."""
         return () if asker(frame, self.is_project) is None else self.here()
 
     def enter(
-        self, observed: Observed, is_project: Callable[[str], bool], arm: Callable[[bool], None]
+        self, observed: Observations, is_project: Callable[[str], bool], arm: Callable[[bool], None]
     ) -> Callable[[], None]:
         """Begin to observe; returns what ends it. ``arm`` is told whether there is anything to be observed by then."""
         observed.job = job_function()

@@ -1,4 +1,4 @@
-"""What a run was observed to do, as bare facts: nothing here judges what of it a key covers already."""
+"""What a run was observed to do, as bare facts; whether a key covers them is decided elsewhere."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from msgspec import field
 
 from cachec.base.fsio import Identity
 from cachec.base.paths import absolute, current_folder, descriptors, links_on, relative_to, resolve_path
-from cachec.recording.processes import Starter
 from cachec.recording.thread_owner import thread_mark
+from cachec.recording.unobserved_processes import Starter
 
 #: The clock of time stamps of files (linux/time.h), which Python has no name for.
 _CLOCK_REALTIME_COARSE = 5
@@ -48,101 +48,118 @@ def place_of(path: object) -> str | None:
         return None
 
 
-class Ran(NamedTuple):
+class ExecutedCode(NamedTuple):
     """Code of the project that ran, and the globals that it ran in."""
 
     code: CodeType
     namespace: dict[str, Any]
 
 
-class Observed(msgspec.Struct):
+class Observations(msgspec.Struct):
     """What one run was observed to do. Filled from several threads; every step is one atomic dict operation, and the
-    first observation of a thing counts: what a run sees later may be its own doing.
+    first observation of a thing counts: what a run sees later may be its own doing."""
 
-    began: when, in ns of Unix time, as file systems tell it, which go by ticks; after: as other clocks do, a part of a
-    tick later. ran: by ``id`` of the code, which is held (equal code of two files is two things). imported: names of
-    modules that project code imported, or looked for in vain. named: modules that it asked for by a computed name,
-    imported or not; sought: those of which it asked whether they are there. installed: distributions whose metadata it
-    asked for, ``*`` for all. opened: absolute paths that were opened for reading; absent: those that were looked for
-    and not there; there: those of which no more was asked than
-    whether they are (True for a folder); links: those on the way to which it mattered what links lie, with these;
-    allowed: those of which it was asked what may be done with them, with that; stated: those whose status was asked
-    for, with it; scanned: the same of what was found in a folder by ``os.scandir``, which tells of no later question;
-    sources: files that the import system read; passed: those that Python opened for its own ends, or cachec's;
-    listed: folders with what is in them; scratch: what of that the run had made. made: paths that the run itself wrote
-    or made, files and folders, each with what was there before; new: those that could be made only because nothing was
-    there; removed: what the run removed or moved away, and has not made since; others: what somebody else made or
-    removed meanwhile, each with the thread and with what was there before, and ``$NAME`` for variables; acts: whether
-    this thread acts for the run; job: the function of a pool's job that the run was begun in, if it was. written: files
-    that the run opened to write to as they were, each with its state before; touched: those of which it changed
-    anything but all, with that; kept: what it made by a way that would have taken what is there as it is;
-    rewritten: what was there and it opened to write anew; filled: folders that it made in such a way, or that are in
-    one, and looked through; asked: functions of Python's that asked for a status, whose names no code need say.
-    variables: names that project code looked up in the environment, with the values that it found; fixed: those that
-    the run had set before; copied: all that there were when it first went through them. started: programs and
-    processes. unrepeatable: what project code looked at that can't be
-    read again alike. stages: nested ones. cwd: the current folder when the run began, empty where it was gone;
-    asked_cwd: whether the run took it for a value or for a part of one; moved: whether it went to a folder by an
-    absolute path; descriptors: those that were open when it began. relative: paths that were given relative to ``cwd``,
-    by the absolute ones; absolute: those that were given as they are. path: where modules were looked for when the run
-    began; modules: those that were imported then. blind: why something that ran may not have been seen, empty where
-    everything was. torn: what was another thing when the run looked again, though not by its own doing; empty for
-    nothing. children: whether it started a program or a process, which may do what the run is not seen to do. volatile:
-    what was looked at that no read can tell of, empty for nothing.
-    """
-
+    #: When, in ns of Unix time, as file systems tell it, which go by ticks.
     began: int = field(default_factory=lambda: time.clock_gettime_ns(_CLOCK_REALTIME_COARSE))
+    #: When, as other clocks tell it: a part of a tick later than ``began``.
     after: int = field(default_factory=time.time_ns)
-    ran: dict[int, Ran] = {}
+    #: Code that ran, by its ``id``; the code is referenced, since equal code of two files is two things.
+    executed_code: dict[int, ExecutedCode] = {}
+    #: Names of modules that project code imported, or looked for in vain.
     imported: dict[str, None] = {}
+    #: Modules that it asked for by a computed name, imported or not.
     named: dict[str, None] = {}
+    #: Modules of which it asked whether they exist.
     sought: dict[str, None] = {}
+    #: Distributions whose metadata it asked for, ``*`` for all.
     installed: dict[str, None] = {}
+    #: Absolute paths that were opened for reading.
     opened: dict[str, Identity] = {}
+    #: Paths that were looked for and did not exist.
     absent: dict[str, None] = {}
+    #: Paths of which it asked only whether they exist (True for a folder).
     there: dict[str, bool] = {}
+    #: Paths for which it mattered what links are on the way, with these links.
     links: dict[str, tuple[tuple[str, str], ...]] = {}
+    #: Paths of which it asked what may be done with them, with the answer.
     allowed: dict[str, str] = {}
+    #: Paths whose status was asked for, with it.
     stated: dict[str, os.stat_result] = {}
+    #: Paths whose status ``os.scandir`` reported, with it; no later event reports that it was used.
     scanned: dict[str, tuple[Identity, os.stat_result]] = {}
+    #: Files that the import system read.
     sources: dict[str, Identity] = {}
+    #: Files that Python or cachec opened for its own ends.
     passed: dict[str, None] = {}
+    #: Paths that the run itself wrote or made, files and folders, each with what was there before.
     made: dict[str, _State | None] = {}
+    #: Paths that could be made only because nothing was there.
     new: dict[str, None] = {}
-    removed: dict[str, _Removed] = {}
+    #: Paths that the run removed or moved away, and has not made since.
+    removed: dict[str, _Removal] = {}
+    #: Folders with what is in them.
     listed: dict[str, tuple[str, ...]] = {}
+    #: Paths in listed folders that the run had made.
     scratch: dict[str, None] = {}
+    #: Names that project code looked up in the environment, with the values that it found.
     variables: dict[str, str | None] = {}
+    #: Variables that the run had set before it looked them up.
     fixed: dict[str, None] = {}
+    #: Paths, and ``$NAME`` for variables, that another thread made or removed, each with the thread and the state
+    #: before.
     others: dict[str, tuple[object, _State | None]] = {}
+    #: Files that the run opened to write to as they were, each with its state before.
     written: dict[str, _State | None] = {}
+    #: Paths of which it changed anything but all, with the state before.
     touched: dict[str, _State | None] = {}
-    kept: dict[str, None] = {}
+    #: Paths that it made in a way that would have taken what is there as it is.
+    own_results: dict[str, None] = {}
+    #: Existing files that it opened to write anew.
     rewritten: dict[str, None] = {}
+    #: Folders that it made in such a way, or that are in one, and looked through.
     filled: dict[str, None] = {}
+    #: Functions of Python's that asked for a status, whose names no code need say.
     asked: dict[str, None] = {}
+    #: Whether this thread acts for the run.
     acts: Callable[[], bool] = lambda: True
+    #: The function of a pool's job that the run was begun in, if it was.
     job: CodeType | None = None
+    #: All variables, as they were when it first went through them.
     copied: dict[str, str] | None = None
+    #: Programs and processes that it started.
     started: dict[str, None] = {}
     #: Programs and processes that may have worked for the run, each with the code that started or used it.
     undeclared: dict[str, Starter] = {}
+    #: What project code looked at that can't be read again alike.
     unrepeatable: dict[str, None] = {}
+    #: Nested stages, by ``id``.
     stages: dict[int, Any] = {}
+    #: Where modules were looked for when the run began.
     path: tuple[str, ...] = field(default_factory=lambda: tuple(sys.path))
+    #: The current folder when the run began, empty where it was gone.
     cwd: str = field(default_factory=current_folder)
+    #: Descriptors that were open when it began.
     descriptors: frozenset[int] = field(default_factory=descriptors)
+    #: Whether the run took the current folder for a value or for a part of one.
     asked_cwd: bool = False
-    volatile: str = ""
+    #: What was looked at that no read can report; empty for nothing.
+    nondeterministic: str = ""
+    #: Whether it went to a folder by an absolute path.
     moved: bool = False
+    #: Paths that were given relative to ``cwd``, by the absolute ones.
     relative: dict[str, str] = {}
+    #: Paths that were given absolute.
     absolute: dict[str, None] = {}
+    #: Modules that were imported when the run began.
     modules: frozenset[str] = field(default_factory=lambda: frozenset(sys.modules))
-    blind: str = ""
-    torn: str = ""
+    #: Why something that ran may not have been observed; empty where everything was.
+    incomplete: str = ""
+    #: What had changed when the run looked again, though not by its own doing; empty for nothing.
+    inconsistent: str = ""
+    #: Whether it started a program or a process, which may do what is not observed.
     children: bool = False
 
-    def given(self, path: object) -> str | None:
+    def note_path(self, path: object) -> str | None:
         """The place that a path means, as ``place_of``, and note in which form it was given: what is relative means
         another place in another folder."""
         place = place_of(path)
@@ -152,7 +169,9 @@ class Observed(msgspec.Struct):
         try:
             place.encode()
         except UnicodeEncodeError:
-            self.volatile = self.volatile or f"{place!r}, which is no UTF-8, was looked at: no read can hold its name"
+            self.nondeterministic = (
+                self.nondeterministic or f"{place!r}, which is no UTF-8, was looked at: no read can hold its name"
+            )
             return None
         if is_absolute(path) or self.moved or not self.cwd:
             self.absolute.setdefault(place)
@@ -165,7 +184,7 @@ class Observed(msgspec.Struct):
         parts = path.split("/") if ".." in path else []
         backs = [at for at in range(1, len(parts)) if parts[at] == ".." and parts[at - 1] not in {"", ".", ".."}]
         # As far as the last one: what leads to that is given in its turn, with those before it.
-        place = self.given("/".join(parts[: backs[-1]])) if backs else None
+        place = self.note_path("/".join(parts[: backs[-1]])) if backs else None
         if place is not None and not self.own(place):
             self.links.setdefault(place, links_on(place))
             if os.path.exists(place):
@@ -197,7 +216,7 @@ class Observed(msgspec.Struct):
 
     def make_new(self, path: object) -> None:
         """The run makes something where it sees that nothing is."""
-        place = self.given(path)
+        place = self.note_path(path)
         if place is not None and not self.own(place):
             self.new.setdefault(place)
 
@@ -206,7 +225,7 @@ class Observed(msgspec.Struct):
         for each in self._names(place):
             self.made.setdefault(each, _state(each))
             self.removed.pop(each, None)
-            self.kept.pop(each, None)
+            self.own_results.pop(each, None)
 
     def rewrite(self, place: str) -> None:
         """The run writes a file anew; where one is there, in its place."""
@@ -218,9 +237,9 @@ class Observed(msgspec.Struct):
     def make_or_keep(self, place: str) -> None:
         """The run makes this where nothing is, and would have taken what is there as it is."""
         for each in self._names(place):
-            if self._done(each) is None:
+            if self._last_action(each) is None:
                 self.make(each)
-                self.kept.setdefault(each)
+                self.own_results.setdefault(each)
             elif each not in self.made:
                 self.make(each)
 
@@ -229,8 +248,8 @@ class Observed(msgspec.Struct):
         for each in self._names(place):
             before = _state(each)
             if each not in self.removed or before is not None:
-                self.removed[each] = _Removed(before, self.made.get(each, before), each in self.kept)
-            for done in (self.made, self.kept, self.rewritten):
+                self.removed[each] = _Removal(before, self.made.get(each, before), each in self.own_results)
+            for done in (self.made, self.own_results, self.rewritten):
                 done.pop(each, None)
 
     def make_by_another(self, place: str) -> None:
@@ -248,22 +267,24 @@ class Observed(msgspec.Struct):
     def differs(self, place: str, is_there: bool) -> None:
         """The run looks at what it has looked at before, and it is another by now: nobody could look at both again. But
         where the run itself did that, or may have (a program that it started), it is as it has to be."""
-        if not self.children and not (self.own(place) if is_there else self.gone(place)):
-            self.torn = self.torn or f"{place} was looked at twice, and had changed in between"
+        if not self.children and not (self.own(place) if is_there else self.is_removed_by_run(place)):
+            self.inconsistent = self.inconsistent or f"{place} was looked at twice, and had changed in between"
 
-    def counted(self, place: str) -> str | None:
+    def counted_place(self, place: str) -> str | None:
         """Where a look at ``place`` goes that counts: None where the run itself made what is there, or removed what
         was, and where another thread looks at what it has made itself. A link leads to what was not made with it. What
         is there again may be of its own native code, and counts as what is found there by whoever looks next."""
-        if place in self.others and self._done(place) is not None:
-            self.torn = self.torn or f"{place}, which the run made, was changed by another thread meanwhile"
+        if place in self.others and self._last_action(place) is not None:
+            self.inconsistent = (
+                self.inconsistent or f"{place}, which the run made, was changed by another thread meanwhile"
+            )
         if self.others and self._is_anothers(place) and not self.acts():
             return self._beyond(place, self._is_anothers)
-        if self.gone(place):
+        if self.is_removed_by_run(place):
             return place if os.path.lexists(place) else None
         if not self.own(place):
             return place
-        if self.kept and not os.path.lexists(place) and self.is_kept(place):
+        if self.own_results and not os.path.lexists(place) and self.is_in_own_result(place):
             return place
         return self._beyond(place, self.own)
 
@@ -284,23 +305,23 @@ class Observed(msgspec.Struct):
 
     def own(self, path: str) -> bool:
         """Whether the run itself made ``path``, or a folder above it."""
-        return self._done(path) is self.made
+        return self._last_action(path) is self.made
 
-    def is_kept(self, path: str) -> bool:
+    def is_in_own_result(self, path: str) -> bool:
         """Whether the run itself made ``path``, or a folder above it, and would have taken what is there as it is: all
         that is in it is its own, and what is not might be."""
-        done, place = self._decided(path)
-        return done is self.made and place in self.kept
+        done, place = self._deciding_action(path)
+        return done is self.made and place in self.own_results
 
-    def gone(self, path: str) -> bool:
+    def is_removed_by_run(self, path: str) -> bool:
         """Whether the run itself removed ``path``, or a folder above it."""
-        return self._done(path) is self.removed
+        return self._last_action(path) is self.removed
 
-    def _done(self, path: str) -> dict[str, Any] | None:
+    def _last_action(self, path: str) -> dict[str, Any] | None:
         """Among which things that the run did the last one is that decides of a path."""
-        return self._decided(path)[0]
+        return self._deciding_action(path)[0]
 
-    def _decided(self, path: str) -> tuple[dict[str, Any] | None, str]:
+    def _deciding_action(self, path: str) -> tuple[dict[str, Any] | None, str]:
         while True:
             if path in self.removed and self._is_removed(path):
                 return self.removed, path
@@ -313,18 +334,18 @@ class Observed(msgspec.Struct):
 
     def _is_removed(self, path: str) -> bool:
         """Whether it was, in the end: else it is what it was before."""
-        before, made, was_kept = self.removed[path]
+        before, made, was_own_result = self.removed[path]
         if before is None:
             return True
-        now, told_by = _state(path), 2 if os.path.isdir(path) else None  # others may come and go in a folder
-        if now is not None and now[:told_by] == before[:told_by]:
+        now, identity_size = _state(path), 2 if os.path.isdir(path) else None  # others may come and go in a folder
+        if now is not None and now[:identity_size] == before[:identity_size]:
             del self.removed[path]
             if made != before:
                 self.made[path] = made
-                if was_kept:
-                    self.kept.setdefault(path)
+                if was_own_result:
+                    self.own_results.setdefault(path)
             return False
-        self.removed[path] = _Removed(None, None, False)
+        self.removed[path] = _Removal(None, None, False)
         return True
 
     def _is_made(self, path: str) -> bool:
@@ -342,13 +363,13 @@ _State = tuple[int, ...]
 _CHANGED = 4  # st_ctime_ns
 
 
-class _Removed(NamedTuple):
+class _Removal(NamedTuple):
     """before: what is to be removed, None once it is. made: as in ``made``, where the run had made it; else as before.
-    was_kept: as in ``kept``."""
+    was_kept: as in ``own_results``."""
 
     before: _State | None
     made: _State | None
-    was_kept: bool
+    was_own_result: bool
 
 
 #: In place of the state before, where something was.

@@ -1,4 +1,4 @@
-"""What the stage that is running now has read: the trace in the making."""
+"""Records what the current stage run has read: the trace in the making."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -17,39 +17,41 @@ from cachec.model import Read, Reason
 from cachec.recording import thread_owner
 
 if TYPE_CHECKING:
-    from cachec.recording.net import Net  # on a miss only
-    from cachec.recording.observations import Observed
+    from cachec.recording.observations import Observations
+    from cachec.recording.run_observer import Net  # on a miss only
 
 
-class FileSeen(msgspec.Struct, frozen=True):
-    """A file as a command found or left it. path: absolute, empty for bytes on stdin. data: where they were kept."""
+class FileState(msgspec.Struct, frozen=True):
+    """A file as a command found or left it."""
 
+    #: Absolute, empty for bytes on stdin.
     path: str
     digest: str
     nbytes: int
+    #: Where they were kept.
     data: bytes | None = None
 
 
 class CommandRun(msgspec.Struct):
-    """A command that a stage ran, as a reproducer needs it.
-
-    program: the executable that args[0] led to. environ: the variables that it was given by name, None where one was
-    not set. weights: path -> rule. returncode: None where it did not come to its end.
-    """
+    """A command that a stage ran, as a reproducer needs it."""
 
     args: tuple[str, ...]
+    #: The executable that args[0] led to.
     program: str
     cwd: str
+    #: The variables that it was given by name, None where one was not set.
     environ: Mapping[str, str | None]
+    #: Path -> rule.
     weights: Mapping[str, str]
-    inputs: tuple[FileSeen, ...] = ()
-    outputs: tuple[FileSeen, ...] = ()
-    stdin: FileSeen | None = None
+    inputs: tuple[FileState, ...] = ()
+    outputs: tuple[FileState, ...] = ()
+    stdin: FileState | None = None
+    #: None where it did not come to its end.
     returncode: int | None = None
     stderr: bytes = b""
 
 
-class Recorder:
+class ReadRecorder:
     """Collects the reads of one run of a stage. Safe to use from the threads that the stage starts.
 
     A read inside a nested stage is a read of the outer one too: the inner result came into it. Weight handles see to
@@ -59,7 +61,7 @@ class Recorder:
     def __init__(
         self,
         stage: str,
-        parent: Recorder | None = None,
+        parent: ReadRecorder | None = None,
         digests: FileDigests | None = None,
         net: Net | None = None,
         results: Iterable[str] = (),
@@ -81,7 +83,7 @@ class Recorder:
         #: Whether paths below the project's folder are among the values that the run may have used.
         self.has_project_paths = False
         #: Who observes the run: its own net, and those of the runs around it.
-        self.observers: tuple[Observed, ...] = (
+        self.observers: tuple[Observations, ...] = (
             *(() if net is None else (net.observed,)),
             *(() if parent is None else parent.observers),
         )
@@ -91,7 +93,7 @@ class Recorder:
         self._scratch: list[str] = []
         self._products: set[str] = set()
         self._results = frozenset(each for path in results for each in (absolute(path), os.path.realpath(path)))
-        self._kept_out: tuple[Reason, str] | None = None
+        self._refusal: tuple[Reason, str] | None = None
         self._commands: list[CommandRun] = []
         #: Reads of which it is known that they held until the run ended.
         self.checked: set[Read] = set()
@@ -138,11 +140,11 @@ class Recorder:
         """The processor of this machine was asked for (``host``), by a stage that may be portable; ``accelerators``."""
         self._pass_on(Read("processor", which, "", digest))
 
-    def seen(self, read: Read) -> None:
+    def add_read(self, read: Read) -> None:
         """This was looked at: by the run itself, or by the one whose stored result it took."""
         self._pass_on(read)
 
-    def traced(self, read: Read) -> None:
+    def add_traced_read(self, read: Read) -> None:
         """A command looked this up, and it has changed since then by that command alone: nobody needs to look again."""
         if self.is_traced:
             return  # the tracer of the run sees it too, and knows what the run itself has made
@@ -150,36 +152,36 @@ class Recorder:
             self.checked.add(read)
             self._add(read)
         if self.parent is not None:
-            self.parent.traced(read)
+            self.parent.add_traced_read(read)
 
-    def nested(self, stage: Any) -> None:
+    def add_nested_stage(self, stage: object) -> None:
         """The run called another stage: whatever is in the key of that counts, whether it ran or not."""
         if self.net is not None:
             self.net.observed.stages.setdefault(id(stage), stage)
         if self.parent is not None:
-            self.parent.nested(stage)
+            self.parent.add_nested_stage(stage)
 
-    def keep_out(self, reason: Reason, detail: str) -> None:
+    def refuse_storage(self, reason: Reason, detail: str) -> None:
         """What this run made must not be stored, nor what a stage around it makes of that; the first reason counts."""
         detail = detail.encode("utf-8", "backslashreplace").decode()  # it may name any file
         with self._lock:
-            self._kept_out = self._kept_out or (reason, detail)
+            self._refusal = self._refusal or (reason, detail)
         if self.parent is not None:
-            self.parent.keep_out(reason, detail)
+            self.parent.refuse_storage(reason, detail)
 
     def check_before_storing(self, check: Callable[[], None]) -> None:
         """Have ``check`` called once all files of the result are in the store; it may still keep the result out."""
         with self._lock:
             self._checks.append(check)
 
-    def kept_out(self) -> tuple[Reason, str] | None:
+    def storage_refusal(self) -> tuple[Reason, str] | None:
         """Why the result must not be stored, None where nothing was said. To be asked once its files are stored."""
         with self._lock:
             checks, self._checks = self._checks, []
         for check in checks:
             check()
         with self._lock:
-            return self._kept_out
+            return self._refusal
 
     def add_scratch(self, folder: str) -> None:
         """``folder`` was made for this run; its files may be results, so it lives until they are stored."""
@@ -207,22 +209,22 @@ class Recorder:
         return self.parent is not None and self.parent.has_made(path)
 
     @contextmanager
-    def unwatched(self) -> Iterator[None]:
+    def pause(self) -> Iterator[None]:
         """While a command runs whose look-ups are known, nothing of this run opens files unseen: what is opened is of
         the command, or of another process. Without effect where the run has other threads, which may open some."""
         if self.parent is not None:
-            with self.parent.unwatched(), self._unwatched():
+            with self.parent.pause(), self._pause_observers():
                 yield
         else:
-            with self._unwatched():
+            with self._pause_observers():
                 yield
 
     @contextmanager
-    def _unwatched(self) -> Iterator[None]:
-        if self.net is None or self.net.open_sibling is None or thread_owner.has_threads(self):
+    def _pause_observers(self) -> Iterator[None]:
+        if self.net is None or self.net.native_reads is None or thread_owner.has_threads(self):
             yield
         else:
-            with self.net.open_sibling.paused():
+            with self.net.native_reads.pause():
                 yield
 
     def drop_scratch(self) -> None:
@@ -264,7 +266,7 @@ class Recorder:
     def _add(self, read: Read) -> None:
         for text in (read.where, read.name):
             if not is_text(text):
-                self.keep_out(Reason.NOT_UNDERSTOOD, f"{text!a} is not UTF-8")
+                self.refuse_storage(Reason.NOT_UNDERSTOOD, f"{text!a} is not UTF-8")
                 return
         place = (read.kind, read.where, read.name)
         with self._lock:
@@ -274,7 +276,7 @@ class Recorder:
 
 
 @contextmanager
-def recording(recorder: Recorder) -> Iterator[Recorder]:
+def recording(recorder: ReadRecorder) -> Iterator[ReadRecorder]:
     """Make ``recorder`` the current one while the body runs."""
     token = thread_owner.here.set(recorder)
     recorder.is_on = True

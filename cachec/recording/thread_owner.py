@@ -1,5 +1,7 @@
-"""Whose what happens in a thread is: that of its context, of a job that a pool was given, or of a thread that was
-started. Neither has a context of its own (Python's rule, but for ``asyncio.to_thread``)."""
+"""Find the stage run that a thread works for: by its context, the job of a pool, or the thread that started it.
+
+Neither a job nor a new thread has a context of its own (but for ``asyncio.to_thread``).
+"""
 
 from __future__ import annotations
 
@@ -9,28 +11,31 @@ import weakref
 from contextvars import Context, ContextVar
 from functools import lru_cache, partial
 from types import CodeType, FrameType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from cachec.recording.recorder import ReadRecorder
 
 #: The recorder of this context; None outside of every stage.
-here: ContextVar[Any] = ContextVar("cachec_recorder", default=None)
+here: ContextVar[ReadRecorder | None] = ContextVar("cachec_recorder", default=None)
 
 _POOL = "concurrent.futures.thread"
 
 
-def current() -> Any:
+def current() -> ReadRecorder | None:
     """The recorder of the innermost stage, of those that run, for which this thread works. None where there is none, or
     where nobody knows: a thread that was there before may have its work from anywhere."""
     found = _going_on(here.get())
     if found is None:
-        held = _held()
-        if (job := held.job()) is not None:
+        table = _thread_table()
+        if (job := table.job()) is not None:
             return _going_on(job.recorder)
-        if held.lent:
+        if table.lent:
             thread = _this_thread()
             job = _job(thread)
             if job is not None:
                 return _going_on(job.recorder)
-            lent, recorder = held.lent.get(id(thread), (None, None))
+            lent, recorder = table.lent.get(id(thread), (None, None))
             if isinstance(lent, weakref.ref) and lent() is thread:
                 return _going_on(recorder)
     return found
@@ -49,40 +54,40 @@ def gives(keywords: dict[str, Any]) -> None:
 
 def begins(item: object) -> None:
     """A job of a ``ThreadPoolExecutor`` begins in this thread. item: as the pool has it, until it is done."""
-    held = _held()
-    function, args, keywords = _told(item)
-    _, recorder = held.lent.pop(id(keywords), (None, None))
-    held.thread.job = _Job(weakref.ref(item), recorder, _code(function, args), held.epoch)
+    table = _thread_table()
+    function, args, keywords = _job_parts(item)
+    _, recorder = table.lent.pop(id(keywords), (None, None))
+    table.thread.job = _Job(weakref.ref(item), recorder, _code(function, args), table.epoch)
 
 
 def runs() -> None:
     """A run begins."""
-    held = _held()
-    with held.lock:
-        held.going_on += 1
+    table = _thread_table()
+    with table.lock:
+        table.going_on += 1
 
 
 def ends() -> None:
     """A run has ended: what it has left behind is that of the run around it, or nobody's."""
-    held = _held()
-    with held.lock:
-        held.going_on -= 1
-        if not held.going_on:
-            held.epoch = object()
-    for place, (thing, recorder) in list(held.lent.items()):
+    table = _thread_table()
+    with table.lock:
+        table.going_on -= 1
+        if not table.going_on:
+            table.epoch = object()
+    for place, (thing, recorder) in list(table.lent.items()):
         around = _going_on(recorder)
         if around is None:
-            held.lent.pop(place, None)
-        elif around is not recorder and place in held.lent:
-            held.lent[place] = thing, around
+            table.lent.pop(place, None)
+        elif around is not recorder and place in table.lent:
+            table.lent[place] = thing, around
 
 
-def has_threads(recorder: Any) -> bool:
+def has_threads(recorder: ReadRecorder) -> bool:
     """Whether other threads may work for a run: this one is of a pool, or the run has started one that lives, or has
     given a pool a job that has not begun."""
     if here.get() is None:
         return True
-    lent = [thing for thing, owner in list(_held().lent.values()) if owner is recorder]
+    lent = [thing for thing, owner in list(_thread_table().lent.values()) if owner is recorder]
     threads = [thing() if isinstance(thing, weakref.ref) else thing for thing in lent]
     return any(not isinstance(each, threading.Thread) or each.is_alive() for each in threads if each is not None)
 
@@ -96,14 +101,14 @@ def job_function() -> CodeType | None:
 
 def thread_mark() -> object:
     """What stands for this thread: its number may be another's once it has ended."""
-    return _held().thread.mark
+    return _thread_table().thread.mark
 
 
 class _Job(NamedTuple):
     """item: gone once the job is done. recorder: whose it is. epoch: what was lent out when it was met."""
 
     item: weakref.ref[Any]
-    recorder: Any
+    recorder: ReadRecorder | None
     function: CodeType | None
     epoch: object
 
@@ -116,7 +121,7 @@ class _Thread(threading.local):
         self.mark = object()
 
 
-class _Held:
+class _ThreadTable:
     """lent: by identity, threads that runs have started and keyword arguments of jobs that they gave and that have not
     begun, each with whose. going_on: how many runs do. epoch: another one each time that there were none: jobs may
     have begun unseen then."""
@@ -135,21 +140,21 @@ class _Held:
 
 
 @lru_cache(maxsize=1)
-def _held() -> _Held:
-    return _Held()
+def _thread_table() -> _ThreadTable:
+    return _ThreadTable()
 
 
-def _going_on(recorder: Any) -> Any:
+def _going_on(recorder: ReadRecorder | None) -> ReadRecorder | None:
     """What a run leaves behind may go on for those around it."""
     while recorder is not None and not recorder.is_on:
         recorder = recorder.parent
     return recorder
 
 
-def _lend(thing: object, kept: object) -> None:
+def _lend(thing: object, owner: object) -> None:
     recorder = current()
     if recorder is not None:
-        _held().lent[id(thing)] = kept, recorder
+        _thread_table().lent[id(thing)] = owner, recorder
 
 
 def _this_thread() -> threading.Thread | None:
@@ -160,8 +165,8 @@ def _this_thread() -> threading.Thread | None:
 
 def _job(thread: threading.Thread | None) -> _Job | None:
     """What this thread does for a pool now (``concurrent/futures/thread.py``)."""
-    held = _held()
-    if (job := held.job()) is not None:
+    table = _thread_table()
+    if (job := table.job()) is not None:
         return job
     if getattr(getattr(thread, "_target", None), "__module__", "") != _POOL:
         return None
@@ -171,12 +176,12 @@ def _job(thread: threading.Thread | None) -> _Job | None:
             item = frame.f_locals.get("self")
             if item is not None:
                 begins(item)
-            return held.thread.job
+            return table.thread.job
         frame = frame.f_back
     return None
 
 
-def _told(item: object) -> Any:
+def _job_parts(item: object) -> Any:
     """Function, arguments and keyword arguments; Python 3.14 has them as one."""
     task = getattr(item, "task", None)
     is_task = isinstance(task, tuple) and len(task) == 3

@@ -15,9 +15,9 @@ import msgspec
 from cachec.base.display_text import is_secret
 from cachec.base.hashing import digest_bytes
 from cachec.base.instances import attribute, function_of
-from cachec.codecs.data import SCALARS, decode_inline, encode_scalar
+from cachec.codecs.json_data import SCALARS, decode_inline, encode_scalar
 from cachec.errors import ReproducerError
-from cachec.key.words import describe
+from cachec.key.describe import describe
 from cachec.model import ArtifactRef, Digest, Inline
 from cachec.programs.artifact import File
 from cachec.programs.program import Program

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from cachec.base import fsio
-from cachec.key.options import StageLike
+from cachec.key.stage_options import StageLike
 from cachec.model import Part
-from cachec.recording import Recorder
+from cachec.recording import ReadRecorder
 from cachec.reproduce.archive import write
 from cachec.reproduce.metadata import Failure
 from cachec.reproduce.pack import pack_failure
@@ -27,7 +27,7 @@ def leave_reproducer(
     parts: tuple[Part, ...],
     stage: StageLike,
     arguments: Mapping[str, Any],
-    recorder: Recorder,
+    recorder: ReadRecorder,
     error: Exception,
 ) -> Path:
     """Write ``folder/<stage>-<key>.zip``, over an older one of that key. Raises OSError, and what packing raises."""

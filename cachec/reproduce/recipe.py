@@ -16,9 +16,9 @@ import msgspec
 from cachec.base.display_text import is_secret
 from cachec.base.distributions import Distributions
 from cachec.errors import CachecError
-from cachec.key.options import StageLike
+from cachec.key.stage_options import StageLike
 from cachec.model import Digest, Read
-from cachec.recording import CommandRun, FileSeen, Recorder
+from cachec.recording import CommandRun, FileState, ReadRecorder
 from cachec.reproduce.arguments import Contents, Value, describe_value, store_manifest
 
 #: Another one is refused, with both numbers.
@@ -116,7 +116,7 @@ class EncodedRecipe(NamedTuple):
     contents: Contents
 
 
-def recipe_of(stage: StageLike, arguments: Mapping[str, Any], recorder: Recorder) -> EncodedRecipe:
+def recipe_of(stage: StageLike, arguments: Mapping[str, Any], recorder: ReadRecorder) -> EncodedRecipe:
     """The recipe of a run of ``stage`` with these arguments (unguarded, defaults filled in).
 
     Never fails for what it can't keep: such an argument is described in words, and a replay says that it is. Arguments
@@ -262,7 +262,7 @@ def _command(
         if seen is not None and seen.data is not None:
             contents.setdefault(seen.digest, seen.data)
 
-    def refs(files_seen: Sequence[FileSeen]) -> tuple[FileRef, ...]:
+    def refs(files_seen: Sequence[FileState]) -> tuple[FileRef, ...]:
         return tuple(FileRef(*folders.place(seen.path), seen.digest, seen.nbytes) for seen in files_seen)
 
     return RecordedCommand(

@@ -22,10 +22,10 @@ from cachec.codecs.encoder import encode
 from cachec.commands import run as command
 from cachec.errors import ReproducerError, StoreFault, UsageError
 from cachec.key.tools.executables import which
-from cachec.key.tools.tools import ToolKeys
+from cachec.key.tools.toolchain import ToolKeys
 from cachec.model import WeightSpec
 from cachec.programs.registry import Plugins
-from cachec.recording import Recorder, recording
+from cachec.recording import ReadRecorder, recording
 from cachec.reproduce.arguments import Maker
 from cachec.reproduce.metadata import ExpectedArtifact
 from cachec.reproduce.pack import expected_of, needed_inputs
@@ -129,7 +129,7 @@ def replay_python(reproducer: LoadedReproducer, folder: Path, *, path: Sequence[
     fsio.make_dir(folder / "store")
     store = Store(folder / "store")
     store.prepare()
-    recorder = Recorder(recipe.stage, None, store.digests)
+    recorder = ReadRecorder(recipe.stage, None, store.digests)
     guarded: list[WeightSet] = []
 
     def weights(manifest: Manifest, where: str) -> WeightSet:

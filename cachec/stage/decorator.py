@@ -9,8 +9,8 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 from cachec.base.instances import attribute
 from cachec.errors import UnsupportedFunction, UsageError
-from cachec.key.binding import Binding
-from cachec.key.options import StageOptions
+from cachec.key.argument_binding import Binding
+from cachec.key.stage_options import StageOptions
 from cachec.model import Mode, Outcome
 from cachec.stage.engine import Engine
 
@@ -50,7 +50,7 @@ class Stage(Generic[P, R]):
         self.binding = Binding(plain)
         self.engine = engine
         if options.isolated:
-            from cachec.key import generators  # noqa: F401 - a later state of ``random`` is compared with that of now
+            from cachec.key import random_generators  # noqa: F401 - a later state of ``random`` is compared with that of now
         self.is_asynchronous = bool(plain.__code__.co_flags & _COROUTINE)
         self._before: tuple[Any, ...] = ()
 
@@ -115,7 +115,7 @@ class Stage(Generic[P, R]):
 
     def _request(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         arguments = self.binding.bind((*self._before, *args), kwargs)
-        return self.engine.tools.requests.request(self, arguments)
+        return self.engine.tools.key_builder.build(self, arguments)
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         """By name, as a function: so that a stage can be given to worker processes."""
@@ -135,8 +135,8 @@ def plain_function(function: object) -> FunctionType:
         )
     if not isinstance(function, FunctionType):
         raise UnsupportedFunction(
-            f"a stage is a function that is defined with def, not {_described(function)}; define a function that calls "
-            "it, and make that function the stage"
+            f"a stage is a function that is defined with def, not {_describe_given(function)}; define a function that "
+            "calls it, and make that function the stage"
         )
     if function.__code__.co_flags & (_GENERATOR | _ASYNC_GENERATOR):
         raise UnsupportedFunction(
@@ -145,10 +145,10 @@ def plain_function(function: object) -> FunctionType:
     return function
 
 
-def _described(value: object) -> str:
+def _describe_given(value: object) -> str:
     """What was given in place of a function, by its name or type."""
     kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
     if isinstance(value, functools.partial | functools.partialmethod):
-        return f"a {kind} of {_described(value.func)}"
+        return f"a {kind} of {_describe_given(value.func)}"
     name = attribute(value.__func__ if isinstance(value, MethodType) else value, "__qualname__")
     return f"{name} ({kind})" if isinstance(name, str) else f"an object of type {kind}"

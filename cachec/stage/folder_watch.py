@@ -1,4 +1,4 @@
-"""Which files in a folder were opened and written, by whomever: inotify(7).
+"""Which files in a folder were opened and written, by any process: inotify(7).
 
 Not seen: reads through a map or descriptor that existed before the watch was armed, and opens on another machine of a
 network file system.
@@ -36,29 +36,39 @@ _NAMES = IN_OPEN | IN_CLOSE_WRITE | IN_CLOSE_NOWRITE | _CHANGED
 
 
 class Opens(NamedTuple):
-    """Files in watched folders, as absolute paths, that were there before the watch began.
+    """Files in watched folders, as absolute paths, that existed before the watch began.
 
-    read: those that somebody may have opened to read, and nobody has written to since. torn: those that were written
-    to, replaced or removed after that, so that what was read is not what is there. What came to be during the watch
-    counts as neither: nobody tells whose it is, and who reads what was not there when he began mostly made it.
+    What came to be during the watch is in neither set: no event tells who made it, and who reads a file that did not
+    exist when he began mostly made it.
     """
 
+    #: Files that may have been opened to read, and were not written to since.
     read: frozenset[str]
-    torn: frozenset[str]
-    #: Those to which something was done before anybody opened them.
+    #: Files that were written to, replaced or removed after that: what was read is not what is there.
+    inconsistent: frozenset[str]
+    #: Files to which something was done before they were opened.
     begun: frozenset[str]
 
 
 class _Name:
     """What happened to one name in a folder, event by event. is_begun: it was changed first."""
 
-    __slots__ = ("_closed", "_is_changed", "_is_new", "_is_read", "_is_reopened", "_opens", "is_begun", "is_torn")
+    __slots__ = (
+        "_closed",
+        "_is_changed",
+        "_is_new",
+        "_is_read",
+        "_is_reopened",
+        "_opens",
+        "is_begun",
+        "is_inconsistent",
+    )
 
     def __init__(self, first: int, is_new: bool) -> None:
         self._is_new = is_new
         self.is_begun = bool(first & _CHANGED)
         self._opens = self._closed = 0
-        self._is_read = self._is_changed = self._is_reopened = self.is_torn = False
+        self._is_read = self._is_changed = self._is_reopened = self.is_inconsistent = False
 
     def add(self, mask: int) -> None:
         if mask & _CHANGED:
@@ -75,7 +85,7 @@ class _Name:
         self._closed += bool(mask & IN_CLOSE_WRITE)
 
     def _tear(self, is_other: bool) -> None:
-        self.is_torn = self.is_torn or (is_other and not self._is_new)
+        self.is_inconsistent = self.is_inconsistent or (is_other and not self._is_new)
 
     @property
     def is_read(self) -> bool:
@@ -112,7 +122,7 @@ class FolderWatch:
                 pass
 
     @contextmanager
-    def paused(self) -> Iterator[None]:
+    def pause(self) -> Iterator[None]:
         """Until the body ends, openings don't count: they are known, or are of others. Changes count."""
         self._drain(by=1)
         try:
@@ -137,13 +147,13 @@ class FolderWatch:
             self._names[path] = _Name(mask, bool(is_new))
         self._names[path].add(mask)
 
-    def drained(self) -> Opens:
+    def drain(self) -> Opens:
         """What was opened so far."""
         self._drain()
         names = self._names.items()
         return Opens(
-            frozenset(path for path, name in names if name.is_read and not name.is_torn),
-            frozenset(path for path, name in names if name.is_torn),
+            frozenset(path for path, name in names if name.is_read and not name.is_inconsistent),
+            frozenset(path for path, name in names if name.is_inconsistent),
             frozenset(path for path, name in names if name.is_begun),
         )
 

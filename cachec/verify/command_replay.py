@@ -129,7 +129,7 @@ def _stored_result(opened: CommandContext, command: CommandSpec) -> Mapping[str,
     engine = opened.engine_for(command)
     stage = CommandStage(command, lambda **_: {})
     arguments = {"command": command, "stripped": (), "stdin": None}
-    look = engine.tools.looker.look(engine.tools.requests.request(stage, arguments))
+    look = engine.tools.entry_finder.find(engine.tools.key_builder.build(stage, arguments))
     if look.trace is None:
         raise _NotAgain(f"a call would not hit now: {look.detail or look.reason.value}")
     value: Mapping[str, Any] = look.value

@@ -12,8 +12,8 @@ from cachec.base.anchors import Anchors, anchors_of, is_anchored
 from cachec.base.distributions import Distributions
 from cachec.base.hashing import EMPTY, digest_bytes
 from cachec.errors import StoreFault
-from cachec.key.dependencies import ABSENT, Dependencies
-from cachec.key.tools.tools import ToolKeys
+from cachec.key.tools.toolchain import ToolKeys
+from cachec.key.trace_validation import ABSENT, Dependencies
 from cachec.launcher.path_map import PathMap
 from cachec.launcher.stage import PlacedDependencies
 from cachec.model import BELOW_BASE, MALFORMED_JSON, Digest, Entry, Read

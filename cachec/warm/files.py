@@ -22,7 +22,7 @@ from cachec.base.anchors import is_anchored
 from cachec.base.distributions import OWN_FOLDER
 from cachec.base.paths import absolute
 from cachec.errors import StoreFault
-from cachec.recording.hook import Handler, audit_hook
+from cachec.recording.audit_hook import Handler, audit_hook
 from cachec.store.store import Store
 from cachec.warm.model import Result, Task
 from cachec.warm.run import run_task

@@ -19,7 +19,7 @@ from cachec.weights.weight import Weight
 from cachec.weights.wrappers import ComposedSource, GuardSource
 
 if TYPE_CHECKING:
-    from cachec.recording import Recorder
+    from cachec.recording import ReadRecorder
     from cachec.weights.io.copying import Progress
     from cachec.weights.overlay import ComputedWeight
     from cachec.weights.shards import AxisPatterns
@@ -261,7 +261,7 @@ class WeightSet(Handles):
 
     # --- inside a stage
 
-    def guard(self, where: str, recorder: Recorder, digests: FileDigests, *, per_rank: bool = False) -> WeightSet:
+    def guard(self, where: str, recorder: ReadRecorder, digests: FileDigests, *, per_rank: bool = False) -> WeightSet:
         """What a stage is given for its argument at path ``where``: every exposure of bytes is recorded first.
 
         per_rank: whether the rank is in the stage's key, so that it may be seen.

@@ -12,7 +12,7 @@ from cachec.weights.tensor import Tensor
 from cachec.weights.weight import Callers, MadeOfWeights, Weight
 
 if TYPE_CHECKING:
-    from cachec.recording import Recorder
+    from cachec.recording import ReadRecorder
 
 
 class RelayedSource(Source):
@@ -51,7 +51,7 @@ class GuardSource(RelayedSource):
     """
 
     def __init__(
-        self, outer: Source, translate: Callable[[str], str], where: str, recorder: Recorder, digests: FileDigests
+        self, outer: Source, translate: Callable[[str], str], where: str, recorder: ReadRecorder, digests: FileDigests
     ) -> None:
         self.where = where
         self.recorder = recorder

@@ -1,4 +1,4 @@
-"""The caller's side: starts starters, has them make workers, and talks with these."""
+"""The caller's side: starts fork servers, lets them fork workers, and talks with the workers."""
 
 from __future__ import annotations
 
@@ -22,10 +22,19 @@ from cachec.commands.process import ProcessResult as EndedProcess
 from cachec.commands.traced_run import TracedRun, untraced_accesses
 from cachec.store.locks import forking_to_exec
 from cachec.tracing.codec import DamagedRecord, decode
-from cachec.worker.memory import resident
-from cachec.worker.messages import Call, Done, Failed, Output, Prepared, Setup, Start, Started
-from cachec.worker.protocol import CannotSend, Channel, Ended
-from cachec.worker.values import Values, WeightRequest, answer_request
+from cachec.worker.memory_usage import resident
+from cachec.worker.messages import (
+    OutputText,
+    PrepareReply,
+    Setup,
+    StageDone,
+    StageRequest,
+    Start,
+    StartNotice,
+    WorkerFailure,
+)
+from cachec.worker.protocol import CannotSend, MessageChannel, PeerClosedError
+from cachec.worker.value_transfer import ValueTransfer, WeightRequest, answer_request
 
 #: What is kept of the standard error of a worker, for the message of one that crashed. Characters.
 _TAIL = 4000
@@ -34,22 +43,24 @@ _TAIL = 4000
 _GRACE_SECONDS = 2.0
 
 #: Seconds to wait for the rest of its standard error where it has returned: a process that it left behind has it too.
-_LEFT_SECONDS = 0.1
+_DRAIN_SECONDS = 0.1
 
 #: Seconds between two looks at the memory of a worker that has a limit.
-_LOOK_SECONDS = 0.05
+_POLL_SECONDS = 0.05
 
 #: Seconds without a call after which a starter ends: what it has imported takes memory.
 IDLE_SECONDS = 60.0
 
 
 class RunResult(NamedTuple):
-    """What came of a worker. done: None where the stage did not return. failed: why the call has to be made in the
-    caller's process, empty where it has not. tail: the end of its standard error."""
+    """What came of a worker."""
 
-    done: Done | None
+    #: None where the stage did not return.
+    done: StageDone | None
+    #: Why the call has to be made in the caller's process, empty where it has not.
     failed: str
     traced: TracedRun
+    #: The end of its standard error.
     tail: str
 
 
@@ -82,14 +93,14 @@ class Starters:
     def __init__(self, idle_seconds: float = IDLE_SECONDS) -> None:
         """idle_seconds: after how long without a call a starter ends."""
         self._idle_seconds = idle_seconds
-        self._current: _Starter | None = None
+        self._current: _ForkServerClient | None = None
         self._lock = threading.Lock()
 
     async def run(
         self,
         setup: Setup,
-        make_call: Callable[[Prepared], Call],
-        values: Values,
+        make_call: Callable[[PrepareReply], StageRequest],
+        values: ValueTransfer,
         *,
         waiter: Waiter,
         limits: Limits = Limits(),  # noqa: B008 - it is a tuple
@@ -124,7 +135,9 @@ class Starters:
             worker = one.order(packages, waiter, limits)
             try:
                 await worker.begin()
-            except Ended:  # a starter that has waited for too long ends, and one that can't start: never again
+            except (
+                PeerClosedError
+            ):  # a starter that has waited for too long ends, and one that can't start: never again
                 worker.close()
                 if is_new:
                     raise OSError(
@@ -136,7 +149,7 @@ class Starters:
             else:
                 return worker
 
-    def _starter(self, state: _State) -> tuple[_Starter, bool]:
+    def _starter(self, state: _WorkerState) -> tuple[_ForkServerClient, bool]:
         """The starter, and whether it was started just now."""
         with self._lock:
             one = self._current
@@ -144,27 +157,28 @@ class Starters:
                 return one, False
             if one is not None:
                 one.close()
-            self._current = new = _Starter(state, self._idle_seconds)
+            self._current = new = _ForkServerClient(state, self._idle_seconds)
             return new, True
 
 
-class _State(NamedTuple):
-    """What a starter has of its caller from the start. pid: of the caller: a child of it has starters of its own."""
+class _WorkerState(NamedTuple):
+    """What a starter has of its caller from the start."""
 
+    #: Of the caller: a child of it has starters of its own.
     pid: int
     path: tuple[str, ...]
     environ: dict[str, str]
 
 
-def _state(path: list[str]) -> _State:
+def _state(path: list[str]) -> _WorkerState:
     environ = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
-    return _State(os.getpid(), tuple(path), environ)
+    return _WorkerState(os.getpid(), tuple(path), environ)
 
 
-class _Starter:
+class _ForkServerClient:
     """The process that makes workers."""
 
-    def __init__(self, state: _State, idle_seconds: float) -> None:
+    def __init__(self, state: _WorkerState, idle_seconds: float) -> None:
         self._state = state
         ours, theirs = socket.socketpair()
         try:
@@ -180,15 +194,15 @@ class _Starter:
             raise
         finally:
             theirs.close()
-        self._control = Channel(ours.detach())
+        self._control = MessageChannel(ours.detach())
         self.close = weakref.finalize(self, _end_starter, self._control, self._process, state.pid)
         # It ends with this process by itself. A worker waits for one that it has for the stages that its stage calls:
         # what it left behind would keep its result out.
-        self.close.atexit = "cachec.worker.child" in sys.modules
-        with contextlib.suppress(Ended):  # it was killed at once, as the first order finds out
+        self.close.atexit = "cachec.worker.worker_process" in sys.modules
+        with contextlib.suppress(PeerClosedError):  # it was killed at once, as the first order finds out
             self._control.send(Start(state.pid, list(state.path), _packages(), idle_seconds))
 
-    def fits(self, state: _State) -> bool:
+    def fits(self, state: _WorkerState) -> bool:
         """Whether a worker of it would be as one that is started now."""
         return self._state == state and self._process.poll() is None
 
@@ -202,12 +216,12 @@ class _Starter:
             theirs.callback(os.close, errors[1])
             worker = _Worker(pairs[0][0].detach(), pairs[1][0].detach(), errors[0], waiter, limits)
             fds = (pairs[0][1].fileno(), pairs[1][1].fileno(), worker.report, errors[1])
-            with contextlib.suppress(Ended):  # ``begin`` finds out
+            with contextlib.suppress(PeerClosedError):  # ``begin`` finds out
                 self._control.send(tuple(packages), fds=fds)
             return worker
 
 
-def _end_starter(control: Channel, process: subprocess.Popen[bytes], owner: int) -> None:
+def _end_starter(control: MessageChannel, process: subprocess.Popen[bytes], owner: int) -> None:
     if owner != os.getpid():
         return  # it is the parent's
     control.end()  # it ends by that
@@ -222,7 +236,7 @@ class _Worker:
     """The conversation with one worker, and with the supervisor that traces it."""
 
     def __init__(self, channel: int, control: int, errors: int, waiter: Waiter, limits: Limits) -> None:
-        self._channel, self._control = Channel(channel), Channel(control)
+        self._channel, self._control = MessageChannel(channel), MessageChannel(control)
         self._waiter, self._memory = waiter, limits.memory
         self._deadline = None if limits.seconds is None else time.monotonic() + limits.seconds
         self.report = os.memfd_create("report")
@@ -234,20 +248,22 @@ class _Worker:
 
     async def begin(self) -> None:
         """Wait until it is there. Raises Ended, and TimedOut."""
-        started: Started = await self._receive(self._control)
+        started: StartNotice = await self._receive(self._control)
         self._supervisor = started.pid
 
-    async def run(self, setup: Setup, make_call: Callable[[Prepared], Call], values: Values) -> RunResult:
+    async def run(
+        self, setup: Setup, make_call: Callable[[PrepareReply], StageRequest], values: ValueTransfer
+    ) -> RunResult:
         """Talk with it until it has ended."""
         done, failed = await self._converse(setup, make_call, values)
         self._channel.close()
         try:
             returncode = await self._receive(self._control)
-        except Ended:  # so has its supervisor, which would have said how
+        except PeerClosedError:  # so has its supervisor, which would have said how
             returncode = -signal.SIGKILL
         is_crash = done is None and not failed
-        self._relay.join(_GRACE_SECONDS if is_crash else _LEFT_SECONDS)
-        return RunResult(done, failed, self._traced(returncode), self.tail())
+        self._relay.join(_GRACE_SECONDS if is_crash else _DRAIN_SECONDS)
+        return RunResult(done, failed, self._read_trace(returncode), self.tail())
 
     def tail(self) -> str:
         """The end of what it has written to its standard error."""
@@ -264,55 +280,55 @@ class _Worker:
         os.close(self.report)
 
     async def _converse(
-        self, setup: Setup, make_call: Callable[[Prepared], Call], values: Values
-    ) -> tuple[Done | None, str]:
+        self, setup: Setup, make_call: Callable[[PrepareReply], StageRequest], values: ValueTransfer
+    ) -> tuple[StageDone | None, str]:
         """What the stage returned, or why it can't be run there; neither where the worker ended before."""
         channel = self._channel
         try:
             channel.send(setup, values)
             prepared = await self._receive(channel)
-            if isinstance(prepared, Failed):
+            if isinstance(prepared, WorkerFailure):
                 return None, prepared.words
-            assert isinstance(prepared, Prepared)
+            assert isinstance(prepared, PrepareReply)
             self._began = time.time()
             channel.send(make_call(prepared), values)
             while True:
                 message = await self._receive(channel)
-                if isinstance(message, Output):
+                if isinstance(message, OutputText):
                     (sys.stdout, sys.stderr)[message.stream].write(message.text)
                 elif isinstance(message, WeightRequest):
                     answer, fds = answer_request(message, values.weights)
                     channel.send(answer, fds=fds)
                     for fd in fds:
                         os.close(fd)
-                elif isinstance(message, Failed):
+                elif isinstance(message, WorkerFailure):
                     return None, message.words
                 else:
                     return message, ""
-        except Ended:
+        except PeerClosedError:
             return None, ""
         except CannotSend as error:
             return None, str(error)
 
-    async def _receive(self, channel: Channel) -> Any:
+    async def _receive(self, channel: MessageChannel) -> Any:
         """The next message of the worker, or of its supervisor. Raises Ended, TimedOut, and OutOfMemory."""
         fds = {channel.fileno(), self._control.fileno()}
         while True:
-            left = None if self._deadline is None else max(self._deadline - time.monotonic(), 0.001)
-            look = self._memory is not None and (left is None or left > _LOOK_SECONDS)
-            readable = await self._waiter.readable(fds, _LOOK_SECONDS if look else left)
+            remaining = None if self._deadline is None else max(self._deadline - time.monotonic(), 0.001)
+            is_limited = self._memory is not None and (remaining is None or remaining > _POLL_SECONDS)
+            readable = await self._waiter.readable(fds, _POLL_SECONDS if is_limited else remaining)
             if channel.fileno() in readable:
                 return channel.receive()[0]
             if readable:
-                raise Ended
+                raise PeerClosedError
             if self._memory is not None and self._supervisor:
                 taken = resident(self._supervisor)
                 if taken > self._memory:
                     raise OutOfMemory(taken)
-            if not look:
+            if not is_limited:
                 raise TimedOut
 
-    def _traced(self, returncode: int) -> TracedRun:
+    def _read_trace(self, returncode: int) -> TracedRun:
         ended = EndedProcess(returncode, b"", b"", None)
         data = fsio.pread_exact(self.report, 0, os.fstat(self.report).st_size)
         try:
@@ -338,7 +354,7 @@ def _command_line(control: int) -> list[str]:
 
     # The folder of cachec comes first for its own imports alone: ``Start.path`` replaces the path.
     folder = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    text = "import sys; sys.path.insert(0, sys.argv.pop(1)); from cachec.worker.starter import main; main()"
+    text = "import sys; sys.path.insert(0, sys.argv.pop(1)); from cachec.worker.fork_server import main; main()"
     return [sys.executable, *flags(), "-c", text, folder, str(control)]
 
 

@@ -1,4 +1,4 @@
-"""What caller, starter and worker tell one another.
+"""The messages between caller, fork server and worker.
 
 The caller sends Start to a starter, and then for each call the packages to import and descriptors: of a conversation
 with the worker, of one with its supervisor, of a file for what was traced, and of standard error. The supervisor says
@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from cachec.model import GeneratorState, Read
-from cachec.worker.replay import MainModule
+from cachec.worker.main_replay import MainModule
 
 #: Globals by module and name: digests of their forms, empty for what has none.
 Table = Mapping[str, Mapping[str, str]]
@@ -32,7 +32,7 @@ class Start(NamedTuple):
     idle_seconds: float
 
 
-class Started(NamedTuple):
+class StartNotice(NamedTuple):
     """A worker is about to begin."""
 
     #: Its supervisor.
@@ -56,7 +56,7 @@ class Setup(NamedTuple):
     values: Mapping[str, Any]
 
 
-class Prepared(NamedTuple):
+class PrepareReply(NamedTuple):
     """A worker has imported what the caller has."""
 
     #: The globals that these modules have now.
@@ -71,7 +71,7 @@ class StoreOptions(NamedTuple):
     fsync: bool
 
 
-class Carried(NamedTuple):
+class GlobalValue(NamedTuple):
     """A global that differs in the caller's process."""
 
     #: Of its form.
@@ -90,7 +90,7 @@ class Custom(NamedTuple):
     is_of_globals: bool
 
 
-class Call(NamedTuple):
+class StageRequest(NamedTuple):
     """A call of a stage."""
 
     #: Its name.
@@ -100,14 +100,14 @@ class Call(NamedTuple):
     #: By parameter.
     arguments: Mapping[str, Any]
     #: Globals that differ, by module and name.
-    carried: Mapping[str, Mapping[str, Carried]]
+    carried: Mapping[str, Mapping[str, GlobalValue]]
     #: Module and name of those that can't be sent, and why: see ``base.unsent``.
     missing: Mapping[tuple[str, str], str]
     #: Settings of the process, to be set: see ``key.process_state``.
     process: Mapping[str, Any]
-    #: Live settings of libraries, by plugin, to be set: see ``key.ambient``.
+    #: Live settings of libraries, by plugin, to be set: see ``key.library_settings``.
     ambient: Mapping[str, Any]
-    #: The states of the random generators of the process, to be put: see ``key.generators``.
+    #: The states of the random generators of the process, to be put: see ``key.random_generators``.
     generators: Mapping[str, bytes]
     #: Whether the caller has replaced ``sys.stdout`` and ``sys.stderr``: what is written to them is sent.
     streams: tuple[bool, bool]
@@ -119,7 +119,7 @@ class Call(NamedTuple):
     custom: Sequence[Custom]
 
 
-class Output(NamedTuple):
+class OutputText(NamedTuple):
     """Text that the stage wrote to a stream that the caller has replaced."""
 
     #: 0 for ``sys.stdout``, 1 for ``sys.stderr``.
@@ -127,7 +127,7 @@ class Output(NamedTuple):
     text: str
 
 
-class Done(NamedTuple):
+class StageDone(NamedTuple):
     """A stage has returned."""
 
     #: The result, as ``codecs`` encode it, in JSON.
@@ -159,7 +159,7 @@ class Done(NamedTuple):
     files: tuple[str, ...]
     #: The files of modules of the project, where no code of these asks for sizes of files.
     unsized: tuple[str, ...]
-    #: The globals of modules that were imported since ``Prepared``.
+    #: The globals of modules that were imported since ``PrepareReply``.
     imported: Table
     #: What stands for the attributes of libraries that the code which ran may have read.
     libraries: Table
@@ -168,10 +168,10 @@ class Done(NamedTuple):
     #: What the run changed that belongs to the caller, in words; empty for nothing.
     changed: str
     #: Why it must not be stored: the value of a ``model.Reason``, and words. None where it may be.
-    kept_out: tuple[str, str] | None
+    storage_refusal: tuple[str, str] | None
 
 
-class Failed(NamedTuple):
+class WorkerFailure(NamedTuple):
     """A worker can't go on: the stage has to run in the caller's process."""
 
     #: Why.

@@ -50,7 +50,7 @@ class Sending:
         return NotImplemented
 
 
-class Ended(Exception):
+class PeerClosedError(Exception):
     """The other side has ended."""
 
 
@@ -58,7 +58,7 @@ class CannotSend(Exception):
     """A value has no form that another process could read; the message names it."""
 
 
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle has no types
+class _MessagePickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle has no types
     def __init__(self, file: io.BytesIO, sending: Sending, buffers: list[pickle.PickleBuffer]) -> None:
         super().__init__(file, protocol=5, buffer_callback=buffers.append)
         self._sending = sending
@@ -117,7 +117,7 @@ def encode(message: object, sending: Sending) -> int:
     """Return the descriptor of a file with a message. Raises CannotSend."""
     file, buffers = io.BytesIO(), list[pickle.PickleBuffer]()
     try:
-        _Pickler(file, sending, buffers).dump(message)
+        _MessagePickler(file, sending, buffers).dump(message)
         parts = [memoryview(file.getbuffer()), *(buffer.raw() for buffer in buffers)]
     except CannotSend:
         raise
@@ -129,7 +129,7 @@ def encode(message: object, sending: Sending) -> int:
         offset = 0
         for part in (memoryview(head), *parts):
             _write(fd, part, offset)
-            offset += _aligned(part.nbytes)
+            offset += _align(part.nbytes)
     except BaseException:
         os.close(fd)
         raise
@@ -145,16 +145,16 @@ def decode(fd: int, load: Load) -> Any:
         os.close(fd)
     (count,) = _COUNT.unpack_from(view)
     sizes = [_PART.unpack_from(view, _COUNT.size + _PART.size * number) for number in range(count)]
-    offset = _aligned(_COUNT.size + _PART.size * count)
+    offset = _align(_COUNT.size + _PART.size * count)
     parts = []
     for nbytes, is_read_only in sizes:
         part = view[offset : offset + nbytes]
         parts.append(part.toreadonly() if is_read_only else part)
-        offset += _aligned(nbytes)
+        offset += _align(nbytes)
     return _Unpickler(io.BytesIO(parts[0]), parts[1:], load).load()
 
 
-class Channel:
+class MessageChannel:
     """One end of the pair. A request and its answer are not interrupted by those of other threads."""
 
     def __init__(self, fd: int) -> None:
@@ -168,7 +168,7 @@ class Channel:
             with self._lock:
                 socket.send_fds(self._socket, [b"m"], [fd, *fds])
         except (BrokenPipeError, ConnectionResetError) as error:
-            raise Ended from error
+            raise PeerClosedError from error
         finally:
             os.close(fd)
 
@@ -178,11 +178,11 @@ class Channel:
         try:
             data, fds, _, _ = socket.recv_fds(self._socket, 1, 16)
         except ConnectionResetError as error:
-            raise Ended from error
+            raise PeerClosedError from error
         finally:
             self._socket.settimeout(None)
         if not data:
-            raise Ended
+            raise PeerClosedError
         return decode(fds[0], load), fds[1:]
 
     def ask(self, request: object) -> tuple[Any, list[int]]:
@@ -206,7 +206,7 @@ class Channel:
         self._socket.close()
 
 
-def _aligned(size: int) -> int:
+def _align(size: int) -> int:
     return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 

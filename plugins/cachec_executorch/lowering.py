@@ -22,7 +22,7 @@ from torch.fx.node import Node, map_arg
 from cachec.errors import PluginError, UsageError
 from cachec.programs.artifact import File
 from cachec.programs.program import Program
-from cachec.programs.supported import version_of
+from cachec.programs.supported_versions import version_of
 from cachec_executorch.files import KIND, MethodForm, joined
 from cachec_mlir.compilers import file_in_new_folder
 from cachec_torch.calls import InputForm, ValueForm

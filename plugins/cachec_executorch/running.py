@@ -9,7 +9,7 @@ from typing import Any
 
 from cachec.errors import LinkError
 from cachec.programs.artifact import File
-from cachec.programs.supported import version_of
+from cachec.programs.supported_versions import version_of
 from cachec.weights import WeightSet
 from cachec_executorch.files import MethodForm, read
 from cachec_executorch.writing import tensor_data

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from cachec.errors import PluginError, UnusableHere
-from cachec.programs.supported import version_of
+from cachec.programs.supported_versions import version_of
 from cachec_jax.forms import (
     AvalForm,
     LayoutForm,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from cachec.errors import UnsupportedVersion
 from cachec.model import Reason
-from cachec.programs.supported import GONE, is_within
+from cachec.programs.supported_versions import GONE, is_within
 from cachec_jax.versions import SUPPORTED
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from blake3 import blake3
 from cachec.base.hashing import FileDigests
 from cachec.errors import CheckpointError, HandleClosed
 from cachec.model import WeightSpec
-from cachec.programs.sources import (
+from cachec.programs.weight_files import (
     Copier,
     Extent,
     FileSource,

@@ -7,7 +7,7 @@ from contextlib import suppress
 from mmap import mmap
 
 from cachec.errors import CheckpointError, WeightsChanged
-from cachec.programs.sources import Extent, OpenedFile, identity, map_read, open_read, pread_exact, tell_read
+from cachec.programs.weight_files import Extent, OpenedFile, identity, map_read, open_read, pread_exact, tell_read
 
 #: A module: the path of a file, or its bytes.
 Source = str | os.PathLike[str] | bytes | bytearray | memoryview

@@ -10,7 +10,7 @@ from cachec.base.hashing import FileDigests, digest_bytes
 from cachec.errors import UsageError
 from cachec.model import WeightSpec
 from cachec.programs.program import Program
-from cachec.programs.sources import digests_here
+from cachec.programs.weight_files import digests_here
 from cachec.weights import WeightSet
 from cachec.weights.manifest import Manifest
 from cachec_mlir.blobs import Resources, element_type, spec_of

@@ -15,7 +15,7 @@ import msgspec
 
 from cachec.base.hashing import FileDigests, Hasher
 from cachec.model import WeightSpec
-from cachec.programs.sources import Conclusions
+from cachec.programs.weight_files import Conclusions
 from cachec.weights.dtypes import SIZES
 
 Topology = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]

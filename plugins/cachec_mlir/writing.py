@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from cachec.errors import UsageError
-from cachec.programs.sources import Copier, Extent, Staging, pread_exact
+from cachec.programs.weight_files import Copier, Extent, Staging, pread_exact
 from cachec_mlir.blobs import Blob, Resources, write_at
 
 _KINDS: Final[Mapping[int, str]] = {

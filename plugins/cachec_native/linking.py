@@ -30,7 +30,7 @@ import numpy as np
 from cachec.errors import LinkError, UsageError
 from cachec.model import from_json
 from cachec.programs.artifact import File
-from cachec.programs.sources import OpenedFile
+from cachec.programs.weight_files import OpenedFile
 from cachec.weights import Weight, WeightSet
 from cachec_mlir.blobs import ALIGNMENT
 from cachec_native.elf import LARGEST_ALIGNMENT, SECTION, Library, Needs

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, Final
 
-from cachec.programs.generator import Generator
+from cachec.programs.random_generator import Generator
 from cachec_torch.ambient import is_imported
 
 #: The seed, the numbers that are left of a block, whether there is a seed, and the place in the block: how a state

@@ -24,7 +24,7 @@ from cachec.commands.run import commands_alone, host_processor, run, scratch
 from cachec.errors import UnsupportedVersion
 from cachec.model import Reason
 from cachec.programs.artifact import File
-from cachec.programs.supported import GONE, is_within
+from cachec.programs.supported_versions import GONE, is_within
 from cachec_torch.versions import SUPPORTED
 
 if TYPE_CHECKING:

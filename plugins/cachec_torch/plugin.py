@@ -8,9 +8,9 @@ from typing import Any
 
 from cachec.errors import PluginError
 from cachec.programs.artifact import File
-from cachec.programs.generator import Generator
 from cachec.programs.plugin import ArtifactWriter, Fingerprint, Plugin
 from cachec.programs.program import Program
+from cachec.programs.random_generator import Generator
 from cachec.weights import WeightSet
 from cachec_torch.versions import SUPPORTED
 

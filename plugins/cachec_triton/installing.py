@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from cachec.errors import UnsupportedVersion
-from cachec.programs.supported import GONE, is_within
+from cachec.programs.supported_versions import GONE, is_within
 from cachec_triton.versions import SUPPORTED
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from tvm.relax.frontend.torch import from_exported_program
 
 from cachec.errors import PluginError
 from cachec.programs.program import Program
-from cachec.programs.supported import version_of
+from cachec.programs.supported_versions import version_of
 from cachec_torch.describing import described_call, written_names
 from cachec_torch.programs import LoadedProgram
 from cachec_tvm.files import MachineForm

@@ -16,7 +16,7 @@ from tvm import relax
 
 from cachec.errors import LinkError
 from cachec.programs.artifact import File
-from cachec.programs.supported import version_of
+from cachec.programs.supported_versions import version_of
 from cachec.weights import WeightSet
 from cachec_torch.calls import ValueForm, taken_inputs
 from cachec_torch.runtime import from_numpy

@@ -172,7 +172,7 @@ def test_a_question_imports_what_it_needs_and_no_more(tmp_path: Path) -> None:
     assert done.stdout == "hit\n"
     imported = {each.rpartition("|")[2].strip() for each in done.stderr.splitlines() if each.startswith("import time:")}
     assert "cachec.launcher.explain" in imported
-    rooms = ("cachec.key.code", "cachec.weights", "cachec.codecs", "cachec.key.compare", "cachec.key.arguments")
+    rooms = ("cachec.key.code", "cachec.weights", "cachec.codecs", "cachec.key.key_diff", "cachec.key.arguments")
     others = (
         "cachec.commands.process",
         "cachec.launcher.execute",

@@ -21,7 +21,7 @@ import pytest
 
 import cachec
 import cachec.doctor.case  # binds time.time as it is imported, which must not be while that is patched
-import cachec.key.tools.followed  # the same
+import cachec.key.tools.distribution_watch  # the same
 from cachec.cli import main
 from cachec.cli.help_layout import WIDEST
 from cachec.cli.screen import cell_width, cut, print_table, wrap_text

@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cachec import codecs
-from cachec.codecs.data import INLINE_LIMIT
+from cachec.codecs.json_data import INLINE_LIMIT
 from cachec.errors import StoreFault, UnstorableResult
 from cachec.model import ArtifactRef, Fault, Inline, Leaf, Node, Record, Sequence
 from tests.effort import rounds

@@ -12,7 +12,7 @@ from cachec import codecs
 from cachec.base.hashing import FileDigests
 from cachec.errors import StoreFault, UnknownWeight, UnstorableResult
 from cachec.model import ArtifactRef, CallerSet, CallerWeight, Fault, Node, OwnedWeight, Weights, WeightSpec
-from cachec.recording import Recorder
+from cachec.recording import ReadRecorder
 from cachec.weights import WeightSet
 
 
@@ -27,7 +27,7 @@ def arrays(scale: float = 1.0) -> dict[str, Any]:
 @pytest.fixture
 def given(bench: Any) -> WeightSet:
     """What a stage gets for its argument ``weights``; afterwards the caller has other values under the same names."""
-    recorder = Recorder("stage")
+    recorder = ReadRecorder("stage")
     caller = WeightSet.from_arrays(arrays(), tied=[("b", "t")])
     bench.callers["weights"] = caller
     guarded: WeightSet = caller.guard("weights", recorder, FileDigests())

@@ -26,16 +26,16 @@ from cachec.commands.environment import command_environment
 from cachec.commands.process import end_session
 from cachec.commands.run import run, scratch
 from cachec.errors import CachecWarning, UsageError
-from cachec.key.dependencies import ABSENT, PRESENT, Dependencies, lookup_digest
 from cachec.key.tools.environment import LOCALE_NAME
-from cachec.key.tools.tools import ToolKeys
+from cachec.key.tools.toolchain import ToolKeys
+from cachec.key.trace_validation import ABSENT, PRESENT, Dependencies, lookup_digest
 from cachec.model import Read, Reason
-from cachec.recording import Recorder
+from cachec.recording import ReadRecorder
 
 
 @pytest.fixture
-def recorder() -> Iterator[Recorder]:
-    with recording.recording(Recorder("stage")) as found:
+def recorder() -> Iterator[ReadRecorder]:
+    with recording.recording(ReadRecorder("stage")) as found:
         yield found
         found.drop_scratch()
 
@@ -47,11 +47,11 @@ def weight(tmp_path: Path) -> Path:
     return path
 
 
-def reads(recorder: Recorder, kind: str) -> dict[str, str]:
+def reads(recorder: ReadRecorder, kind: str) -> dict[str, str]:
     return {read.where: read.digest for read in recorder.reads() if read.kind == kind}
 
 
-def content(recorder: Recorder, folder: Path) -> set[str]:
+def content(recorder: ReadRecorder, folder: Path) -> set[str]:
     """The files below a folder whose content counts, from there."""
     found = [read.where for read in recorder.reads() if read.kind in {"file", "content"}]
     return {os.path.relpath(path, folder) for path in found if path.startswith(f"{folder}/")}
@@ -62,7 +62,7 @@ def dependencies(environ: dict[str, str] | None = None) -> Dependencies:
     return Dependencies(ToolKeys(digests, Distributions()), digests, environ)
 
 
-def holds(recorder: Recorder) -> bool:
+def holds(recorder: ReadRecorder) -> bool:
     """Whether everything that was recorded is still as it was."""
     present = dependencies()
     return all(present.present(read) == read.digest for read in recorder.reads())
@@ -81,14 +81,14 @@ def test_output_code_and_arguments(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("weights", [False, True])
-def test_a_failing_command_raises_what_subprocess_raises(recorder: Recorder, weight: Path, weights: bool) -> None:
+def test_a_failing_command_raises_what_subprocess_raises(recorder: ReadRecorder, weight: Path, weights: bool) -> None:
     with pytest.raises(subprocess.CalledProcessError) as caught:
         sh("echo out; echo err >&2; exit 7", weights={weight: "opened"} if weights else ())
     assert (caught.value.returncode, caught.value.output, caught.value.stderr) == (7, b"out\n", b"err\n")
     assert caught.value.cmd == ["sh", "-c", "echo out; echo err >&2; exit 7"]
 
 
-def test_a_traceback_shows_the_end_of_what_a_failing_command_said(recorder: Recorder) -> None:
+def test_a_traceback_shows_the_end_of_what_a_failing_command_said(recorder: ReadRecorder) -> None:
     with pytest.raises(subprocess.CalledProcessError) as caught:
         sh(r"yes no | head -9999 >&2; printf 'a.mlir:3: \033[31merror: é\n  here\n' >&2; exit 1")
     *before, error, where = caught.value.__notes__
@@ -97,7 +97,7 @@ def test_a_traceback_shows_the_end_of_what_a_failing_command_said(recorder: Reco
 
 
 @pytest.mark.parametrize("weights", [False, True])
-def test_a_command_that_dies_of_a_signal(recorder: Recorder, weight: Path, weights: bool) -> None:
+def test_a_command_that_dies_of_a_signal(recorder: ReadRecorder, weight: Path, weights: bool) -> None:
     result = sh("kill -SEGV $$", weights={weight: "opened"} if weights else (), check=False)
     assert result.returncode == -signal.SIGSEGV
 
@@ -107,7 +107,7 @@ def test_what_every_command_gets(name: str) -> None:
     assert command_environment({name: "x", "OTHER": "y"}, ()) == {name: "x"}
 
 
-def test_a_missing_program(recorder: Recorder) -> None:
+def test_a_missing_program(recorder: ReadRecorder) -> None:
     with pytest.raises(FileNotFoundError, match="no-such-program"):
         run(["no-such-program"])
     assert reads(recorder, "tool") == {"no-such-program": ABSENT}
@@ -115,7 +115,7 @@ def test_a_missing_program(recorder: Recorder) -> None:
 
 
 @pytest.mark.parametrize("weights", [False, True])
-def test_a_program_that_cannot_be_executed(recorder: Recorder, tmp_path: Path, weight: Path, weights: bool) -> None:
+def test_a_program_that_cannot_be_executed(recorder: ReadRecorder, tmp_path: Path, weight: Path, weights: bool) -> None:
     bad = tmp_path / "bad"
     bad.write_bytes(b"not a program")
     bad.chmod(0o755)
@@ -129,13 +129,13 @@ def test_a_missing_output_is_named(tmp_path: Path) -> None:
     assert sh(f"echo x > {tmp_path}/out.bin", outputs=[tmp_path / "out.bin"]).returncode == 0
 
 
-def test_an_input_that_is_no_file_is_refused(recorder: Recorder, tmp_path: Path) -> None:
+def test_an_input_that_is_no_file_is_refused(recorder: ReadRecorder, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(UsageError, match="neither a file nor a folder"):
         sh("true", inputs=[tmp_path / "pipe"])
 
 
-def test_a_missing_input_is_named_and_recorded(recorder: Recorder, tmp_path: Path) -> None:
+def test_a_missing_input_is_named_and_recorded(recorder: ReadRecorder, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"absent\.txt"):
         sh("true", inputs=[tmp_path / "absent.txt"])
     assert reads(recorder, "absent") == {str(tmp_path / "absent.txt"): EMPTY}
@@ -163,7 +163,7 @@ def test_what_is_not_there_counts_and_is_the_same_error_outside_of_a_stage(name:
     options, make = ABSENCES[name]
     path = tmp_path / "absent"
     with (
-        recording.recording(Recorder("stage")) as recorder,
+        recording.recording(ReadRecorder("stage")) as recorder,
         pytest.raises((FileNotFoundError, UsageError), match="absent") as caught,
     ):
         sh("true", **options(path))
@@ -231,7 +231,7 @@ def written(path: Path) -> int:
     raise AssertionError(f"{path} was not written")
 
 
-def test_no_zombie_and_no_descriptor_is_left(recorder: Recorder, weight: Path) -> None:
+def test_no_zombie_and_no_descriptor_is_left(recorder: ReadRecorder, weight: Path) -> None:
     sh("true", weights={weight: "opened"})
     before, others = len(os.listdir("/proc/self/fd")), children()
     for _ in range(3):
@@ -309,7 +309,7 @@ def test_the_environment_is_reduced(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("weights", [False, True])
 def test_a_mapping_gives_exactly_these_values(
-    recorder: Recorder, weight: Path, weights: bool, monkeypatch: pytest.MonkeyPatch
+    recorder: ReadRecorder, weight: Path, weights: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TODAY", "t")
     monkeypatch.setenv("LC_ALL", "C")
@@ -322,7 +322,7 @@ def test_a_mapping_gives_exactly_these_values(
 
 
 def test_the_locale_is_recorded_and_others_of_the_kind_are_hidden(
-    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+    recorder: ReadRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LC_NUMERIC", "de_DE")
     monkeypatch.setenv("LC_TERMINAL", "one")
@@ -338,7 +338,7 @@ def test_the_locale_is_recorded_and_others_of_the_kind_are_hidden(
     assert not holds(recorder)
 
 
-def test_a_keyed_variable_is_recorded_and_checked(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_keyed_variable_is_recorded_and_checked(recorder: ReadRecorder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KEYED", "1")
     sh("true", env=["KEYED"])
     assert holds(recorder)
@@ -348,7 +348,7 @@ def test_a_keyed_variable_is_recorded_and_checked(recorder: Recorder, monkeypatc
     assert not holds(recorder)
 
 
-def test_the_library_path_is_keyed(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_library_path_is_keyed(recorder: ReadRecorder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
     sh("true")
     assert holds(recorder)
@@ -356,7 +356,7 @@ def test_the_library_path_is_keyed(recorder: Recorder, monkeypatch: pytest.Monke
     assert not holds(recorder)
 
 
-def test_standard_input_is_empty_bytes_or_a_recorded_file(recorder: Recorder, tmp_path: Path) -> None:
+def test_standard_input_is_empty_bytes_or_a_recorded_file(recorder: ReadRecorder, tmp_path: Path) -> None:
     assert run(["cat"]).stdout == b""
     assert run(["cat"], stdin=b"some bytes").stdout == b"some bytes"
     assert reads(recorder, "file") == {}
@@ -365,7 +365,7 @@ def test_standard_input_is_empty_bytes_or_a_recorded_file(recorder: Recorder, tm
     assert reads(recorder, "file") == {str(tmp_path / "in.txt"): digest_bytes(b"from a file")}
 
 
-def test_no_descriptor_is_inherited_unless_given(recorder: Recorder, weight: Path) -> None:
+def test_no_descriptor_is_inherited_unless_given(recorder: ReadRecorder, weight: Path) -> None:
     fd = os.open(weight, os.O_RDONLY)
     os.set_inheritable(fd, True)
     reader = [sys.executable, "-c", f"import os; os.write(1, os.read({fd}, 99))"]
@@ -380,7 +380,7 @@ def test_no_descriptor_is_inherited_unless_given(recorder: Recorder, weight: Pat
         os.close(fd)
 
 
-def test_a_pipe_is_refused_in_a_stage(recorder: Recorder) -> None:
+def test_a_pipe_is_refused_in_a_stage(recorder: ReadRecorder) -> None:
     read, write = os.pipe()
     try:
         with pytest.raises(UsageError, match="no regular file"):
@@ -393,7 +393,7 @@ def test_a_pipe_is_refused_in_a_stage(recorder: Recorder) -> None:
 # --- inputs, candidates, search, tools
 
 
-def test_inputs_are_recorded_by_content(recorder: Recorder, tmp_path: Path) -> None:
+def test_inputs_are_recorded_by_content(recorder: ReadRecorder, tmp_path: Path) -> None:
     one = tmp_path / "one.txt"
     one.write_bytes(b"1")
     sh("true", inputs=["one.txt"], cwd=tmp_path)
@@ -407,7 +407,7 @@ def test_inputs_are_recorded_by_content(recorder: Recorder, tmp_path: Path) -> N
     assert not holds(recorder)
 
 
-def test_an_empty_input_that_goes_away_is_a_change(recorder: Recorder, tmp_path: Path) -> None:
+def test_an_empty_input_that_goes_away_is_a_change(recorder: ReadRecorder, tmp_path: Path) -> None:
     (tmp_path / "empty").write_bytes(b"")
     sh("true", inputs=[tmp_path / "empty"])
     assert holds(recorder)
@@ -415,7 +415,7 @@ def test_an_empty_input_that_goes_away_is_a_change(recorder: Recorder, tmp_path:
     assert not holds(recorder)
 
 
-def test_a_folder_is_an_input_with_all_below(recorder: Recorder, tmp_path: Path) -> None:
+def test_a_folder_is_an_input_with_all_below(recorder: ReadRecorder, tmp_path: Path) -> None:
     tree = tmp_path / "tree"
     (tree / "deep").mkdir(parents=True)
     (tree / "deep/a.h").write_bytes(b"a")
@@ -432,73 +432,75 @@ def test_a_folder_is_an_input_with_all_below(recorder: Recorder, tmp_path: Path)
 
 @pytest.mark.parametrize("script", ["echo 2 > one", "rm one", "echo 2 > one; echo 1 > one", "touch one"])
 def test_an_input_that_the_command_changes_keeps_the_result_out(
-    recorder: Recorder, tmp_path: Path, script: str
+    recorder: ReadRecorder, tmp_path: Path, script: str
 ) -> None:
     (tmp_path / "one").write_bytes(b"1")
     sh("cat one", inputs=["one"], cwd=tmp_path)
-    assert recorder.kept_out() is None
+    assert recorder.storage_refusal() is None
     sh(script, inputs=["one"], cwd=tmp_path)
     assert kept_out(recorder) == ("bypass:input-changed-during-run", str(tmp_path / "one"))
 
 
-def kept_out(recorder: Recorder) -> tuple[str, str]:
-    found = recorder.kept_out()
+def kept_out(recorder: ReadRecorder) -> tuple[str, str]:
+    found = recorder.storage_refusal()
     assert found is not None
     return found[0].value, next(word for word in found[1].split() if word.startswith("/"))
 
 
-def test_what_keeps_a_nested_run_out_keeps_the_outer_one_out(recorder: Recorder, tmp_path: Path) -> None:
+def test_what_keeps_a_nested_run_out_keeps_the_outer_one_out(recorder: ReadRecorder, tmp_path: Path) -> None:
     (tmp_path / "one").write_bytes(b"1")
-    with recording.recording(Recorder("inner", parent=recorder)):
+    with recording.recording(ReadRecorder("inner", parent=recorder)):
         sh("echo 2 > one", inputs=["one"], cwd=tmp_path)
-    assert recorder.kept_out() is not None
+    assert recorder.storage_refusal() is not None
 
 
-def test_an_output_that_was_there_and_is_not_written_keeps_the_result_out(recorder: Recorder, tmp_path: Path) -> None:
+def test_an_output_that_was_there_and_is_not_written_keeps_the_result_out(
+    recorder: ReadRecorder, tmp_path: Path
+) -> None:
     (tmp_path / "out").write_bytes(b"of before")
     sh("echo 2 > out", outputs=["out"], cwd=tmp_path)
-    assert recorder.kept_out() is None
+    assert recorder.storage_refusal() is None
     sh("true", outputs=["out"], cwd=tmp_path)
     assert kept_out(recorder) == ("bypass:undescribed-effect", str(tmp_path / "out"))
 
 
 @pytest.mark.parametrize("script", ["sed -i s/v/w/ out", "echo tail >> out", "chmod 600 out", "touch out"])
-def test_an_output_that_was_used_before_it_was_written(recorder: Recorder, tmp_path: Path, script: str) -> None:
+def test_an_output_that_was_used_before_it_was_written(recorder: ReadRecorder, tmp_path: Path, script: str) -> None:
     (tmp_path / "out").write_text("v2\n")
     time.sleep(0.05)
     sh(script, outputs=["out"], cwd=tmp_path)
-    found = recorder.kept_out()
+    found = recorder.storage_refusal()
     assert found is not None
     assert f"{tmp_path}/out" in found[1]
 
 
-def test_an_output_that_was_not_there_to_be_used(recorder: Recorder, tmp_path: Path) -> None:
+def test_an_output_that_was_not_there_to_be_used(recorder: ReadRecorder, tmp_path: Path) -> None:
     sh("echo tail >> out", outputs=["out"], cwd=tmp_path)
-    assert recorder.kept_out() is None
+    assert recorder.storage_refusal() is None
     (tmp_path / "out").unlink()
     assert holds(recorder)
     (tmp_path / "out").write_text("v3\n")
     assert not holds(recorder)
 
 
-def test_an_output_of_the_stage_itself_may_be_there_before(recorder: Recorder) -> None:
+def test_an_output_of_the_stage_itself_may_be_there_before(recorder: ReadRecorder) -> None:
     with scratch() as folder:
         (folder / "out").write_bytes(b"made by the stage")
         sh("true", inputs=[folder / "out"], outputs=[folder / "out"])
-    assert recorder.kept_out() is None
+    assert recorder.storage_refusal() is None
     recorder.drop_scratch()
 
 
 @pytest.mark.parametrize("weights", [False, True])
-def test_a_process_that_goes_on_keeps_the_result_out(recorder: Recorder, weight: Path, weights: bool) -> None:
+def test_a_process_that_goes_on_keeps_the_result_out(recorder: ReadRecorder, weight: Path, weights: bool) -> None:
     pid = int(sh("sleep 60 >/dev/null 2>&1 & echo $!", weights={weight: "opened"} if weights else ()).stdout)
     os.kill(pid, signal.SIGKILL)  # it still goes on: nobody waited for it
-    found = recorder.kept_out()
+    found = recorder.storage_refusal()
     assert found is not None
     assert "left a process behind" in found[1]
 
 
-def test_candidates_are_there_or_absent(recorder: Recorder, tmp_path: Path) -> None:
+def test_candidates_are_there_or_absent(recorder: ReadRecorder, tmp_path: Path) -> None:
     (tmp_path / "there.h").write_bytes(b"1")
     sh("true", candidates=["there.h", "not.h"], cwd=tmp_path)
     assert reads(recorder, "absent") == {str(tmp_path / "not.h"): EMPTY}
@@ -508,7 +510,7 @@ def test_candidates_are_there_or_absent(recorder: Recorder, tmp_path: Path) -> N
     assert not holds(recorder)
 
 
-def test_names_in_a_searched_folder(recorder: Recorder, tmp_path: Path) -> None:
+def test_names_in_a_searched_folder(recorder: ReadRecorder, tmp_path: Path) -> None:
     include = tmp_path / "include"
     include.mkdir()
     (include / "a.h").write_bytes(b"1")
@@ -525,7 +527,7 @@ def test_names_in_a_searched_folder(recorder: Recorder, tmp_path: Path) -> None:
     assert not holds(recorder)
 
 
-def test_writing_an_output_into_a_searched_folder_is_no_contradiction(recorder: Recorder, tmp_path: Path) -> None:
+def test_writing_an_output_into_a_searched_folder_is_no_contradiction(recorder: ReadRecorder, tmp_path: Path) -> None:
     sh("echo > out", search=[tmp_path], outputs=["out"], cwd=tmp_path)
     assert recorder.contradictions() == ()
     assert holds(recorder)
@@ -538,7 +540,7 @@ def program(path: Path, text: str) -> Path:
     return path
 
 
-def test_the_program_and_its_helpers_are_recorded(recorder: Recorder, tmp_path: Path) -> None:
+def test_the_program_and_its_helpers_are_recorded(recorder: ReadRecorder, tmp_path: Path) -> None:
     main, helper = program(tmp_path / "main", "exec ./helper"), program(tmp_path / "helper", "echo 1")
     assert run(["./main"], tools=["./helper"], cwd=tmp_path).stdout == b"1\n"
     assert {os.path.normpath(where) for where in reads(recorder, "tool")} == {str(main), str(helper)}
@@ -551,7 +553,9 @@ def test_the_program_and_its_helpers_are_recorded(recorder: Recorder, tmp_path: 
     assert not holds(recorder)
 
 
-def test_a_name_in_path_is_looked_up_again(recorder: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_in_path_is_looked_up_again(
+    recorder: ReadRecorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     program(tmp_path / "b/mycc", "echo 1")
     monkeypatch.setenv("PATH", f"{tmp_path}/a:{tmp_path}/b:{os.environ['PATH']}")
     run(["mycc"])
@@ -562,7 +566,7 @@ def test_a_name_in_path_is_looked_up_again(recorder: Recorder, tmp_path: Path, m
     assert holds(recorder)  # the same program in another place
 
 
-def test_a_fixed_path_is_looked_up_in_the_same_way_later(recorder: Recorder, tmp_path: Path) -> None:
+def test_a_fixed_path_is_looked_up_in_the_same_way_later(recorder: ReadRecorder, tmp_path: Path) -> None:
     program(tmp_path / "b/mycc", "echo 1")
     run(["mycc"], env={"PATH": f"{tmp_path}/b:/bin", "LD_LIBRARY_PATH": str(tmp_path)})
     assert holds(recorder)
@@ -570,7 +574,7 @@ def test_a_fixed_path_is_looked_up_in_the_same_way_later(recorder: Recorder, tmp
     assert not holds(recorder)
 
 
-def test_a_program_that_changes_while_it_runs(recorder: Recorder, tmp_path: Path) -> None:
+def test_a_program_that_changes_while_it_runs(recorder: ReadRecorder, tmp_path: Path) -> None:
     tool = program(tmp_path / "tool", "echo '# more' >> \"$0\"")
     run([tool])
     assert reads(recorder, "tool").keys() == {str(tool)}
@@ -581,12 +585,12 @@ def test_a_program_that_changes_while_it_runs(recorder: Recorder, tmp_path: Path
 
 
 @pytest.mark.parametrize("weights", ["list", "mapping"])
-def test_content_is_the_default(recorder: Recorder, weight: Path, weights: str) -> None:
+def test_content_is_the_default(recorder: ReadRecorder, weight: Path, weights: str) -> None:
     sh("true", weights=[weight] if weights == "list" else {weight: "content"})
     assert reads(recorder, "file") == {str(weight): digest_bytes(b"trained")}
 
 
-def test_an_opened_weight_that_nobody_opened_is_not_recorded(recorder: Recorder, weight: Path) -> None:
+def test_an_opened_weight_that_nobody_opened_is_not_recorded(recorder: ReadRecorder, weight: Path) -> None:
     sh(f"test -f {weight}; ls {weight.parent}", weights={weight: "opened"})
     assert reads(recorder, "file") == {}
     assert recorder.contradictions() == ()
@@ -605,19 +609,19 @@ def test_an_opened_weight_that_nobody_opened_is_not_recorded(recorder: Recorder,
         "cp weights.bin copy",
     ],
 )
-def test_an_opened_weight_is_recorded_however_it_was_opened(recorder: Recorder, weight: Path, script: str) -> None:
+def test_an_opened_weight_is_recorded_however_it_was_opened(recorder: ReadRecorder, weight: Path, script: str) -> None:
     (weight.parent / "symbolic").symlink_to(weight)
     (weight.parent / "hard").hardlink_to(weight)
     (weight.parent / "folder").symlink_to(weight.parent)
     time.sleep(0.05)  # a file that was changed just now, by its time, may have been changed while the command ran
     sh(script, weights={weight: "opened"}, cwd=weight.parent)
-    assert recorder.kept_out() is None
+    assert recorder.storage_refusal() is None
     assert holds(recorder)
     weight.write_bytes(b"another")
     assert not holds(recorder)
 
 
-def test_only_the_weight_that_was_opened(recorder: Recorder, weight: Path, tmp_path: Path) -> None:
+def test_only_the_weight_that_was_opened(recorder: ReadRecorder, weight: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.bin"
     other.write_bytes(b"other")
     subprocess.run(["cat", weight], capture_output=True, check=True)  # by another process
@@ -648,14 +652,14 @@ def daemon(action: str) -> str:
     ],
     ids=["background", "holds-stdout", "daemon"],
 )
-def test_a_surviving_child_keeps_the_result_out(recorder: Recorder, arguments: list[str]) -> None:
+def test_a_surviving_child_keeps_the_result_out(recorder: ReadRecorder, arguments: list[str]) -> None:
     run(arguments)
-    found = recorder.kept_out()
+    found = recorder.storage_refusal()
     assert found is not None
     assert found[0] is Reason.UNDESCRIBED
 
 
-def test_a_daemon_that_ended_in_time_does_not_count(recorder: Recorder, weight: Path, tmp_path: Path) -> None:
+def test_a_daemon_that_ended_in_time_does_not_count(recorder: ReadRecorder, weight: Path, tmp_path: Path) -> None:
     path = str(tmp_path / "pid")
     write = f"open('{path}.new', 'w').write(str(os.getpid())); os.rename('{path}.new', '{path}')"
     until_gone = f"""
@@ -669,7 +673,7 @@ while lives(): time.sleep(0.01)
 """
     run([sys.executable, "-c", daemon(write) + until_gone], weights={weight: "opened"})
     assert content(recorder, tmp_path) == set()
-    assert recorder.kept_out() is None
+    assert recorder.storage_refusal() is None
 
 
 def test_what_is_given_otherwise_opens_no_weight(weight: Path, tmp_path: Path) -> None:
@@ -677,7 +681,7 @@ def test_what_is_given_otherwise_opens_no_weight(weight: Path, tmp_path: Path) -
     fd = os.open(tmp_path / "other", os.O_RDONLY)
     try:
         for options in ({"stdin": b"x"}, {"stdin": tmp_path / "other"}, {"pass_fds": [fd]}):
-            with recording.recording(Recorder("stage")) as recorder:
+            with recording.recording(ReadRecorder("stage")) as recorder:
                 sh("true", weights={weight: "opened"}, **options)
             assert str(weight) not in reads(recorder, "file"), options
     finally:
@@ -686,22 +690,22 @@ def test_what_is_given_otherwise_opens_no_weight(weight: Path, tmp_path: Path) -
 
 @pytest.mark.parametrize("script", ["echo new > n; mv n weights.bin", "echo more >> weights.bin", "rm weights.bin"])
 def test_a_weight_that_is_replaced_meanwhile_keeps_the_result_out(
-    recorder: Recorder, weight: Path, script: str
+    recorder: ReadRecorder, weight: Path, script: str
 ) -> None:
     sh(script, weights={weight: "opened"}, cwd=weight.parent)
     assert kept_out(recorder) == ("bypass:input-changed-during-run", str(weight))
 
 
-def test_a_command_that_was_ended_keeps_the_result_out(recorder: Recorder, weight: Path) -> None:
+def test_a_command_that_was_ended_keeps_the_result_out(recorder: ReadRecorder, weight: Path) -> None:
     with pytest.raises(subprocess.TimeoutExpired) as caught:
         sh("sleep 60", weights={weight: "opened"}, timeout=0.3)
     assert caught.value.cmd == ["sh", "-c", "sleep 60"]
-    found = recorder.kept_out()
+    found = recorder.storage_refusal()
     assert found is not None
     assert found[0] is Reason.UNTRACED
 
 
-def test_a_withheld_weight_is_not_recorded(recorder: Recorder, weight: Path) -> None:
+def test_a_withheld_weight_is_not_recorded(recorder: ReadRecorder, weight: Path) -> None:
     sh("true", weights={weight: "withheld"})
     assert content(recorder, weight.parent) == set()
 
@@ -720,14 +724,14 @@ def test_a_withheld_weight_that_is_named_is_refused(weight: Path) -> None:
     assert run(["true", "weights.binary"], **options).returncode == 0  # type: ignore[arg-type]
 
 
-def test_a_withheld_weight_that_is_opened_counts_with_a_warning(recorder: Recorder, weight: Path) -> None:
+def test_a_withheld_weight_that_is_opened_counts_with_a_warning(recorder: ReadRecorder, weight: Path) -> None:
     (weight.parent / "alias").hardlink_to(weight)
     with pytest.warns(CachecWarning, match="was to be withheld"):
         sh("cat alias", weights={weight: "withheld"}, cwd=weight.parent)
     assert content(recorder, weight.parent) == {"alias"}
 
 
-def test_a_missing_weight_is_named(recorder: Recorder, tmp_path: Path) -> None:
+def test_a_missing_weight_is_named(recorder: ReadRecorder, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="absent"):
         sh("true", weights={tmp_path / "absent": "opened"})
 
@@ -737,7 +741,7 @@ IREE = shutil.which("iree-compile", path=os.path.abspath(Path(sys.executable).pa
 
 @pytest.mark.skipif(IREE is None, reason="iree-base-compiler is not installed")
 @pytest.mark.parametrize("phase", ["--compile-to=flow", "--iree-hal-target-backends=llvm-cpu"])
-def test_the_real_iree_compile_opens_no_weight_file(recorder: Recorder, tmp_path: Path, phase: str) -> None:
+def test_the_real_iree_compile_opens_no_weight_file(recorder: ReadRecorder, tmp_path: Path, phase: str) -> None:
     weights, source = tmp_path / "model.irpa", tmp_path / "in.mlir"
     weights.write_bytes(b"bytes that no compiler needs")
     source.write_text("func.func @f(%x: tensor<4xf32>) -> tensor<4xf32> { return %x : tensor<4xf32> }\n")
@@ -766,7 +770,7 @@ UNDECLARED = {
 
 @pytest.mark.parametrize("name", UNDECLARED)
 def test_what_a_command_looked_up_counts_though_nobody_declared_it(
-    recorder: Recorder, tmp_path: Path, name: str
+    recorder: ReadRecorder, tmp_path: Path, name: str
 ) -> None:
     script, path, text = UNDECLARED[name]
     for each, data in {"in.txt": b"1", "other": b"1", "data": b"1", "sub/one": b"1"}.items():
@@ -775,7 +779,7 @@ def test_what_a_command_looked_up_counts_though_nobody_declared_it(
     program(tmp_path / "helper", "cat data")
     time.sleep(0.05)
     sh(script, cwd=tmp_path)
-    assert recorder.kept_out() is None
+    assert recorder.storage_refusal() is None
     (tmp_path / "other").write_bytes(b"2")
     assert holds(recorder)
     if text is None:
@@ -796,13 +800,13 @@ def test_a_folder_that_was_moved_is_the_same(tmp_path: Path) -> None:
     assert lookup_digest(str(tmp_path / "b/link"), "") != lookup_digest(str(tmp_path / "a/link"), "")
 
 
-def test_a_product_of_one_command_is_no_input_of_the_next(recorder: Recorder, tmp_path: Path) -> None:
+def test_a_product_of_one_command_is_no_input_of_the_next(recorder: ReadRecorder, tmp_path: Path) -> None:
     (tmp_path / "in").write_bytes(b"1")
     (tmp_path / "sub").mkdir()
     time.sleep(0.05)
     sh("ls sub; cat in > sub/made", cwd=tmp_path, outputs=["sub/made"])
     sh("ls sub; cat sub/made > out", cwd=tmp_path, outputs=["out"])
-    assert recorder.kept_out() is None
+    assert recorder.storage_refusal() is None
     assert recorder.contradictions() == ()
     assert content(recorder, tmp_path) == {"in"}
     (tmp_path / "sub/made").unlink()
@@ -820,7 +824,7 @@ EFFECTS = {
 
 @pytest.mark.parametrize("name", EFFECTS)
 def test_a_side_effect_keeps_the_result_out(
-    recorder: Recorder, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+    recorder: ReadRecorder, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from cachec.commands import stage_command
 
@@ -833,17 +837,17 @@ def test_a_side_effect_keeps_the_result_out(
     sh(f"echo > {tmp_path}/out; echo > $TMPDIR/x", outputs=[tmp_path / "out"])
     with scratch() as folder:
         sh("echo > in; cat in > out; rm in", cwd=folder)
-    assert recorder.kept_out() is None
+    assert recorder.storage_refusal() is None
     sh(script.format(tmp_path), check=False)
-    found = recorder.kept_out()
+    found = recorder.storage_refusal()
     assert found is not None
     assert words in found[1]
 
 
-def test_a_run_without_a_tracer_keeps_the_result_out(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_without_a_tracer_keeps_the_result_out(recorder: ReadRecorder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "")
     assert run(["cat"], stdin=b"text").stdout == b"text"
-    found = recorder.kept_out()
+    found = recorder.storage_refusal()
     assert found is not None
     assert found[0] is Reason.UNTRACED
 
@@ -856,9 +860,9 @@ def test_commands_in_many_threads_beside_other_children(tmp_path: Path) -> None:
     others = [subprocess.Popen(["sh", "-c", f"sleep 0.{number}; exit {number}"]) for number in range(6)]
 
     def work(number: int) -> tuple[bytes, set[str]]:
-        with recording.recording(Recorder("stage")) as recorder:
+        with recording.recording(ReadRecorder("stage")) as recorder:
             done = sh(f"(cat in{number} &) ; sleep 0.2; sh -c 'cat in{number}'", cwd=tmp_path)
-            assert recorder.kept_out() is None
+            assert recorder.storage_refusal() is None
             return done.stdout, content(recorder, tmp_path)
 
     with ThreadPoolExecutor(6) as pool:
@@ -870,7 +874,7 @@ def test_commands_in_many_threads_beside_other_children(tmp_path: Path) -> None:
 # --- scratch folders, and no stage
 
 
-def test_products_of_the_stage_are_not_recorded(recorder: Recorder, weight: Path) -> None:
+def test_products_of_the_stage_are_not_recorded(recorder: ReadRecorder, weight: Path) -> None:
     with scratch() as folder:
         (folder / "in.mlir").write_bytes(b"ir")
         program(folder / "tool", "true")
@@ -894,7 +898,7 @@ def test_a_scratch_folder_outside_a_stage_ends_with_its_body() -> None:
     assert not folder.exists()
 
 
-def test_scratch_folders_nest_and_end(recorder: Recorder, tmp_path: Path) -> None:
+def test_scratch_folders_nest_and_end(recorder: ReadRecorder, tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"")
     with scratch() as outer, scratch() as inner:
         for folder in (outer, inner):
@@ -910,8 +914,8 @@ def test_outside_a_stage_it_just_runs(weight: Path) -> None:
 
 
 def test_a_nested_recorder_passes_on(weight: Path) -> None:
-    outer = Recorder("outer")
-    with recording.recording(Recorder("inner", outer)):
+    outer = ReadRecorder("outer")
+    with recording.recording(ReadRecorder("inner", outer)):
         sh("true", inputs=[weight])
     assert str(weight) in reads(outer, "file")
 

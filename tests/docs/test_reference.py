@@ -20,7 +20,7 @@ from cachec.bundle import format
 from cachec.cli import main
 from cachec.cli.completion import LINE_OPTIONS
 from cachec.config import DEPTH, KEY, KEYS, SECRET, TOKEN
-from cachec.key.tools import variables
+from cachec.key.tools import command_variables
 from cachec.launcher import adapters
 from cachec.launcher.exec_settings import ACCEPTED
 from cachec.model import READ_KINDS, Fault, Mode, Outcome, Reason
@@ -128,8 +128,8 @@ def test_every_setting_is_in_the_tables() -> None:
 def test_every_variable_that_does_not_count_is_in_the_table() -> None:
     heading = "## Variables that do not count"
     rows = {row[0]: tuple(pages.names(row[1])) for row in pages.table("reference/settings.md", heading)}
-    assert rows == variables.NEUTRAL_GROUPS
-    assert set(variables.SECRET_WORDS) <= set(pages.names(pages.text_of("reference/settings.md", heading)))
+    assert rows == command_variables.NEUTRAL_GROUPS
+    assert set(command_variables.SECRET_WORDS) <= set(pages.names(pages.text_of("reference/settings.md", heading)))
 
 
 #: Bypasses that a command can't end with: it runs no code of a stage, and no plugin speaks for it.

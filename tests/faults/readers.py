@@ -31,11 +31,11 @@ from cachec.cli.selectors import keys_from
 from cachec.codecs import decode
 from cachec.errors import CachecError
 from cachec.events import read_outcomes
-from cachec.key.code.compiled import Compiled
-from cachec.key.code.modules import Sources
-from cachec.key.tools import loader
+from cachec.key.code.compile_cache import CompileCache
+from cachec.key.code.module_sources import Sources
+from cachec.key.tools import elf_dependencies
+from cachec.key.tools.elf_dependencies import read_cache
 from cachec.key.tools.executables import Finder
-from cachec.key.tools.loader import read_cache
 from cachec.launcher import adapters, direct
 from cachec.launcher.adapters import find
 from cachec.launcher.arguments import describe
@@ -342,7 +342,9 @@ def _elf(folder: Path) -> tuple[list[Seed], Read]:
     path.write_bytes(b"")
     path.chmod(0o755)
     finder = Finder(distributions.Distributions([]))
-    loader.read_cache = functools.cache(loader.read_cache)  # of the machine: it has a family of its own
+    elf_dependencies.read_cache = functools.cache(
+        elf_dependencies.read_cache
+    )  # of the machine: it has a family of its own
     files = [*_objects(), b"#!/bin/sh\nexec /bin/true\n", b"#!/usr/bin/env -S python3 -c x\n"]
     return plain(*files), in_file(path, lambda path: finder.program(str(path), {}))
 
@@ -520,7 +522,7 @@ def _compiled(folder: Path) -> tuple[list[Seed], Read]:
 
 def _summed(path: Path, body: bytes) -> bytes:
     """A row with these digests, whose checksum fits."""
-    compiled = Compiled(str(path), path.read_bytes(), _Remembered())
+    compiled = CompileCache(str(path), path.read_bytes(), _Remembered())
     return compiled._checksum(body) + body
 
 

@@ -17,14 +17,14 @@ from typing import Any
 
 import pytest
 
-from cachec.key import canonical
-from cachec.key.code.executed import executed
+from cachec.key import option_encoding
+from cachec.key.code.executed_source import executed_sources
 from cachec.key.code.fingerprint import CodeKey, CodeKeys
-from tests.key.tools.test_checkout import Rows
+from tests.key.tools.test_own_checkout import Rows
 
 
 def encode_value(value: object, path: str) -> bytes:
-    return canonical.encode(value, lambda _value, _path: None, path)
+    return option_encoding.encode(value, lambda _value, _path: None, path)
 
 
 class Project:
@@ -60,8 +60,8 @@ class Project:
             if file.startswith(str(self.root)) or not file:
                 del sys.modules[name]
         importlib.invalidate_caches()
-        executed.cache_clear()
-        executed()._started = time.time()
+        executed_sources.cache_clear()
+        executed_sources()._started = time.time()
         self.keys = self.new_keys()
 
     def load(self, name: str = "main") -> ModuleType:

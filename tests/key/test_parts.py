@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from cachec.base.hashing import Hasher
+from cachec.key.argument_info import ArgumentInfo
 from cachec.key.arguments import Annotation, Payload
-from cachec.key.inventory import Inventory
-from cachec.key.request import _SHORT, Request, _Parts
-from cachec.key.words import MAX_VALUE, spelled
+from cachec.key.describe import MAX_VALUE, literal_text
+from cachec.key.key_builder import _SHORT, CacheKey, _KeyParts
 from cachec.launcher.command_key import CommandKey
 from cachec.model import Part, PartKind, part_label
 from tests.parts import part
@@ -22,7 +22,7 @@ PART = part("arg/batch", "3", value="3")
 
 def keys(*parts: Part) -> tuple[str, bytes]:
     """What these parts make of the key of a command, and of a stage."""
-    return CommandKey(parts, {}, has_base=False).digest, _Parts.of(parts).prefix
+    return CommandKey(parts, {}, has_base=False).digest, _KeyParts.of(parts).prefix
 
 
 def test_a_label_says_kind_and_name_and_no_two_share_one() -> None:
@@ -60,7 +60,7 @@ def test_order_and_number_of_parts_count() -> None:
 
 
 def _key(*payloads: Payload, parts: tuple[Part, ...] = (PART,)) -> str:
-    return Request(None, _Parts.of(parts), payloads, Inventory()).digest  # type: ignore[arg-type]  # no stage is asked
+    return CacheKey(None, _KeyParts.of(parts), payloads, ArgumentInfo()).digest  # type: ignore[arg-type]  # no stage is asked
 
 
 @pytest.mark.parametrize("size", [0, 1, _SHORT - 1, _SHORT, _SHORT + 1, 1 << 16])
@@ -118,4 +118,4 @@ def test_a_part_of_an_unknown_kind_is_none() -> None:
     ],
 )
 def test_a_value_is_written_whole_or_not(value: object, text: str) -> None:
-    assert spelled(value, "v") == text
+    assert literal_text(value, "v") == text

@@ -26,7 +26,7 @@ def _parts(*line: str) -> dict[str, str]:
     program = which(argv[0], opened.variables)
     assert program is not None
     command = arguments.describe_here(opened, options, argv, program)
-    found = opened.requests.request(None, {"command": command, "stripped": (), "stdin": None})
+    found = opened.requests.build(None, {"command": command, "stripped": (), "stdin": None})
     return {part.label: part.digest for part in found.parts()}
 
 

@@ -14,7 +14,7 @@ from cachec.launcher import memo
 from cachec.launcher.command_key import CommandKeyBuilder
 from cachec.launcher.explain import explain
 from cachec.model import Reason
-from cachec.stage.look import Looker
+from cachec.stage.lookup import EntryFinder
 from cachec.store.index import DiskcacheIndex
 from cachec.store.leases import Leases
 from tests.launcher.conftest import Launcher, write
@@ -28,8 +28,8 @@ def calls(monkeypatch: pytest.MonkeyPatch, launcher: Launcher) -> list[str]:
     found: list[str] = []
     for owner, name in (
         (CommandKeyBuilder, "request"),
-        (Looker, "decode"),
-        (Looker, "explain"),
+        (EntryFinder, "decode"),
+        (EntryFinder, "explain"),
         (Leases, "take"),
         (memo, "begin"),
         (Finder, "program"),

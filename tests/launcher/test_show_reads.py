@@ -15,9 +15,9 @@ from click.testing import CliRunner, Result
 
 from cachec.base.hashing import FileDigests
 from cachec.cli import main
-from cachec.key.dependencies import ABSENT, EMPTY, Dependencies
+from cachec.key.trace_validation import ABSENT, EMPTY, Dependencies
 from cachec.model import READ_KINDS, Read, Trace
-from cachec.stage.look import describe_change
+from cachec.stage.lookup import describe_change
 from cachec.store.store import Store
 from cachec.verify.reads import place_of, result_of
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cachec.key.tools import variables
+from cachec.key.tools import command_variables
 from cachec.key.tools.environment import LOCALE
 from cachec.launcher import adapters, command_key
 from cachec.launcher.explain import explain
@@ -104,7 +104,9 @@ def test_each_variable_that_a_compiler_asks_for_is_in_its_adapter(
     known = (*known, *command_key._ALWAYS, *LOCALE)
     asked = set(log.read_text().split())
     assert asked
-    assert {name for name in asked if not variables.matches(name, known)} <= {"bar"}  # LLVM asks for that, for nothing
+    assert {name for name in asked if not command_variables.matches(name, known)} <= {
+        "bar"
+    }  # LLVM asks for that, for nothing
 
 
 @pytest.mark.parametrize("line", [("gcc", "-c", "a.c"), ("g++", "a.c", "-o", "a")], ids=lambda line: line[0])

@@ -24,7 +24,7 @@ def stale(maintainer: Maintainer) -> dict[str, str]:
 
 
 def test_distributions(yard: Yard) -> None:
-    from cachec.key.tools.tools import ToolKeys
+    from cachec.key.tools.toolchain import ToolKeys
 
     now = ToolKeys(yard.store.digests).distribution("msgspec")
     other = msgspec.structs.replace(now, digest=digest_bytes(b"other"), version="0.1.0")
@@ -39,7 +39,7 @@ def test_distributions(yard: Yard) -> None:
 
 
 def test_executables(yard: Yard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from cachec.key.tools.tools import ToolKeys
+    from cachec.key.tools.toolchain import ToolKeys
 
     tool = tmp_path / "bin" / "toolx"
     tool.parent.mkdir()

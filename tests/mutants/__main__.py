@@ -185,7 +185,7 @@ class Map:
 
 
 def _room(path: str) -> list[str]:
-    """Where a source or its tests are: ``cachec/key/code/live.py`` and ``tests/key/code/test_live.py`` are one."""
+    """Where a source or its tests are: ``cachec/key/code/scopes.py`` and ``tests/key/code/test_scopes.py`` are one."""
     parts = path.removesuffix(".py").split("/")[1:]
     return [part.removeprefix("test_").removeprefix("cachec_") for part in parts if part != "plugins"]
 

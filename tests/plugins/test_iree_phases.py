@@ -357,7 +357,7 @@ def test_the_processor_counts_in_a_portable_stage_that_asks_for_it(cache, monkey
     for cpu in ("host", "x86-64-v2"):
         assert cache.call(build, program(), cpu)[1].reason.kind == "miss"
         assert cache.call(build, program(), cpu)[1].reason is Reason.HIT
-    for place in ("cachec.key.dependencies.processor_digest", "cachec.commands.run.processor_digest"):
+    for place in ("cachec.key.trace_validation.processor_digest", "cachec.commands.run.processor_digest"):
         monkeypatch.setattr(place, lambda: "0" * 64)
     assert cache.call(build, program(), "x86-64-v2")[1].reason is Reason.HIT
     assert cache.call(build, program(), "host")[1].reason is Reason.DEPENDENCY_CHANGED

@@ -15,7 +15,7 @@ import pytest
 
 import cachec
 import cachec_jax
-from cachec.key.code.modules import is_cell
+from cachec.key.code.module_sources import is_cell
 from tests.plugins.jax_installed import entries, kept_as_it_was
 
 X = np.linspace(-1, 1, 8, dtype="f4").reshape(2, 4)

@@ -328,7 +328,7 @@ def test_what_a_result_is_compiled_for_is_recorded(cache: cachec.Cache, monkeypa
 
     build(2)
     assert build.check(2).reason is Reason.HIT
-    for place in ("cachec.key.dependencies.processor_digest", "cachec.commands.run.processor_digest"):
+    for place in ("cachec.key.trace_validation.processor_digest", "cachec.commands.run.processor_digest"):
         monkeypatch.setattr(place, lambda: "0" * 64)
     assert build.check(2).reason is Reason.DEPENDENCY_CHANGED
     monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=true --xla_backend_optimization_level=1")

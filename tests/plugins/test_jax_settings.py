@@ -80,8 +80,8 @@ def test_a_device_that_is_not_there_is_refused() -> None:
 def test_jitted_functions_are_described_by_function_and_options() -> None:
     import jax
 
-    from cachec.key.forms import Forms
-    from cachec.key.state import described_by
+    from cachec.key.canonical_forms import Forms
+    from cachec.key.module_globals import described_by
     from cachec.programs.registry import installed_plugins
 
     forms = Forms(lambda path: path == __file__, described_by(installed_plugins()))

@@ -16,7 +16,7 @@ from jax._src.lax import lax
 import cachec
 from cachec.errors import CacheMissError
 from cachec.events import read_log
-from cachec.programs.supported import is_within
+from cachec.programs.supported_versions import is_within
 from cachec_iree import plugin as iree
 from cachec_jax import plugin
 from cachec_jax.running import _own_context

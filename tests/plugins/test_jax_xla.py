@@ -226,7 +226,7 @@ def test_the_processor_is_recorded_where_the_key_leaves_it_out(
     build, weights = stage_of(cache, portable=True), WeightSet.from_tree(params(0))
     build(Config(), weights, 3)
     assert build.check(Config(), weights, 3).reason is Reason.HIT
-    for place in ("cachec.key.dependencies.processor_digest", "cachec.commands.run.processor_digest"):
+    for place in ("cachec.key.trace_validation.processor_digest", "cachec.commands.run.processor_digest"):
         monkeypatch.setattr(place, lambda: "0" * 64)
     assert build.check(Config(), weights, 3).reason is Reason.DEPENDENCY_CHANGED
 

@@ -10,23 +10,23 @@ import pytest
 
 from cachec.errors import PluginError
 from cachec.programs.registry import installed_plugins
-from cachec.worker.protocol import Channel
-from cachec.worker.values import Values
+from cachec.worker.protocol import MessageChannel
+from cachec.worker.value_transfer import ValueTransfer
 
 #: More than what else a message holds.
 _LARGE = 1_000_000
 
 
 @pytest.fixture
-def channels() -> Iterator[tuple[Channel, Channel]]:
-    pair = [Channel(each.detach()) for each in socket.socketpair()]
+def channels() -> Iterator[tuple[MessageChannel, MessageChannel]]:
+    pair = [MessageChannel(each.detach()) for each in socket.socketpair()]
     yield pair[0], pair[1]
     for each in pair:
         each.close()
 
 
-def _through(channels: tuple[Channel, Channel], value: Any) -> Any:
-    channels[0].send(value, Values(installed_plugins()))
+def _through(channels: tuple[MessageChannel, MessageChannel], value: Any) -> Any:
+    channels[0].send(value, ValueTransfer(installed_plugins()))
     return channels[1].receive()[0]
 
 
@@ -34,15 +34,15 @@ def _pickled(value: Any) -> int:
     """The bytes of a message that are not buffers."""
     import io
 
-    from cachec.worker.protocol import _Pickler
+    from cachec.worker.protocol import _MessagePickler
 
     file = io.BytesIO()
-    _Pickler(file, Values(installed_plugins()), []).dump(value)
+    _MessagePickler(file, ValueTransfer(installed_plugins()), []).dump(value)
     return len(file.getvalue())
 
 
 @pytest.mark.parametrize("kind", ["float32", "bfloat16", "weak", "empty", "scalar", "large"])
-def test_arrays_of_jax(channels: tuple[Channel, Channel], kind: str) -> None:
+def test_arrays_of_jax(channels: tuple[MessageChannel, MessageChannel], kind: str) -> None:
     jax = pytest.importorskip("jax")
     jnp = jax.numpy
     value = {
@@ -59,7 +59,7 @@ def test_arrays_of_jax(channels: tuple[Channel, Channel], kind: str) -> None:
     assert _pickled(value) < _LARGE // 100
 
 
-def test_an_array_that_would_have_another_type_is_refused(channels: tuple[Channel, Channel]) -> None:
+def test_an_array_that_would_have_another_type_is_refused(channels: tuple[MessageChannel, MessageChannel]) -> None:
     jax = pytest.importorskip("jax")
     with jax.enable_x64(True):
         value = jax.numpy.ones(3, "float64")
@@ -68,7 +68,7 @@ def test_an_array_that_would_have_another_type_is_refused(channels: tuple[Channe
 
 
 @pytest.mark.parametrize("kind", ["turned", "part", "bfloat16", "parameter", "empty", "scalar", "large"])
-def test_tensors_of_torch(channels: tuple[Channel, Channel], kind: str) -> None:
+def test_tensors_of_torch(channels: tuple[MessageChannel, MessageChannel], kind: str) -> None:
     torch = pytest.importorskip("torch")
     value = {
         "turned": torch.arange(12.0).reshape(3, 4).t(),

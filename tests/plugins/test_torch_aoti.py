@@ -281,7 +281,7 @@ def test_the_compiler_and_the_processor_are_recorded(small, monkeypatch, tmp_pat
     _, build = stages(small.cache)
     assert build.check(small.program).reason is Reason.HIT
     with monkeypatch.context() as patch:
-        for place in ("cachec.key.dependencies.processor_digest", "cachec.commands.run.processor_digest"):
+        for place in ("cachec.key.trace_validation.processor_digest", "cachec.commands.run.processor_digest"):
             patch.setattr(place, lambda: "0" * 64)
         assert build.check(small.program).reason is Reason.DEPENDENCY_CHANGED
     other = tmp_path / "g++"

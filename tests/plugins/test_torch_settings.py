@@ -95,9 +95,9 @@ MOVES = {
 
 _WATCHED = """
 import torch
-from cachec.key import generators
+from cachec.key import random_generators
 from cachec.programs.registry import installed_plugins
-from cachec.worker.generators import Generators
+from cachec.worker.generator_states import Generators
 plugins = installed_plugins()
 """
 
@@ -106,7 +106,7 @@ def test_generators_that_a_run_moved() -> None:
     program = f"""{_WATCHED}
 def moved(run):
     torch.manual_seed(0)
-    watched = Generators(plugins, generators.snapshot(plugins))
+    watched = Generators(plugins, random_generators.snapshot(plugins))
     exec(run)
     drawn, left = watched.outcome()
     return "torch" in drawn, "torch" in left and left["torch"].seeds
@@ -118,7 +118,7 @@ print([moved(run) for run in {list(MOVES)!r}])
 def test_a_worker_draws_what_the_caller_would_and_the_caller_goes_on_from_there() -> None:
     program = f"""{_WATCHED}
 torch.manual_seed(5); torch.randn(3)
-states = generators.snapshot(plugins)
+states = random_generators.snapshot(plugins)
 expected = torch.randn(3), torch.rand(2)
 torch.seed()
 watched = Generators(plugins, states)
@@ -137,7 +137,7 @@ print(torch.equal(torch.rand(2), expected[1]), torch.initial_seed())
 def test_whether_the_program_has_set_a_seed(before: str, is_seeded: bool) -> None:
     program = f"""{_WATCHED}
 {before}
-print(generators.named(plugins, "torch").is_seeded(generators.snapshot(plugins)["torch"]))
+print(generators.named(plugins, "torch").is_seeded(random_generators.snapshot(plugins)["torch"]))
 """
     assert _python(program).strip() == str(is_seeded)
 
@@ -155,8 +155,8 @@ print("torch" in watched.outcome()[0])
 def test_compiled_functions_are_described_by_function_and_options() -> None:
     import torch
 
-    from cachec.key.forms import Forms
-    from cachec.key.state import described_by
+    from cachec.key.canonical_forms import Forms
+    from cachec.key.module_globals import described_by
     from cachec.programs.registry import installed_plugins
 
     forms = Forms(lambda path: path == __file__, described_by(installed_plugins()))

@@ -6,7 +6,7 @@ import pytest
 
 from cachec.base.hashing import digest_bytes
 from cachec.errors import PluginError
-from cachec.key.compare import first_difference
+from cachec.key.key_diff import first_difference
 from cachec.model import Part, PartKind
 from cachec.programs import ir, registry
 from cachec.programs.plugin import Plugin, Reproducer

@@ -50,7 +50,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 def test_a_plugin_is_found_by_name_type_and_distribution(installed):
     plugins = installed(_MODULE)
-    fake = plugins.named("fake")
+    fake = plugins.find("fake")
     module = sys.modules["fake_plugin_module"]
     assert plugins.for_type(module.Thing) is fake
     assert plugins.for_type(module.Narrower) is fake
@@ -81,11 +81,11 @@ def test_a_broken_plugin_is_an_error(installed, module, target, words):
 
 def test_an_unknown_name_lists_the_known_ones(installed):
     with pytest.raises(PluginError, match=r"'nowhere'.*fake"):
-        installed(_MODULE).named("nowhere")
+        installed(_MODULE).find("nowhere")
 
 
 def test_verbs_that_a_plugin_does_not_do_refuse(installed):
-    fake = installed(_MODULE).named("fake")
+    fake = installed(_MODULE).find("fake")
     for call in (
         lambda: fake.encode(3, None),
         lambda: fake.link(3, None),

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from cachec.recording import Recorder, current, recording
-from cachec.recording.net import Net
-from cachec.recording.observations import Observed
+from cachec.recording import ReadRecorder, current, recording
+from cachec.recording.observations import Observations
+from cachec.recording.run_observer import Net
 
 
 @contextmanager
-def observed_run(is_project: Callable[[str], bool]) -> Iterator[Observed]:
+def observed_run(is_project: Callable[[str], bool]) -> Iterator[Observations]:
     """Within the one that goes on here, if any does."""
     net = Net(is_project)
-    with recording(Recorder("test", current(), net=net)):
+    with recording(ReadRecorder("test", current(), net=net)):
         yield net.observed

@@ -19,28 +19,28 @@ from typing import Any
 import pytest
 
 from cachec.recording import current
-from cachec.recording.frames import asker
-from cachec.recording.hook import audit_hook
-from cachec.recording.observations import Observed
+from cachec.recording.audit_hook import audit_hook
+from cachec.recording.calling_frames import asker
+from cachec.recording.observations import Observations
 from cachec.recording.thread_owner import thread_mark
 from tests.recording.runs import observed_run
 
 HERE = __file__
 
 
-def spread() -> AbstractContextManager[Observed]:
+def spread() -> AbstractContextManager[Observations]:
     """Observe the body as a stage's run is."""
     return observed_run(lambda name: name == HERE or name.startswith("<string"))
 
 
-def observe(body: Callable[[], Any]) -> Observed:
+def observe(body: Callable[[], Any]) -> Observations:
     with spread() as observed:
         body()
     return observed
 
 
-def names(observed: Observed) -> set[str]:
-    return {ran.code.co_name for ran in observed.ran.values()}
+def names(observed: Observations) -> set[str]:
+    return {ran.code.co_name for ran in observed.executed_code.values()}
 
 
 def helper() -> int:
@@ -80,7 +80,7 @@ def test_an_inner_run_is_told_to_the_outer_one_too_and_not_the_other_way_round()
 
 
 def test_runs_at_once_are_told_apart_by_their_contexts() -> None:
-    async def run(body: Callable[[], int]) -> Observed:
+    async def run(body: Callable[[], int]) -> Observations:
         with spread() as observed:
             await asyncio.sleep(0)
             body()
@@ -88,7 +88,7 @@ def test_runs_at_once_are_told_apart_by_their_contexts() -> None:
             body()
         return observed
 
-    async def both() -> list[Observed]:
+    async def both() -> list[Observations]:
         return await asyncio.gather(run(helper), run(inner), run(helper))
 
     first, second, third = asyncio.run(both())
@@ -98,7 +98,7 @@ def test_runs_at_once_are_told_apart_by_their_contexts() -> None:
 
 
 def test_a_task_that_outlives_its_run_is_anybodys() -> None:
-    async def main() -> Observed:
+    async def main() -> Observations:
         go = asyncio.Event()
 
         async def later() -> None:
@@ -404,10 +404,10 @@ def test_a_variable_that_another_thread_sets_is_not_fixed_by_the_run(monkeypatch
 
     observed = observe(_in_turn(lambda: None, put, look))
     assert observed.variables["RECORDED"] == "x"
-    assert not observed.torn
+    assert not observed.inconsistent
     monkeypatch.delenv("RECORDED")
     observed = observe(_in_turn(look, put, look))
-    assert observed.torn == "variable RECORDED was looked up twice, and had changed in between"
+    assert observed.inconsistent == "variable RECORDED was looked up twice, and had changed in between"
 
 
 LOOKS_AND_CHANGES: dict[str, tuple[Callable[[Path], object], Callable[[Path], object]]] = {
@@ -427,19 +427,19 @@ def test_what_has_changed_when_the_run_looks_again_is_told(tmp_path: Path, name:
         folder.mkdir()
         (folder / "t").write_text("x")
         (folder / "l").symlink_to("t")
-    assert not observe(lambda: [look(folders[0]) for _ in range(3)]).torn
+    assert not observe(lambda: [look(folders[0]) for _ in range(3)]).inconsistent
     others = observe(_in_turn(lambda: look(folders[1]), lambda: change(folders[1]), lambda: look(folders[1])))
-    assert others.torn.endswith("was looked at twice, and had changed in between")
+    assert others.inconsistent.endswith("was looked at twice, and had changed in between")
     own = observe(lambda: (look(folders[2]), change(folders[2]), look(folders[2])))
-    assert not own.torn or name == "rights"  # no event tells who changes these
+    assert not own.inconsistent or name == "rights"  # no event tells who changes these
 
 
 def test_what_the_run_removed_and_somebody_made_again_is_told(tmp_path: Path) -> None:
     made = tmp_path / "made"
     own = observe(lambda: (made.touch(), made.unlink(), made.exists(), made.touch(), made.unlink()))
-    assert (own.torn, own.absent) == ("", {})
+    assert (own.inconsistent, own.absent) == ("", {})
     others = observe(_in_turn(lambda: (made.touch(), made.unlink()), made.touch, made.exists))
-    assert others.torn == f"{made}, which the run made, was changed by another thread meanwhile"
+    assert others.inconsistent == f"{made}, which the run made, was changed by another thread meanwhile"
 
 
 @pytest.mark.parametrize("ask", [os.listdir, os.scandir])
@@ -476,7 +476,7 @@ def test_a_profiler_beside_goes_on_or_is_told() -> None:
         observed = observe(helper)
     finally:
         profile.disable()
-    assert ("helper" in names(observed)) != bool(observed.blind)
+    assert ("helper" in names(observed)) != bool(observed.incomplete)
     assert any(entry.code == helper.__code__ for entry in profile.getstats())
 
 
@@ -535,7 +535,7 @@ def test_a_generator_begun_before_is_told_when_it_is_thrown_into() -> None:
 
 
 def test_what_was_told_to_one_run_alone_is_told_to_the_next_that_it_runs_in() -> None:
-    async def main() -> Observed:
+    async def main() -> Observations:
         go, done = asyncio.Event(), asyncio.Event()
 
         async def beside() -> None:  # in the context of the outer run
@@ -594,7 +594,7 @@ def test_threads_that_were_there_before_are_seen_or_it_is_told() -> None:
         executor.submit(helper).result()
         for call in (lambda: executor.submit(inner).result(), lambda: pool.apply(inner)):
             observed = observe(call)
-            assert ("inner" in names(observed)) != bool(observed.blind)
+            assert ("inner" in names(observed)) != bool(observed.incomplete)
 
     def own() -> int:
         with ThreadPoolExecutor(1) as fresh:
@@ -602,7 +602,7 @@ def test_threads_that_were_there_before_are_seen_or_it_is_told() -> None:
 
     observed = observe(own)
     assert "inner" in names(observed)
-    assert not observed.blind
+    assert not observed.incomplete
 
 
 def test_who_takes_the_place_of_the_observer_meanwhile_is_told() -> None:
@@ -613,8 +613,8 @@ def test_who_takes_the_place_of_the_observer_meanwhile_is_told() -> None:
         sys.setprofile(ours)
 
     observed = observe(body)
-    assert ("inner" in names(observed)) != bool(observed.blind)
-    assert not observe(helper).blind
+    assert ("inner" in names(observed)) != bool(observed.incomplete)
+    assert not observe(helper).incomplete
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="PEP 669")
@@ -637,7 +637,7 @@ def test_where_others_have_all_that_pep_669_offers_a_profile_function_tells() ->
         monitoring.free_tool_id(4)
         inner()
 
-    assert observe(taken).blind
+    assert observe(taken).incomplete
     assert "inner" in names(observe(inner))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cachec import Reason
-from cachec.key.code.modules import Sources
+from cachec.key.code.module_sources import Sources
 from cachec.model import READ_KINDS
 from cachec.remote.nodes import VERSION, TrieNode, encode_node, root_name
 from cachec.remote.trust import Trust

@@ -12,7 +12,7 @@ import pytest
 
 import cachec
 from cachec.errors import ReproducerError
-from cachec.recording import CommandRun, FileSeen
+from cachec.recording import CommandRun, FileState
 from cachec.reproduce.arguments import Maker, Value, Words, describe_value
 from cachec.reproduce.pack import decode_recipe
 from cachec.reproduce.readme import command_line
@@ -29,7 +29,7 @@ def maker_of(contents: dict[str, bytes], folder: Path) -> Maker:
 
 def folders(cwd: str, *files: str) -> _NumberedFolders:
     return _NumberedFolders(
-        [CommandRun(("t",), "/t", cwd, {}, {}, inputs=tuple(FileSeen(each, NO, 0) for each in files))]
+        [CommandRun(("t",), "/t", cwd, {}, {}, inputs=tuple(FileState(each, NO, 0) for each in files))]
     )
 
 

@@ -24,10 +24,17 @@ import traceback
 import types
 from typing import Any
 
-from cachec.worker import caller, starter
+from cachec.worker import caller, fork_server
 
 #: What the first isolated miss, and the first hit, of a process import.
-_AHEAD = ("cachec", "cachec.stage.isolated", "cachec.key.compare", "cachec.tracing.codec", "cloudpickle", "tempfile")
+_AHEAD = (
+    "cachec",
+    "cachec.stage.isolated_run",
+    "cachec.key.key_diff",
+    "cachec.tracing.codec",
+    "cloudpickle",
+    "tempfile",
+)
 
 #: As they are before a program replaces them.
 _dumps, _loads = json.dumps, json.loads
@@ -66,7 +73,7 @@ class _Forked:
             os.environ.clear()
             os.environ.update(_loads(data))
             sys.argv[:] = ["-c", str(fds[0])]
-            starter.main()
+            fork_server.main()
             status = 0
         except BaseException:
             traceback.print_exc()
@@ -100,7 +107,7 @@ def start_warm() -> None:
     spare, popen = [_Forked()], subprocess.Popen
 
     def started(line: list[str], **options: Any) -> Any:
-        if not spare or "cachec.worker.starter" not in line[-3]:
+        if not spare or "cachec.worker.fork_server" not in line[-3]:
             return popen(line, **options)
         forked = spare.pop()
         forked.begin(options["pass_fds"][0], dict(options["env"]))

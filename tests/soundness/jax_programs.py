@@ -21,7 +21,7 @@ import numpy as np
 
 import cachec
 from cachec.errors import CachecError
-from cachec.key.code.executed import executed
+from cachec.key.code.executed_source import executed_sources
 from tests.soundness.runner import Report, judge
 
 # Programs are easier to read as they are.
@@ -159,8 +159,8 @@ class _Session:
         """As a new process would: the program is this text."""
         self._forget()
         (self._folder / "program.py").write_text(text)
-        executed.cache_clear()
-        executed()._started = time.time() + 1
+        executed_sources.cache_clear()
+        executed_sources()._started = time.time() + 1
 
     def change(self, name: str, number: int) -> bool:
         """Set a global of the program that is imported, where it has that."""

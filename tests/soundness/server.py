@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from cachec.errors import CachecError, CacheMissError
-from cachec.key.code.executed import executed
+from cachec.key.code.executed_source import executed_sources
 from cachec.model import Mode
 
 
@@ -88,8 +88,8 @@ def forget(folder: str) -> None:
 
 def began() -> None:
     """What is there now was there before the process."""
-    executed.cache_clear()
-    executed()._started = time.time()
+    executed_sources.cache_clear()
+    executed_sources()._started = time.time()
 
 
 @contextlib.contextmanager
@@ -204,7 +204,7 @@ def warm() -> None:
     folder = tempfile.mkdtemp(prefix="soundness-warm-")
     try:
         work({"store": f"{folder}/store", "projects": [[folder, [["write", {"main.py": _WARM}], ["call"], ["look"]]]]})
-        importlib.import_module("cachec.key.compare")
+        importlib.import_module("cachec.key.key_diff")
     finally:
         shutil.rmtree(folder)
     sys.dont_write_bytecode = True

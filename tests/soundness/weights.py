@@ -227,7 +227,7 @@ def _cache(folder: Path, mode: str) -> closing[cachec.Cache]:
 class _Toys:
     """In place of the installed plugins: the toy alone."""
 
-    def named(self, name: str) -> ToyPlugin:
+    def find(self, name: str) -> ToyPlugin:
         assert name == "toy"
         return ToyPlugin()
 

@@ -6,7 +6,7 @@ import inspect
 
 import pytest
 
-from cachec.key.binding import Binding
+from cachec.key.argument_binding import Binding
 
 
 def plain(a, b=2):

@@ -20,8 +20,8 @@ import pytest
 
 import cachec
 from cachec import Reason
-from cachec.key.tools.followed import LOOKS
-from tests.key.tools.test_tools import Clock, wheel
+from cachec.key.tools.distribution_watch import MIN_LOOKUPS
+from tests.key.tools.test_toolchain import Clock, wheel
 
 
 def test_a_second_call_hits_and_gives_the_same(cache):
@@ -274,7 +274,7 @@ def test_what_arguments_bring_counts_after_calls_that_brought_nothing(cache, mon
         return os.urandom(8)
 
     def labels(value: object) -> set[str]:
-        return {part.label for part in cache._engine.tools.requests.request(stage, {"value": value}).parts()}
+        return {part.label for part in cache._engine.tools.key_builder.build(stage, {"value": value}).parts()}
 
     plain = labels(1)
     assert labels(1) == labels(2) == plain
@@ -297,10 +297,10 @@ def test_an_edited_file_of_a_followed_tool_is_a_miss(cache, tmp_path, monkeypatc
         return os.urandom(8)
 
     clock = Clock()
-    tools = cache._engine.tools.requests._tools
-    tools._clock, tools._followed._clock = clock, lambda: time.time() + 3600
+    tools = cache._engine.tools.key_builder._tools
+    tools._clock, tools._distribution_watch._clock = clock, lambda: time.time() + 3600
     stage()
-    for _ in range(LOOKS + 2):
+    for _ in range(MIN_LOOKUPS + 2):
         clock.now += 1.0
         assert cache.call(stage)[1].hit
     looked = []

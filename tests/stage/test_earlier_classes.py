@@ -14,7 +14,7 @@ import pytest
 
 import cachec
 from cachec import Reason
-from cachec.key.code.ran import RanKeys
+from cachec.key.code.run_reads import RunReads
 
 _TEXT = """
 import collections, dataclasses, enum
@@ -107,4 +107,4 @@ def test_what_only_says_that_it_is_a_module_is_none(tmp_path: Path, monkeypatch:
         __class__ = ModuleType  # type: ignore[assignment]
 
     monkeypatch.setattr(sys, "modules", {"a_library": Library(), "sys": sys})
-    assert RanKeys._imported_project(None, ["a_library", "none"]) == []  # type: ignore[arg-type]
+    assert RunReads._imported_project(None, ["a_library", "none"]) == []  # type: ignore[arg-type]

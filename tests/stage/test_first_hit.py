@@ -25,10 +25,11 @@ print(json.dumps([outcome.reason.value, sorted(sys.modules)]))
 
 #: Of misses, of results and arguments of other kinds, of tools, and of what the process has changed.
 _LEFT_OUT = """
-    codecs.arrays codecs.data codecs.records codecs.weightsets key.code.altered key.code.coverage key.code.folded
-    key.folders key.leaves key.tools.checkout key.tools.listing programs.ir programs.plugin programs.supported
-    recording.audit recording.recorder stage.guard stage.run store.nearest_keys store.search_index store.trees
-    weights.formats.declared_specs weights.formats.presharded weights.formats.values
+    codecs.arrays codecs.json_data codecs.records codecs.weight_sets key.code.rebound_names key.code.key_coverage
+    key.code.constant_folding key.path_digests key.flatten key.tools.own_checkout key.tools.record_files programs.ir
+    programs.plugin programs.supported_versions recording.audit_observer recording.recorder key.weight_guards stage.run
+    store.nearest_keys store.search_index store.trees weights.formats.declared_specs weights.formats.presharded
+    weights.formats.values
 """
 
 

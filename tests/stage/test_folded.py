@@ -22,7 +22,7 @@ X = np.ones(3, "f4")
 @pytest.fixture(autouse=True)
 def toy(monkeypatch):
     class Installed:
-        def named(self, name):
+        def find(self, name):
             assert name == "toy"
             return ToyPlugin()
 

@@ -101,14 +101,14 @@ def test_what_is_done_in_a_folder(tmp_path: Path, name: str) -> None:
     watch = FolderWatch([str(tmp_path / "gone"), str(folder)])
     do(folder)
     while _held:
-        if watch.drained():
+        if watch.drain():
             os.close(_held.pop())
     for _ in range(2):  # what was told is kept
-        found = watch.drained()
+        found = watch.drain()
         assert found[:2] == tuple({str(folder / each) for each in names} for names in (read, torn))
     watch.close()
     watch.close()
-    assert watch.drained() == found
+    assert watch.drain() == found
 
 
 def test_a_second_watch_tells_nothing_of_the_first_and_a_child_nothing_of_its_parent(tmp_path: Path) -> None:
@@ -120,20 +120,20 @@ def test_a_second_watch_tells_nothing_of_the_first_and_a_child_nothing_of_its_pa
     first.close()
     second = FolderWatch([str(tmp_path / "b")])
     (tmp_path / "a" / "file").read_text()
-    assert second.drained()[:2] == (frozenset(), frozenset())
+    assert second.drain()[:2] == (frozenset(), frozenset())
     second.close()
     parents = FolderWatch([str(tmp_path / "a")])
     child = os.fork()
     if not child:
         own = FolderWatch([str(tmp_path / "b")])
         (tmp_path / "b" / "file").read_text()
-        right = own.drained()[0] == {str(tmp_path / "b" / "file")}
+        right = own.drain()[0] == {str(tmp_path / "b" / "file")}
         own.close()
         parents.close()
         os._exit(not right)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     (tmp_path / "a" / "file").read_text()
-    assert parents.drained()[:2] == ({str(tmp_path / "a" / "file")}, frozenset())
+    assert parents.drain()[:2] == ({str(tmp_path / "a" / "file")}, frozenset())
     parents.close()
 
 
@@ -148,17 +148,17 @@ def test_what_happens_between_two_watches_of_a_folder_is_told_to_neither(tmp_pat
     second = FolderWatch([str(tmp_path / "a")])
     (tmp_path / "a" / "file").read_text()
     (tmp_path / "b" / "file").read_text()
-    assert second.drained()[:2] == ({str(tmp_path / "a" / "file")}, frozenset())
+    assert second.drain()[:2] == ({str(tmp_path / "a" / "file")}, frozenset())
     second.close()
     (tmp_path / "a").rename(tmp_path / "gone")  # with its watch
     (tmp_path / "a").mkdir()
     third = FolderWatch([str(tmp_path / "a")])
     (tmp_path / "gone" / "file").read_text()
-    assert third.drained()[:2] == (frozenset(), frozenset())
+    assert third.drain()[:2] == (frozenset(), frozenset())
     (tmp_path / "outside").write_text("x")
     (tmp_path / "outside").rename(tmp_path / "a" / "file")
     (tmp_path / "a" / "file").read_text()
-    assert third.drained()[:2] == ({str(tmp_path / "a" / "file")}, frozenset())
+    assert third.drain()[:2] == ({str(tmp_path / "a" / "file")}, frozenset())
     third.close()
 
 
@@ -170,7 +170,7 @@ def test_a_queue_that_runs_over_is_told(tmp_path: Path) -> None:
         for name in ("a", "b"):  # two alike are one event
             os.close(os.open(tmp_path / name, os.O_RDONLY))
     assert not watch.overflowed
-    watch.drained()
+    watch.drain()
     assert watch.overflowed
     watch.close()
 
@@ -181,11 +181,11 @@ def test_what_is_opened_in_a_pause_does_not_count_and_what_changes_does(tmp_path
     watch = FolderWatch([str(tmp_path)])
     (tmp_path / "before").read_bytes()
     (tmp_path / "changed").read_bytes()
-    with watch.paused(), watch.paused():
+    with watch.pause(), watch.pause():
         (tmp_path / "within").read_bytes()
         _written(tmp_path / "changed")
     (tmp_path / "after").read_bytes()
-    read, torn, _ = watch.drained()
+    read, torn, _ = watch.drain()
     watch.close()
     assert {os.path.basename(path) for path in read} == {"before", "after"}
     assert torn == {str(tmp_path / "changed")}

@@ -85,7 +85,7 @@ def test_verify_keeps_an_entry_that_is_the_same(cache):
 @pytest.mark.parametrize("record", ["auto", "off"])
 def test_verify_reports_undeclared_files_and_commands(record, tmp_path, monkeypatch):
     cache = cachec.Cache(tmp_path / "store", record=record)
-    monkeypatch.setattr("cachec.stage.verify._covered_roots", lambda: ("/proc/",))
+    monkeypatch.setattr("cachec.stage.verify_mode._covered_roots", lambda: ("/proc/",))
     secret, declared = tmp_path / "secret.txt", tmp_path / "declared.txt"
     secret.write_text("s")
     declared.write_text("d")

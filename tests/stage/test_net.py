@@ -315,7 +315,7 @@ def test_a_hit_imports_no_observer(tmp_path: Path) -> None:
         subprocess.run([sys.executable, "main.py"], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
         for _ in range(2)
     ]
-    assert "cachec.recording.audit" in told[0]
+    assert "cachec.recording.audit_observer" in told[0]
     assert told[1].splitlines() == ["hit", "['cachec.recording.thread_owner']"]
 
 

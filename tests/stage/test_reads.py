@@ -268,7 +268,7 @@ def test_a_nested_stage_is_read_with_what_it_uses_and_declares(cache, tmp_path):
     def inner(x: int) -> int:
         return int(np.add(x, 1))
 
-    reads = [(read.kind, read.where) for read in inner.engine.tools.requests.stage_reads(inner)]
+    reads = [(read.kind, read.where) for read in inner.engine.tools.key_builder.stage_reads(inner)]
     declared = [("distribution", "msgspec"), ("tool", "sh"), ("env", "TABLE"), ("file", str(tmp_path / "table.txt"))]
     assert reads == [("distribution", "numpy"), *declared]
 

@@ -145,7 +145,7 @@ def test_link_takes_the_callers_weights(monkeypatch):
     linked: list[WeightSet] = []
 
     class Plugins:
-        def named(self, name):
+        def find(self, name):
             return self
 
         def link(self, artifact, weights):

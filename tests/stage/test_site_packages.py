@@ -14,7 +14,7 @@ import pytest
 
 import cachec
 from cachec import Reason
-from cachec.key.code import ran
+from cachec.key.code import run_reads
 from tests.base.test_distributions import install
 
 
@@ -28,7 +28,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (site / "loose" / "data.txt").write_text("1")
     paths = {"purelib": os.fspath(site), "platlib": os.fspath(site)}
     real = sysconfig.get_path
-    kept = (ran._library_folders, getattr(ran, "_site_folders", ran._library_folders))
+    kept = (run_reads._library_folders, getattr(run_reads, "_site_folders", run_reads._library_folders))
     with monkeypatch.context() as patched:
         patched.setattr(sys, "path", [os.fspath(site), *sys.path])
         patched.setattr(sysconfig, "get_path", lambda name: paths.get(name) or real(name))

@@ -22,7 +22,7 @@ import pytest
 
 import cachec
 from cachec import Reason
-from cachec.stage.warn import undeclared_program
+from cachec.stage.argument_warnings import undeclared_program
 
 
 def forking() -> Any:

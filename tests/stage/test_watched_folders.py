@@ -18,8 +18,8 @@ import cachec
 from cachec.base import folder_names
 from cachec.base.inotify import Inotify
 from cachec.base.mounts import Mounts
-from cachec.stage import watching
-from cachec.stage.watching import LEVELS, LOOKS, Below, Places, texts_of
+from cachec.stage import watched_folders
+from cachec.stage.watched_folders import LEVELS, MIN_LOOKUPS, Below, WatchedFolders, texts_of
 
 from .conftest import Program
 
@@ -160,8 +160,8 @@ def test_a_nested_stage_makes_no_read_of_what_was_looked_through(
 
 
 def _watched(root: Path, below: Below | None = None) -> set[str]:
-    places = Places((), str(root), lambda path: False, below or Below())
-    places.look_below([str(root)])
+    places = WatchedFolders((), str(root), lambda path: False, below or Below())
+    places.add_below([str(root)])
     return {os.path.relpath(each, root) for each in places.folders}
 
 
@@ -180,7 +180,7 @@ def test_folders_with_data_within_so_many_levels(tmp_path: Path) -> None:
 
 
 def test_no_more_folders_than_so_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "FOLDERS", 3)
+    monkeypatch.setattr(watched_folders, "FOLDERS", 3)
     _data(*(tmp_path / each for each in "abcd"))
     assert _watched(tmp_path) == {".", "a", "b"}
 
@@ -240,18 +240,18 @@ class Followed:
         self.root, self.below, self.walks = root, Below(), 0
         _data(root / "a" / "b", root / "c")
         (root / "d" / "e").mkdir(parents=True)
-        walk = Places._walk
+        walk = WatchedFolders._walk
 
         def counted(*given: Any, **more: Any) -> Any:
             self.walks += 1
             return walk(*given, **more)
 
-        monkeypatch.setattr(Places, "_walk", counted)
-        for _ in range(LOOKS + 1):
+        monkeypatch.setattr(WatchedFolders, "_walk", counted)
+        for _ in range(MIN_LOOKUPS + 1):
             assert self.look() == {".", "a/b", "c"}
-        assert self.walks == LOOKS + 1
+        assert self.walks == MIN_LOOKUPS + 1
         assert self.look() == {".", "a/b", "c"}
-        assert self.walks == LOOKS + 1
+        assert self.walks == MIN_LOOKUPS + 1
 
     def look(self) -> set[str]:
         return _watched(self.root, self.below)
@@ -286,7 +286,7 @@ def test_what_happens_in_folders_that_are_followed_is_seen_at_once(
     root = tmp_path / "up" / "p"
     project = Followed(root, monkeypatch)
     change(root)
-    for _ in range(LOOKS + 2):
+    for _ in range(MIN_LOOKUPS + 2):
         assert project.look() == expected
     (root / "late").mkdir()
     (root / "late" / "m.gguf").touch()
@@ -300,17 +300,17 @@ def test_folders_are_looked_at_again_where_something_is_mounted_or_in_a_child(
     with monkeypatch.context() as patch:
         patch.setattr(Inotify, "poll", lambda self: (False, True))
         project.look()
-    assert project.walks == LOOKS + 2
+    assert project.walks == MIN_LOOKUPS + 2
 
     pid = os.fork()
     if pid == 0:
-        for number in range(2 * LOOKS):
+        for number in range(2 * MIN_LOOKUPS):
             _data(tmp_path / "p" / "d" / f"f{number}")
             if f"d/f{number}" not in project.look():
                 os._exit(1)
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    assert len(project.look()) == 3 + 2 * LOOKS
+    assert len(project.look()) == 3 + 2 * MIN_LOOKUPS
 
 
 @pytest.mark.parametrize("refused", ["queue", "watch"])
@@ -321,15 +321,15 @@ def test_without_a_watch_folders_are_looked_at_each_time(
         raise OSError(errno.ENOSPC, "no more")
 
     monkeypatch.setattr(folder_names, "folder_watcher", lambda own=folder_names.FolderWatcher(): own)
-    monkeypatch.setattr(watching, "folder_watcher", folder_names.folder_watcher)
+    monkeypatch.setattr(watched_folders, "folder_watcher", folder_names.folder_watcher)
     monkeypatch.setattr(Inotify, "__init__" if refused == "queue" else "watch", refuse)
     _data(tmp_path / "a")
     below = Below()
-    for number in range(3 * LOOKS):
+    for number in range(3 * MIN_LOOKUPS):
         (tmp_path / f"b{number}").mkdir()
         assert len(_watched(tmp_path, below)) == 2 + number
         (tmp_path / f"b{number}" / "m.gguf").touch()
-    assert len(_watched(tmp_path, below)) == 2 + 3 * LOOKS
+    assert len(_watched(tmp_path, below)) == 2 + 3 * MIN_LOOKUPS
 
 
 def test_folders_below_a_link_are_looked_at_each_time(tmp_path: Path) -> None:
@@ -337,7 +337,7 @@ def test_folders_below_a_link_are_looked_at_each_time(tmp_path: Path) -> None:
     _data(tmp_path / "elsewhere")
     (tmp_path / "p" / "link").symlink_to(tmp_path / "elsewhere")
     below = Below()
-    for _ in range(2 * LOOKS):
+    for _ in range(2 * MIN_LOOKUPS):
         assert _watched(tmp_path / "p", below) == {".", "link"}
     (tmp_path / "elsewhere" / "m.gguf").unlink()
     assert _watched(tmp_path / "p", below) == {"."}

@@ -13,7 +13,7 @@ import cachec
 from cachec.base.hashing import FileDigests, digest_bytes
 from cachec.errors import HandleClosed, LinkError, UnknownWeight, UsageError, WeightError
 from cachec.model import WeightSpec
-from cachec.recording import Recorder
+from cachec.recording import ReadRecorder
 from cachec.weights import WeightSet, from_arrays, open_weights
 from cachec.weights.layout import Layout
 from cachec.weights.manifest import renaming_hint
@@ -148,7 +148,7 @@ def test_opening_and_overlaying_makes_no_handle_for_the_base(
 
 def test_in_a_stage_each_weight_counts_by_itself(model: Path, adapter: Path) -> None:
     base = open_weights(model)
-    recorder = Recorder("fold")
+    recorder = ReadRecorder("fold")
     guarded = base.guard("base", recorder, FileDigests())
     over = open_weights(adapter).guard("adapter", recorder, FileDigests())
     both = guarded.overlay(over)

@@ -16,7 +16,7 @@ import cachec
 from cachec import Reason
 from cachec.base.hashing import FileDigests, digest_bytes
 from cachec.errors import CheckpointError, UnknownWeight, UsageError
-from cachec.recording import Recorder
+from cachec.recording import ReadRecorder
 from cachec.weights import WeightSet, from_arrays, open_weights
 from cachec.weights.io import writing
 from cachec.weights.io.strided_copy import Spans, copy_spans, read_spans, slice_spans
@@ -196,7 +196,7 @@ def test_tied_weights_are_cut_alike_or_not_at_all(make: Any) -> None:
 def test_in_a_stage_a_slice_reads_the_weight_that_it_is_of(whole: Path, arrays: dict[str, Any]) -> None:
     weights = open_weights(whole)
     for name in ("l0.row", "l0.col"):
-        recorder = Recorder("fold")
+        recorder = ReadRecorder("fold")
         own = weights.guard("weights", recorder, FileDigests()).shard(AXES, 1, 2)
         assert recorder.reads() == ()
         digest = own[name].digest()
@@ -211,7 +211,7 @@ def test_in_a_stage_a_slice_reads_the_weight_that_it_is_of(whole: Path, arrays: 
 
 def test_a_guarded_slice_is_read_as_a_slice(whole: Path, arrays: dict[str, Any]) -> None:
     own = open_weights(whole).shard(AXES, 1, 2)
-    recorder = Recorder("fold")
+    recorder = ReadRecorder("fold")
     own.guard("weights", recorder, FileDigests())["l0.col"].read()
     assert [read.digest for read in recorder.reads()] == [digest_bytes(expected(arrays, 1, 2)["l0.col"].tobytes())]
 

@@ -10,11 +10,11 @@ import pytest
 
 from cachec.base.hashing import FileDigests
 from cachec.errors import HandleClosed, UsageError, WeightReadError, WeightsChanged
-from cachec.recording import Recorder
+from cachec.recording import ReadRecorder
 from cachec.weights import Weight, WeightSet, from_arrays, open_weights
 
 
-def _reads(recorder: Recorder) -> list[tuple[str, str, str]]:
+def _reads(recorder: ReadRecorder) -> list[tuple[str, str, str]]:
     assert all(read.kind == "weight" for read in recorder.reads())
     return [(read.where, read.name, read.digest) for read in recorder.reads()]
 
@@ -40,13 +40,13 @@ USES: dict[str, Any] = {
 @pytest.mark.parametrize("memory", [False, True])
 def test_every_exposure_is_recorded(model: Path, make: Any, use: Any, memory: bool) -> None:
     weights = from_arrays({"w": make.ramp(4, 8), "b": make.ramp(8)}) if memory else open_weights(model)
-    recorder = Recorder("fold")
+    recorder = ReadRecorder("fold")
     use(weights.guard("weights", recorder, FileDigests())["w"])
     assert _reads(recorder) == [("weights", "w", weights["w"].digest())]
 
 
 def test_what_exposes_no_byte_is_not_recorded(model: Path) -> None:
-    recorder = Recorder("lower")
+    recorder = ReadRecorder("lower")
     guarded = open_weights(model).guard("weights", recorder, FileDigests())
     for name, weight in guarded.items():
         assert (weight.name, weight.spec.dtype, repr(weight)) == (name, "float32", repr(weight))
@@ -58,7 +58,7 @@ def test_what_exposes_no_byte_is_not_recorded(model: Path) -> None:
 
 def test_names_are_those_of_the_guarded_set(model: Path) -> None:
     weights = open_weights(model).rename({"w": "layer.w"}).select("layer.*")
-    recorder = Recorder("fold")
+    recorder = ReadRecorder("fold")
     guarded = weights.guard("options['a']", recorder, FileDigests())
     derived = guarded.rename({"layer.w": "x"}).rename(str.upper)
     assert derived["X"].read().sum() == 496
@@ -68,7 +68,7 @@ def test_names_are_those_of_the_guarded_set(model: Path) -> None:
 
 def test_origins(model: Path) -> None:
     weights = open_weights(model)
-    guarded = weights.guard("weights", Recorder("s"), FileDigests())
+    guarded = weights.guard("weights", ReadRecorder("s"), FileDigests())
     assert guarded.whole_origin() == "weights"
     assert guarded.select("*").whole_origin() == "weights"
     assert guarded.select("w").whole_origin() is None
@@ -87,7 +87,7 @@ def test_origins(model: Path) -> None:
 
 def test_a_closed_guard(model: Path) -> None:
     weights = open_weights(model)
-    recorder = Recorder("fold")
+    recorder = ReadRecorder("fold")
     guarded = weights.guard("weights", recorder, FileDigests())
     array, kept, part = guarded["w"].read(), guarded["b"], guarded.rename({"b": "c"})
     guarded.close_guard()
@@ -104,7 +104,7 @@ def test_a_closed_guard(model: Path) -> None:
 
 def test_a_stage_can_release_only_its_own_handles(model: Path) -> None:
     weights = open_weights(model)
-    with weights.guard("weights", Recorder("s"), FileDigests()) as guarded:
+    with weights.guard("weights", ReadRecorder("s"), FileDigests()) as guarded:
         guarded["w"].read()
     with pytest.raises(HandleClosed):
         guarded["w"].read()
@@ -113,7 +113,7 @@ def test_a_stage_can_release_only_its_own_handles(model: Path) -> None:
 
 @pytest.mark.parametrize("use", [Weight.read, Weight.digest, Weight.private])
 def test_a_nested_stage_records_in_both(model: Path, use: Any) -> None:
-    outer, inner = Recorder("outer"), Recorder("inner")
+    outer, inner = ReadRecorder("outer"), ReadRecorder("inner")
     given = open_weights(model).guard("w_outer", outer, FileDigests())
     nested = given.select("w").rename({"w": "x"}).guard("w_inner", inner, FileDigests())
     use(nested["x"])
@@ -124,14 +124,14 @@ def test_a_nested_stage_records_in_both(model: Path, use: Any) -> None:
     nested.close_guard()
     assert given["w"].read().sum() == 496
     given.close_guard()
-    again = given.guard("later", Recorder("late"), FileDigests())
+    again = given.guard("later", ReadRecorder("late"), FileDigests())
     with pytest.raises(HandleClosed, match="'outer'"):
         again["w"].read()
 
 
 def test_changing_memory_is_seen_as_a_contradiction() -> None:
     array = np.zeros(3)
-    recorder = Recorder("s")
+    recorder = ReadRecorder("s")
     guarded = from_arrays({"a": array}).guard("weights", recorder, FileDigests())
     guarded["a"].read()
     guarded["a"].read()
@@ -142,7 +142,7 @@ def test_changing_memory_is_seen_as_a_contradiction() -> None:
 
 
 def test_a_changed_file_inside_a_stage(model: Path) -> None:
-    recorder = Recorder("s")
+    recorder = ReadRecorder("s")
     weights = open_weights(model)
     guarded = weights.guard("weights", recorder, FileDigests())
     guarded["b"].read()
@@ -154,7 +154,7 @@ def test_a_changed_file_inside_a_stage(model: Path) -> None:
 
 
 def test_placeholders_in_a_stage_name_it(model: Path) -> None:
-    recorder = Recorder("lower")
+    recorder = ReadRecorder("lower")
     weights = open_weights(model)
     with pytest.raises(WeightReadError, match="stage 'lower'"):
         weights.guard("weights", recorder, FileDigests()).placeholders()["w"].read()
@@ -165,12 +165,12 @@ def test_placeholders_in_a_stage_name_it(model: Path) -> None:
 
 def test_the_revision_is_no_business_of_a_stage(model: Path) -> None:
     with pytest.raises(WeightReadError, match="revision"):
-        _ = open_weights(model).guard("weights", Recorder("s"), FileDigests()).revision
+        _ = open_weights(model).guard("weights", ReadRecorder("s"), FileDigests()).revision
 
 
 def test_unguarded_gives_back_the_callers_weights(model: Path) -> None:
     weights = open_weights(model)
-    recorder = Recorder("s")
+    recorder = ReadRecorder("s")
     guarded = weights.guard("weights", recorder, FileDigests())
     made = from_arrays({"m": np.ones(2)})
     sets = {

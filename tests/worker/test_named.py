@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from cachec.base.hashing import FileDigests
-from cachec.key import sources
+from cachec.key import source_parts
 from cachec.model import Read
-from cachec.worker.imports import Imports
+from cachec.worker.import_recorder import ImportRecorder
 
 HELPER = """
 import os
@@ -111,7 +111,7 @@ class Project:
 
     def run(self, expression: str, *, top: str = "", ran: tuple[str, ...] = (), unpickled: str = "") -> None:
         """The stage runs, and ``ran`` of the helper; a pickle names ``unpickled``."""
-        imports = Imports(lambda path: True, contextlib.nullcontext)
+        imports = ImportRecorder(lambda path: True, contextlib.nullcontext)
         codes: list[CodeType] = []
         imports._heard("pickle.find_class", ("helper", unpickled))
         texts = {self._helper: (HELPER, ran), self._user: (top + USER.format(expression), ("stage",))}
@@ -128,7 +128,7 @@ class Project:
         assert HELPER.count(old) == 1
         self._helper.write_text(HELPER.replace(old, new))
         digests = FileDigests()
-        return any(sources.present(read, digests) != read.digest for read in self._reads if read.kind == "source")
+        return any(source_parts.present(read, digests) != read.digest for read in self._reads if read.kind == "source")
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
@@ -152,7 +152,7 @@ def test_what_is_named_counts(expression: str, edit: Any, neutral: Any, project:
     assert not project.counts(*neutral)
 
 
-@pytest.mark.parametrize("word", sorted(sources.DYNAMIC))
+@pytest.mark.parametrize("word", sorted(source_parts.DYNAMIC))
 def test_what_finds_names_makes_all_of_them_count(word: str, project: Project) -> None:
     project.run(f"(x.{word}, {word})")
     assert all(project.counts(*edit) for edit in NEW)
@@ -161,7 +161,7 @@ def test_what_finds_names_makes_all_of_them_count(word: str, project: Project) -
     assert not any(project.counts(*edit) for edit in (*NEW, *NEUTRAL))
 
 
-@pytest.mark.parametrize("word", sorted(sources.WITH_DATA))
+@pytest.mark.parametrize("word", sorted(source_parts.WITH_DATA))
 def test_what_reads_names_from_data_makes_constants_count(word: str, project: Project) -> None:
     project.run(f"x.{word}(1)")
     assert project.counts("OTHER: int = 4", "OTHER: int = 5")

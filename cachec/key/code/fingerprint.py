@@ -23,19 +23,19 @@ from cachec.base.cached_properties import UnfilledProperties, collect_encountere
 from cachec.base.hashing import DigestMemory, Hasher
 from cachec.base.instances import attribute, function_of
 from cachec.errors import CachecError, CapturedWeights, UnkeyableArgument, UnresolvedCode
-from cachec.key.code.graph import Graph, module_name, text_alone
-from cachec.key.code.live import Walk
-from cachec.key.code.memos import Memo, Memos
-from cachec.key.code.modules import Locator, Origin, Sources, SourceText, Span, TextVersion
-from cachec.key.code.static import Static
-from cachec.key.code.syntax import FORMAT
-from cachec.key.code.units import Units
-from cachec.key.code.watch import Watch
-from cachec.key.words import words_of
+from cachec.key.code.code_snapshot import Watch
+from cachec.key.code.deferred_imports import DeferredImports
+from cachec.key.code.live_objects import Walk
+from cachec.key.code.lru_cache_validity import Memo, Memos
+from cachec.key.code.module_sources import Locator, Origin, Sources, SourceText, Span, TextVersion
+from cachec.key.code.normalized_syntax import FORMAT
+from cachec.key.code.part_graph import PartGraph, module_name, text_alone
+from cachec.key.code.whole_modules import Units
+from cachec.key.describe import words_of
 from cachec.model import Part
 
 #: Keys that are remembered; the oldest are forgotten first, so that lambdas made in a loop don't pile up.
-_KEPT = 1024
+_MAX_CACHED = 1024
 
 
 class CodeKey:
@@ -122,7 +122,7 @@ class CodeKey:
 class _KnownCode(msgspec.Struct, frozen=True):
     key: CodeKey
     watch: Watch
-    held: tuple[object, ...]
+    roots: tuple[object, ...]
 
 
 class CodeKeys:
@@ -169,46 +169,48 @@ class CodeKeys:
         that of the function.
         """
         if isinstance(fn, MethodType):
-            held: tuple[object, ...] = (fn.__func__, fn.__self__, *depends)
+            roots: tuple[object, ...] = (fn.__func__, fn.__self__, *depends)
         elif attribute(fn, "__cachec_stage__") is True and (bound := attribute(fn, "bound_to")):
-            held = (attribute(fn, "__wrapped__") or fn, bound[0], *depends)
+            roots = (attribute(fn, "__wrapped__") or fn, bound[0], *depends)
         else:
-            held = (fn, None, *depends)
+            roots = (fn, None, *depends)
         project = _project(fn, file)
-        name = (*map(id, held), has_version, project)
+        name = (*map(id, roots), has_version, project)
         if excluded_properties() or text_alone():  # of one look, by which nothing else goes
             with self._lock:
-                return self._compute(held, has_version=has_version, project=project).key
+                return self._compute(roots, has_version=has_version, project=project).key
         known = self._known.get(name)
         if known is not None and known.watch.holds():
             return known.key
         with self._lock:
-            known = self._compute(held, has_version=has_version, project=project)
+            known = self._compute(roots, has_version=has_version, project=project)
             self._known.pop(name, None)
             self._known[name] = known
-            while len(self._known) > _KEPT:
+            while len(self._known) > _MAX_CACHED:
                 del self._known[next(iter(self._known))]
         return known.key
 
-    def _compute(self, held: tuple[object, ...], *, has_version: bool, project: str) -> _KnownCode:
-        with collect_encountered() as met:
+    def _compute(self, roots: tuple[object, ...], *, has_version: bool, project: str) -> _KnownCode:
+        with collect_encountered() as encountered:
             try:
-                graph = self._walked(held, has_version=has_version, project=project)
+                graph = self._walk(roots, has_version=has_version, project=project)
                 memos = tuple(self._memo(each) for each in graph.memos.values() if id(each) not in self._asking)
             except RecursionError as error:
-                raise UnresolvedCode(f"{_name(held[0])} reaches code that is nested too deep to be followed") from error
+                raise UnresolvedCode(
+                    f"{_name(roots[0])} reaches code that is nested too deep to be followed"
+                ) from error
             except (CachecError, OSError):
                 raise
             except Exception as error:
                 raise UnresolvedCode(
-                    f"{_name(held[0])} reaches an object that raised {words_of(error)} while its key was made"
+                    f"{_name(roots[0])} reaches an object that raised {words_of(error)} while its key was made"
                 ) from error
-        return _KnownCode(_key(graph, memos, met.unfilled), graph.watch, held)
+        return _KnownCode(_key(graph, memos, encountered.unfilled), graph.watch, roots)
 
-    def _walked(self, held: tuple[object, ...], *, has_version: bool, project: str = "") -> Graph:
-        fn, bound, *depends = held
+    def _walk(self, roots: tuple[object, ...], *, has_version: bool, project: str = "") -> PartGraph:
+        fn, bound, *depends = roots
         names_code = any(callable(each) or isinstance(each, ModuleType) for each in depends)
-        graph = Graph(tolerant=has_version, recorded=self.recorded, declares_code=names_code, project=project)
+        graph = PartGraph(tolerant=has_version, recorded=self.recorded, declares_code=names_code, project=project)
         self._locator.refresh()
         walk = Walk(graph, self._locator, self._sources, self._units, self._encode_value)
         if attribute(fn, "__cachec_stage__") is True:
@@ -233,23 +235,23 @@ class CodeKeys:
         finally:
             self._asking.discard(id(function))
         if not excluded_properties():
-            self._memos.met(memo)
+            self._memos.note_state(memo)
         return memo
 
     def stale(self, memos: Iterable[Memo]) -> list[str]:
         """The names of functions that may keep results of code, or with values, that have changed since."""
         return self._memos.stale(memos)
 
-    def filled(self, before: Iterable[Memo], now: Iterable[Memo]) -> None:
+    def note_fill(self, before: Iterable[Memo], now: Iterable[Memo]) -> None:
         """Note that functions with memos reach the values that they did, with cached properties filled since."""
-        self._memos.filled(before, now)
+        self._memos.note_fill(before, now)
 
     def of_value(self, value: object) -> tuple[CodeKey, Callable[[], bool]] | None:
         """The key of a value with the code in it, and whether it still holds; None where it has no stable form."""
         try:
-            with self._lock, collect_encountered() as met:
-                graph = self._walked((value, None), has_version=False)
-            return _key(graph, (), met.unfilled), graph.watch.holds
+            with self._lock, collect_encountered() as encountered:
+                graph = self._walk((value, None), has_version=False)
+            return _key(graph, (), encountered.unfilled), graph.watch.holds
         except (UnresolvedCode, UnkeyableArgument, CapturedWeights):
             return None
 
@@ -268,7 +270,7 @@ class CodeKeys:
 
     def origin(self, name: str) -> Origin:
         """Where ``import name`` would find the module now."""
-        return self._locator.look(name)
+        return self._locator.find_uncached(name)
 
     def in_text(self, path: str, module: str, name: str) -> tuple[CodeKey, CodeKey] | None:
         """The key of a module-level name (the whole module where empty) by its source alone, nothing imported.
@@ -277,8 +279,8 @@ class CodeKeys:
         file has no source, or no such name.
         """
         key = self._in_text(path, module, name, text_only=True)
-        held = self._in_text(path, module, name, text_only=False)
-        return None if key is None or held is None else (key, held)
+        walk = self._in_text(path, module, name, text_only=False)
+        return None if key is None or walk is None else (key, walk)
 
     def _in_text(self, path: str, module: str, name: str, *, text_only: bool) -> CodeKey | None:
         asked = ("text", path, module, name, text_only)
@@ -292,13 +294,15 @@ class CodeKeys:
         return known.key
 
     def _compute_text(self, path: str, module: str, name: str, *, text_only: bool) -> _KnownCode | None:
-        graph = Graph(tolerant=True)
+        graph = PartGraph(tolerant=True)
         self._locator.refresh()
         package = module if os.path.basename(path) == "__init__.py" else module.rpartition(".")[0]
         unit = self._units.at(module, path, package)
         if unit is None or (name and name not in unit.source.bindings):
             return None
-        static = Static(graph, self._locator, self._sources, self._units, _Altered(graph), text_only=text_only)
+        static = DeferredImports(
+            graph, self._locator, self._sources, self._units, _AlterationListener(graph), text_only=text_only
+        )
         if name:
             static.name(unit, name, None)
         else:
@@ -323,10 +327,10 @@ class CodeKeys:
         return self.of(value, has_version=not in_full, file=vars(found).get("__file__"))
 
 
-class _Altered:
+class _AlterationListener:
     """Hears of what is not as its source says, in place of a walk over live objects: it makes another key."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: PartGraph) -> None:
         self._graph = graph
 
     def as_imported(self, value: object, name: str, made: bytes = b"") -> None:
@@ -340,7 +344,7 @@ class _Altered:
         """A weight set here is no argument of anything, and its handles record for themselves."""
 
 
-def _key(graph: Graph, memos: tuple[Memo, ...] = (), unfilled: Iterable[UnfilledProperties] = ()) -> CodeKey:
+def _key(graph: PartGraph, memos: tuple[Memo, ...] = (), unfilled: Iterable[UnfilledProperties] = ()) -> CodeKey:
     stages, distributions = tuple(graph.stages), frozenset(graph.distributions - {""})
     codes = frozenset(graph.codes)
     return CodeKey(

@@ -1,4 +1,4 @@
-"""Modules of this process: what their names stand for, and which statements made what these hold."""
+"""Modules of this process: what their names refer to, and which statements made it."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from typing import Any
 from cachec.base.display_text import module_of
 from cachec.base.hashing import Hasher, digest_bytes
 from cachec.base.instances import attribute
-from cachec.key.code.graph import Graph, file_part, module_name, package_name
-from cachec.key.code.library import is_mock, is_plain, is_put
-from cachec.key.code.modules import Locator, is_cell
+from cachec.key.code.code_snapshot import MISSING
+from cachec.key.code.deferred_imports import DeferredImports
+from cachec.key.code.library_objects import is_mock, is_plain, is_put
+from cachec.key.code.module_sources import Locator, is_cell
+from cachec.key.code.normalized_syntax import docstrings, documentation
 from cachec.key.code.origins import Origins
+from cachec.key.code.part_graph import PartGraph, file_part, module_name, package_name
+from cachec.key.code.referenced_values import Live, ReferencedValues, wraps
 from cachec.key.code.scopes import Chain, ImportUse
-from cachec.key.code.static import Static
-from cachec.key.code.syntax import docstrings, documentation
-from cachec.key.code.units import Unit, Units
-from cachec.key.code.values import Live, Values, wraps
-from cachec.key.code.watch import MISSING
-from cachec.key.words import name_of_class
+from cachec.key.code.whole_modules import ModuleUnit, Units
+from cachec.key.describe import name_of_class
 
 #: What every module has: its name counts as in labels, and its place on this machine not at all.
 _MODULE_NAMES = frozenset(
@@ -42,12 +42,12 @@ class Namespaces:
 
     def __init__(
         self,
-        graph: Graph,
+        graph: PartGraph,
         locator: Locator,
         units: Units,
         origins: Origins,
-        static: Static,
-        values: Values,
+        static: DeferredImports,
+        values: ReferencedValues,
         live: Live,
     ) -> None:
         self._graph = graph
@@ -73,7 +73,7 @@ class Namespaces:
             return self._of_every_module(namespace, root)
         value = watch.name(namespace, root)
         if value is not MISSING:
-            return self.taken(value, chain[1:], f"{self._label(namespace)}.{root}", namespace, lenient)
+            return self.resolve_value(value, chain[1:], f"{self._label(namespace)}.{root}", namespace, lenient)
         builtins = namespace.get("__builtins__")
         scope: Mapping[str, Any] = vars(builtins) if isinstance(builtins, ModuleType) else builtins or {}
         value = watch.name(scope, root)
@@ -85,28 +85,32 @@ class Namespaces:
 
     def _of_every_module(self, namespace: dict[str, Any], name: str) -> str:
         """What stands for a name that every module has: the documentation as it is, all else as that module's."""
-        said = documentation(self._graph.watch.name(namespace, name)) if name == "__doc__" else b""
-        return f"{name} of {module_name(namespace)} {digest_bytes(said)}"
+        text = documentation(self._graph.watch.name(namespace, name)) if name == "__doc__" else b""
+        return f"{name} of {module_name(namespace)} {digest_bytes(text)}"
 
-    def taken(self, value: object, rest: Chain, name: str, namespace: dict[str, Any] | None, lenient: bool) -> str:
+    def resolve_value(
+        self, value: object, rest: Chain, name: str, namespace: dict[str, Any] | None, lenient: bool
+    ) -> str:
         """What a value with the attributes ``rest`` stands for. name: of the value."""
         try:
-            return self._taken(value, rest, name, namespace, lenient)
+            return self._resolve_value(value, rest, name, namespace, lenient)
         except Exception as error:  # noqa: BLE001 - user code may raise any
-            return self._graph.raised(f"{name} ({name_of_class(value)})", error)
+            return self._graph.report_exception(f"{name} ({name_of_class(value)})", error)
 
-    def _taken(self, value: object, rest: Chain, name: str, namespace: dict[str, Any] | None, lenient: bool) -> str:
+    def _resolve_value(
+        self, value: object, rest: Chain, name: str, namespace: dict[str, Any] | None, lenient: bool
+    ) -> str:
         if value is MISSING:
             return "unbound"
         if isinstance(value, ModuleType):
             return self.module(value, rest, lenient=lenient)
-        said = self._live.code(value, lenient=lenient)
-        if said is None:
-            made = functools.partial(self._origins.imported, name, value, namespace)
-            said = self._values.part(value, name, lenient=lenient, fallback=made)
+        reference = self._live.code(value, lenient=lenient)
+        if reference is None:
+            made = functools.partial(self._origins.imported_library, name, value, namespace)
+            reference = self._values.part(value, name, lenient=lenient, fallback=made)
         if namespace is not None and self._values.shows_not_all(value, name):
-            return f"{said} made by {self._statements(namespace, name.rpartition('.')[2], 8, value)}"
-        return said
+            return f"{reference} made by {self._statements(namespace, name.rpartition('.')[2], 8, value)}"
+        return reference
 
     def module(self, module: ModuleType, rest: Chain, *, lenient: bool) -> str:
         """What attributes of a module stand for; the whole module where none is named."""
@@ -126,19 +130,19 @@ class Namespaces:
             self.all_names(namespace, modules=False)
             return label
         if isinstance(file, str):
-            self.reached(namespace, self._units.at(name, file, package_name(namespace)))
+            self.reach_module(namespace, self._units.at(name, file, package_name(namespace)))
         if rest[0] in _MODULE_NAMES:
             return self._of_every_module(namespace, rest[0])
         value = graph.watch.name(namespace, rest[0])
         if value is MISSING:
             if "__path__" in namespace and self._locator.find(f"{name}.{rest[0]}").kind != "absent":
                 use = ImportUse(f"{name}.{rest[0]}", 0, "", rest[1:], False)
-                self._static.imported(use, "", name, lenient=lenient)
+                self._static.follow_import(use, "", name, lenient=lenient)
                 return f"module {name}.{rest[0]}"
             if "__getattr__" in namespace:
                 return self.whole(namespace, file if isinstance(file, str) else "", dynamic=False)
             return "absent"
-        return self.taken(value, rest[1:], f"{self._label(namespace)}.{rest[0]}", namespace, lenient)
+        return self.resolve_value(value, rest[1:], f"{self._label(namespace)}.{rest[0]}", namespace, lenient)
 
     def _of_library(self, namespace: dict[str, Any], rest: Chain, *, is_part: bool = False) -> str:
         """What a name of a library's module stands for beside what the library says of it: what the project put in its
@@ -146,14 +150,14 @@ class Namespaces:
         is_part: the module may be imported only where it is asked for."""
         value = MISSING if not rest or rest[0].startswith("__") else self._graph.watch.name(namespace, rest[0])
         if isinstance(value, ModuleType):
-            said = self.module(value, rest[1:], lenient=True)
+            reference = self.module(value, rest[1:], lenient=True)
             if value.__name__ != f"{namespace.get('__name__')}.{rest[0]}":
-                return f" {said}"
+                return f" {reference}"
             return self._of_library(vars(value), rest[1:], is_part=True)
         if value is MISSING:
             return self._not_there(namespace, rest)
         if is_mock(value):
-            self._graph.mocked(f"{rest[0]} of {namespace.get('__name__')}")
+            self._graph.refuse_mock(f"{rest[0]} of {namespace.get('__name__')}")
         # That of typing, which 3.13 has, makes no class and no function.
         is_lazy = is_part or ("__getattr__" in namespace and namespace.get("__name__") != "typing")
         if self._is_code(value, is_lazy=is_lazy):
@@ -192,10 +196,10 @@ class Namespaces:
             try:
                 file_part(self._graph, label, file)
             except OSError as error:
-                return self._graph.unresolved(f"module {name}", f"can't be read ({error.strerror})")
+                return self._graph.report_unresolved(f"module {name}", f"can't be read ({error.strerror})")
         return label
 
-    def reached(self, namespace: dict[str, Any], unit: Unit | None) -> None:
+    def reach_module(self, namespace: dict[str, Any], unit: ModuleUnit | None) -> None:
         """Once a module that something was taken from: its whole where that is the unit, and its idle imports."""
         if unit is None:
             return
@@ -229,7 +233,7 @@ class Namespaces:
         hasher = Hasher("module")
         if unit is None:
             hasher.part("no source", b"")
-            graph.unresolved(f"module {name}", "is used as a whole and has no source")
+            graph.report_unresolved(f"module {name}", "is used as a whole and has no source")
             graph.part(label, hasher, "no source")
             return label
         source = unit.source
@@ -251,7 +255,7 @@ class Namespaces:
             self.all_names(namespace, modules=False)
         return label
 
-    def _script(self, namespace: dict[str, Any], unit: Unit) -> None:
+    def _script(self, namespace: dict[str, Any], unit: ModuleUnit) -> None:
         """Of the script that is running, what its statements hand over; the rest counts where the stage reaches it."""
         hasher, source = Hasher("script"), unit.source
         for statement in unit.handing:
@@ -267,7 +271,7 @@ class Namespaces:
             label, _ = self._graph.label(("script", id(namespace), source.path), f"{unit.name}.<script>", namespace)
             self._graph.part(label, hasher, f"{os.path.basename(source.path)}, what it hands over")
 
-    def _in_flux(self, unit: Unit, value: object, name: str) -> bool:
+    def _in_flux(self, unit: ModuleUnit, value: object, name: str) -> bool:
         """Whether a name of the script that is running now is plain data of its own: the script may be in a loop that
         changes it between two calls. Where a function reads it, it counts with that function.
         """
@@ -286,8 +290,8 @@ class Namespaces:
             if chain[0] in _MODULE_NAMES or (len(chain) == 1 and isinstance(value, ModuleType)):
                 continue
             where = f"{self._label(namespace)}.{chain[0]}"
-            said = self.taken(value, chain[1:], where, namespace, lenient=True)
-            hasher.part(f"name {'.'.join(chain)}", said.encode())
+            reference = self.resolve_value(value, chain[1:], where, namespace, lenient=True)
+            hasher.part(f"name {'.'.join(chain)}", reference.encode())
 
     def all_names(self, namespace: dict[str, Any], *, modules: bool) -> None:
         """Follow every name that a module has now. modules: the modules among them too, each as a whole."""
@@ -345,8 +349,8 @@ class Namespaces:
                     if chain in run:
                         self.check_one(namespace, chain[0], value)
                     where = f"{self._label(namespace)}.{chain[0]}"
-                    said = self.taken(namespace[chain[0]], chain[1:], where, namespace, lenient=True)
-                    hasher.part(f"name {'.'.join(chain)}", said.encode())
+                    reference = self.resolve_value(namespace[chain[0]], chain[1:], where, namespace, lenient=True)
+                    hasher.part(f"name {'.'.join(chain)}", reference.encode())
         for use in unit.source.imports.get(variable, ()):
             module = sys.modules.get(self._units.origin(unit, use).name)
             if isinstance(module, ModuleType) and depth:

@@ -1,4 +1,4 @@
-"""Whose something of this process is: the project's, a distribution's, Python's own; and from which text it is made."""
+"""Where an object of this process comes from: the project, a distribution or Python; and the text that defines it."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from cachec.base.display_text import module_of
-from cachec.key.code import classes
-from cachec.key.code.executed import executed
-from cachec.key.code.graph import Graph, module_name, package_name
-from cachec.key.code.modules import CELLS, Locator, Sources, cell_names, is_cell
-from cachec.key.code.units import Unit, Units
-from cachec.key.code.watch import MISSING
+from cachec.key.code import generated_members
+from cachec.key.code.code_snapshot import MISSING
+from cachec.key.code.executed_source import executed_sources
+from cachec.key.code.module_sources import CELLS, Locator, Sources, cell_names, is_cell
+from cachec.key.code.part_graph import PartGraph, module_name, package_name
+from cachec.key.code.whole_modules import ModuleUnit, Units
 
 
 class Origins:
     """Of one computation. A kind is as the locator's; a namespace is what a module holds."""
 
-    def __init__(self, graph: Graph, locator: Locator, sources: Sources, units: Units) -> None:
+    def __init__(self, graph: PartGraph, locator: Locator, sources: Sources, units: Units) -> None:
         self._graph = graph
         self._locator = locator
         self._sources = sources
@@ -50,9 +50,9 @@ class Origins:
         module = module_of(cls)
         kind, distribution = self.of_module(module)
         if module == "builtins":  # which a class statement says, too, where the globals have no name of their own
-            is_own = not cls.__flags__ & classes.HEAPTYPE or vars(builtins).get(cls.__name__) is cls
+            is_own = not cls.__flags__ & generated_members.HEAPTYPE or vars(builtins).get(cls.__name__) is cls
             return (kind if is_own else "project", "")
-        if kind != "project" and classes.is_made_elsewhere(cls):
+        if kind != "project" and generated_members.is_made_elsewhere(cls):
             return ("project", "")
         return (kind, distribution)
 
@@ -60,58 +60,58 @@ class Origins:
         """Whether a file is the standard library's."""
         return self._locator.of_file(file)[0] == "library"
 
-    def is_outside(self, file: str) -> bool:
+    def is_foreign(self, file: str) -> bool:
         """Whether a file is another's than the project's."""
         return self._locator.of_file(file)[0] != "project"
 
-    def unit(self, namespace: dict[str, Any]) -> Unit | None:
+    def unit(self, namespace: dict[str, Any]) -> ModuleUnit | None:
         """The module of a namespace, where it has source of the project."""
         file = namespace.get("__file__")
         if file is None and namespace.get("__name__") == "__main__":
             return self.cells(namespace)
-        if not isinstance(file, str) or not file.endswith(".py") or self.is_outside(file):
+        if not isinstance(file, str) or not file.endswith(".py") or self.is_foreign(file):
             return None
         unit = self._units.at(module_name(namespace), file, package_name(namespace))
         module = sys.modules.get(str(namespace.get("__name__")))
         if unit is None or module is None or vars(module) is not namespace:
             return unit
         self._graph.watch.name(namespace, "__spec__")  # a reload makes another
-        ran = executed().source(module, module.__name__, unit.source)
-        if ran is unit.source:
+        executed = executed_sources().source(module, module.__name__, unit.source)
+        if executed is unit.source:
             return unit
         # Its file was edited since: what made the values of this process stands in the text of then, if in any.
-        if ran is not None:
-            return Unit(unit.name, unit.package, ran)
+        if executed is not None:
+            return ModuleUnit(unit.name, unit.package, executed)
         then = copy(unit)
-        then.unsure = executed().token(module.__name__)
+        then.unsure = executed_sources().token(module.__name__)
         return then
 
-    def cells(self, namespace: dict[str, Any]) -> Unit | None:
+    def cells(self, namespace: dict[str, Any]) -> ModuleUnit | None:
         """What was typed into this process, as a module; None where nothing was."""
         source = self._sources.cells()
         if source is None:
             return None
         self._graph.watch.value(cell_names, cell_names())
-        return Unit(module_name(namespace), package_name(namespace), source)
+        return ModuleUnit(module_name(namespace), package_name(namespace), source)
 
-    def of_cell(self, namespace: dict[str, Any], code: CodeType) -> Unit | None:
+    def of_cell(self, namespace: dict[str, Any], code: CodeType) -> ModuleUnit | None:
         """The cell alone that this code was compiled from; None where it is no cell's."""
         source = self._sources.load(code.co_filename) if is_cell(code.co_filename) else None
-        return Unit(module_name(namespace), package_name(namespace), source) if source is not None else None
+        return ModuleUnit(module_name(namespace), package_name(namespace), source) if source is not None else None
 
-    def cell_of(self, cls: type, namespace: dict[str, Any]) -> Unit | None:
+    def cell_of(self, cls: type, namespace: dict[str, Any]) -> ModuleUnit | None:
         """The cell that a class was made by, as its methods tell."""
         codes = [value.__code__ for value in vars(cls).values() if isinstance(value, FunctionType)]
         cells = [self.of_cell(namespace, code) for code in codes if code.co_qualname.startswith(f"{cls.__qualname__}.")]
         return cells[0] if cells else None
 
-    def ambiguous(self, unit: Unit, variable: str) -> bool:
+    def ambiguous(self, unit: ModuleUnit, variable: str) -> bool:
         """Whether cells bind a name in different ways. Which of them was run last, and which before something else
         used it, is not known."""
         ways = {unit.source.syntax(each) for each in unit.source.bindings.get(variable, ())}
         return unit.source.path == CELLS and len(ways) > 1
 
-    def imported(self, name: str, value: object, namespace: dict[str, Any] | None) -> str | None:
+    def imported_library(self, name: str, value: object, namespace: dict[str, Any] | None) -> str | None:
         """For a value that can't be encoded: the library that a global was imported from, if it is still that one's."""
         file = (namespace or {}).get("__file__")
         if namespace is None or not isinstance(file, str):
@@ -123,8 +123,8 @@ class Origins:
         for use in unit.source.imports.get(variable, ()):
             origin = self._units.origin(unit, use)
             module = sys.modules.get(origin.name)
-            outside = origin.kind in ("library", "distribution") and bool(use.name) and module is not None
-            if outside and vars(module).get(use.name, MISSING) is value:
+            is_library = origin.kind in ("library", "distribution") and bool(use.name) and module is not None
+            if is_library and vars(module).get(use.name, MISSING) is value:
                 self._graph.distributions.add(origin.distribution)
                 return f"{origin.distribution or 'python'}:{origin.name}.{use.name}"
         return None
@@ -132,6 +132,8 @@ class Origins:
     def unknown(self, namespace: dict[str, Any], name: str) -> str:
         """Report something of which not all shows, and the statement that made it can't be told."""
         file = namespace.get("__file__")
-        if isinstance(file, str) and self.is_outside(file):
+        if isinstance(file, str) and self.is_foreign(file):
             return "unknown"  # a library's own
-        return self._graph.unresolved(f"{module_name(namespace)}.{name}", "was made by a statement that can't be told")
+        return self._graph.report_unresolved(
+            f"{module_name(namespace)}.{name}", "was made by a statement that can't be told"
+        )

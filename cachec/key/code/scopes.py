@@ -1,4 +1,4 @@
-"""Which names a piece of syntax takes from outside, and what it imports while it runs.
+"""Which outer names a piece of syntax uses, and what it imports while it runs.
 
 The scope rules are those of the Python language reference, section 4.2.2: functions, lambdas, comprehensions and
 classes are scopes; a class scope is not seen from functions inside it. Annotations are not followed: they decide
@@ -25,16 +25,15 @@ _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 class ImportUse(msgspec.Struct, frozen=True):
-    """A use of something imported: ``chain`` are the attributes taken from it, None where it is never used.
-
-    name: what ``from module import name`` takes (``*`` too), empty for the module itself. level: leading dots.
-    guarded: inside a ``try`` that catches the ImportError.
-    """
+    """A use of something imported: ``chain`` are the attributes taken from it, None where it is never used."""
 
     module: str
+    #: Leading dots.
     level: int
+    #: What ``from module import name`` takes (``*`` too), empty for the module itself.
     name: str
     chain: Chain | None
+    #: Inside a ``try`` that catches the ImportError.
     guarded: bool
 
     def of(self, chain: Chain | None) -> ImportUse:
@@ -55,10 +54,10 @@ class Uses(msgspec.Struct, frozen=True):
 _TAKING = frozenset({("getattr",), ("hasattr",)})
 
 
-class _Scope:
+class _LexicalScope:
     __slots__ = ("bound", "imports", "kind", "outer", "parent")
 
-    def __init__(self, kind: str, parent: _Scope | None) -> None:
+    def __init__(self, kind: str, parent: _LexicalScope | None) -> None:
         self.kind = kind
         self.parent = parent
         self.bound: set[str] = set()
@@ -66,21 +65,21 @@ class _Scope:
         self.imports: dict[str, list[ImportUse]] = {}
 
 
-_Frame = tuple[ast.AST, _Scope, bool]
+_Frame = tuple[ast.AST, _LexicalScope, bool]
 
 
 class _Scan:
     def __init__(self, dropped: Container[int] = (), outlined: ast.ClassDef | None = None) -> None:
         self.dropped = dropped
         self.outlined = {id(each) for each in outlined.body} if outlined is not None else ()
-        self.root = _Scope("root", None)
-        self.loads: list[tuple[Chain, _Scope]] = []
+        self.root = _LexicalScope("root", None)
+        self.loads: list[tuple[Chain, _LexicalScope]] = []
         self.imports: list[ImportUse] = []
         self.computed: list[str] = []
-        self.importing: list[_Scope] = []
+        self.importing: list[_LexicalScope] = []
         self.stack: list[_Frame] = []
 
-    def push(self, nodes: Iterable[ast.AST | None], scope: _Scope, guarded: bool) -> None:
+    def push(self, nodes: Iterable[ast.AST | None], scope: _LexicalScope, guarded: bool) -> None:
         for node in nodes:
             if node is not None:
                 self.stack.append((node, scope, guarded))
@@ -111,7 +110,7 @@ class _Scan:
 
     # --- names
 
-    def Attribute(self, node: ast.Attribute, scope: _Scope, guarded: bool) -> None:  # noqa: N802
+    def Attribute(self, node: ast.Attribute, scope: _LexicalScope, guarded: bool) -> None:  # noqa: N802
         # What is stored to or deleted counts as a use of the object itself: it changes it.
         attributes = [node.attr] if isinstance(node.ctx, ast.Load) else []
         value = node.value
@@ -124,69 +123,69 @@ class _Scan:
         else:
             self.push([value], scope, guarded)
 
-    def kept(self, decorators: list[ast.expr]) -> list[ast.expr]:
+    def without_dropped(self, decorators: list[ast.expr]) -> list[ast.expr]:
         return [each for each in decorators if id(each) not in self.dropped]
 
-    def bind(self, name: str, scope: _Scope) -> None:
+    def bind(self, name: str, scope: _LexicalScope) -> None:
         scope.bound.add(name)
 
-    def NamedExpr(self, node: ast.NamedExpr, scope: _Scope, guarded: bool) -> None:  # noqa: N802
+    def NamedExpr(self, node: ast.NamedExpr, scope: _LexicalScope, guarded: bool) -> None:  # noqa: N802
         holder = scope
         while holder.kind == "comprehension" and holder.parent is not None:
             holder = holder.parent
         self.bind(node.target.id, holder)
         self.push([node.value], scope, guarded)
 
-    def Global(self, node: ast.Global, scope: _Scope, guarded: bool) -> None:  # noqa: N802
+    def Global(self, node: ast.Global, scope: _LexicalScope, guarded: bool) -> None:  # noqa: N802
         scope.outer.update(dict.fromkeys(node.names, "global"))
 
-    def Nonlocal(self, node: ast.Nonlocal, scope: _Scope, guarded: bool) -> None:  # noqa: N802
+    def Nonlocal(self, node: ast.Nonlocal, scope: _LexicalScope, guarded: bool) -> None:  # noqa: N802
         scope.outer.update(dict.fromkeys(node.names, "nonlocal"))
 
-    def ExceptHandler(self, node: ast.ExceptHandler, scope: _Scope, guarded: bool) -> None:  # noqa: N802
+    def ExceptHandler(self, node: ast.ExceptHandler, scope: _LexicalScope, guarded: bool) -> None:  # noqa: N802
         if node.name:
             self.bind(node.name, scope)
         self.push([node.type, *node.body], scope, guarded)
 
-    def MatchAs(self, node: ast.MatchAs, scope: _Scope, guarded: bool) -> None:  # noqa: N802
+    def MatchAs(self, node: ast.MatchAs, scope: _LexicalScope, guarded: bool) -> None:  # noqa: N802
         if node.name:
             self.bind(node.name, scope)
         self.push([node.pattern], scope, guarded)
 
-    def MatchStar(self, node: ast.MatchStar, scope: _Scope, guarded: bool) -> None:  # noqa: N802
+    def MatchStar(self, node: ast.MatchStar, scope: _LexicalScope, guarded: bool) -> None:  # noqa: N802
         if node.name:
             self.bind(node.name, scope)
 
-    def MatchMapping(self, node: ast.MatchMapping, scope: _Scope, guarded: bool) -> None:  # noqa: N802
+    def MatchMapping(self, node: ast.MatchMapping, scope: _LexicalScope, guarded: bool) -> None:  # noqa: N802
         if node.rest:
             self.bind(node.rest, scope)
         self.push([*node.keys, *node.patterns], scope, guarded)
 
-    def AnnAssign(self, node: ast.AnnAssign, scope: _Scope, guarded: bool) -> None:  # noqa: N802
+    def AnnAssign(self, node: ast.AnnAssign, scope: _LexicalScope, guarded: bool) -> None:  # noqa: N802
         self.push([node.target, node.value], scope, guarded)
 
-    def TypeAlias(self, node: ast.AST, scope: _Scope, guarded: bool) -> None:  # noqa: N802
+    def TypeAlias(self, node: ast.AST, scope: _LexicalScope, guarded: bool) -> None:  # noqa: N802
         self.bind(node.name.id, scope)  # type: ignore[attr-defined]
 
     # --- scopes
 
-    def FunctionDef(self, node: ast.FunctionDef, scope: _Scope, guarded: bool) -> None:  # noqa: N802
+    def FunctionDef(self, node: ast.FunctionDef, scope: _LexicalScope, guarded: bool) -> None:  # noqa: N802
         self.bind(node.name, scope)
         defaults = [d for d in (*node.args.defaults, *node.args.kw_defaults) if d is not None]
-        self.push([*self.kept(node.decorator_list), *defaults], scope, guarded)
+        self.push([*self.without_dropped(node.decorator_list), *defaults], scope, guarded)
         if id(node) not in self.outlined:
             self.function(node, scope)
 
-    def AsyncFunctionDef(self, node: ast.AsyncFunctionDef, scope: _Scope, guarded: bool) -> None:  # noqa: N802
+    def AsyncFunctionDef(self, node: ast.AsyncFunctionDef, scope: _LexicalScope, guarded: bool) -> None:  # noqa: N802
         self.FunctionDef(node, scope, guarded)  # type: ignore[arg-type]
 
-    def Lambda(self, node: ast.Lambda, scope: _Scope, guarded: bool) -> None:  # noqa: N802
+    def Lambda(self, node: ast.Lambda, scope: _LexicalScope, guarded: bool) -> None:  # noqa: N802
         self.push([*node.args.defaults, *node.args.kw_defaults], scope, guarded)
         self.function(node, scope)
 
-    def function(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda, parent: _Scope) -> None:
+    def function(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda, parent: _LexicalScope) -> None:
         """The inside of a function alone: parameters and body, not decorators and defaults."""
-        scope = _Scope("function", parent)
+        scope = _LexicalScope("function", parent)
         args = node.args
         for arg in (*args.posonlyargs, *args.args, *args.kwonlyargs, args.vararg, args.kwarg):
             if arg is not None:
@@ -195,21 +194,23 @@ class _Scan:
             scope.bound.add(parameter.name)
         self.push(node.body if isinstance(node.body, list) else [node.body], scope, False)
 
-    def ClassDef(self, node: ast.ClassDef, scope: _Scope, guarded: bool) -> None:  # noqa: N802
+    def ClassDef(self, node: ast.ClassDef, scope: _LexicalScope, guarded: bool) -> None:  # noqa: N802
         self.bind(node.name, scope)
-        inner = _Scope("class", scope)
+        inner = _LexicalScope("class", scope)
         inner.bound.update(("__class__", "__module__", "__qualname__"))
         outer = scope
         parameters = getattr(node, "type_params", ())
         if parameters:
-            outer = inner.parent = _Scope("function", scope)
+            outer = inner.parent = _LexicalScope("function", scope)
             outer.bound.update(parameter.name for parameter in parameters)
-        self.push([*self.kept(node.decorator_list), *node.bases, *(k.value for k in node.keywords)], outer, guarded)
+        self.push(
+            [*self.without_dropped(node.decorator_list), *node.bases, *(k.value for k in node.keywords)], outer, guarded
+        )
         self.push(node.body, inner, guarded)
 
-    def comprehension_node(self, node: ast.AST, scope: _Scope, guarded: bool) -> None:
+    def comprehension_node(self, node: ast.AST, scope: _LexicalScope, guarded: bool) -> None:
         generators: list[ast.comprehension] = node.generators  # type: ignore[attr-defined]
-        inner = _Scope("comprehension", scope)
+        inner = _LexicalScope("comprehension", scope)
         self.push([generators[0].iter], scope, guarded)
         for number, generator in enumerate(generators):
             self.push([generator.target, *([generator.iter] if number else []), *generator.ifs], inner, guarded)
@@ -220,16 +221,16 @@ class _Scan:
 
     # --- imports
 
-    def Import(self, node: ast.Import, scope: _Scope, guarded: bool) -> None:  # noqa: N802
+    def Import(self, node: ast.Import, scope: _LexicalScope, guarded: bool) -> None:  # noqa: N802
         self.import_names(node, scope, guarded)
         for alias in node.names:
             if "." in alias.name and not alias.asname:  # `import a.b` binds `a` and runs `a.b`
                 self.imports.append(ImportUse(alias.name, 0, "", None, guarded))
 
-    def ImportFrom(self, node: ast.ImportFrom, scope: _Scope, guarded: bool) -> None:  # noqa: N802
+    def ImportFrom(self, node: ast.ImportFrom, scope: _LexicalScope, guarded: bool) -> None:  # noqa: N802
         self.import_names(node, scope, guarded)
 
-    def import_names(self, node: ast.Import | ast.ImportFrom, scope: _Scope, guarded: bool) -> None:
+    def import_names(self, node: ast.Import | ast.ImportFrom, scope: _LexicalScope, guarded: bool) -> None:
         if scope is not self.root and not scope.imports:
             self.importing.append(scope)
         for name, use in import_bindings(node, guarded):
@@ -237,38 +238,38 @@ class _Scan:
                 self.bind(name, scope)
                 scope.imports.setdefault(name, []).append(use)
 
-    def Try(self, node: ast.Try, scope: _Scope, guarded: bool) -> None:  # noqa: N802
+    def Try(self, node: ast.Try, scope: _LexicalScope, guarded: bool) -> None:  # noqa: N802
         self.push([*node.handlers, *node.orelse, *node.finalbody], scope, guarded)
         self.push(node.body, scope, guarded or catches_import_error(node))
 
-    def TryStar(self, node: ast.AST, scope: _Scope, guarded: bool) -> None:  # noqa: N802
+    def TryStar(self, node: ast.AST, scope: _LexicalScope, guarded: bool) -> None:  # noqa: N802
         self.Try(node, scope, guarded)  # type: ignore[arg-type]
 
-    def If(self, node: ast.If, scope: _Scope, guarded: bool) -> None:  # noqa: N802
+    def If(self, node: ast.If, scope: _LexicalScope, guarded: bool) -> None:  # noqa: N802
         if is_type_checking(node):
             self.push(node.orelse, scope, guarded)
         else:
             self.push([node.test, *node.body, *node.orelse], scope, guarded)
 
-    def Call(self, node: ast.Call, scope: _Scope, guarded: bool) -> None:  # noqa: N802
-        chain = dotted(node.func)
+    def Call(self, node: ast.Call, scope: _LexicalScope, guarded: bool) -> None:  # noqa: N802
+        chain = dotted_name(node.func)
         verb = chain[-1] if chain else node.func.attr if isinstance(node.func, ast.Attribute) else ""
         if verb in ("import_module", "__import__") or chain[-3:] == ("sys", "modules", "get"):
             self.named_import(node.args[0] if node.args else None, node, scope, guarded or verb == "get")
         elif verb in _LOADERS:
             self.computed.append(f"calls {verb}() on line {node.lineno}")
         if chain in _TAKING and len(node.args) > 1 and isinstance(node.args[1], ast.Constant):
-            holder, name = dotted(node.args[0]), node.args[1].value
+            holder, name = dotted_name(node.args[0]), node.args[1].value
             if holder and isinstance(name, str):
                 self.loads.append(((*holder, name), scope))
         self.push([node.func, *node.args, *(k.value for k in node.keywords)], scope, guarded)
 
-    def Subscript(self, node: ast.Subscript, scope: _Scope, guarded: bool) -> None:  # noqa: N802
-        if dotted(node.value) == ("sys", "modules") and isinstance(node.ctx, ast.Load):
+    def Subscript(self, node: ast.Subscript, scope: _LexicalScope, guarded: bool) -> None:  # noqa: N802
+        if dotted_name(node.value) == ("sys", "modules") and isinstance(node.ctx, ast.Load):
             self.named_import(node.slice, node, scope, True)
         self.push([node.value, node.slice], scope, guarded)
 
-    def named_import(self, name: ast.expr | None, node: ast.expr, scope: _Scope, guarded: bool) -> None:
+    def named_import(self, name: ast.expr | None, node: ast.expr, scope: _LexicalScope, guarded: bool) -> None:
         if isinstance(name, ast.Constant) and isinstance(name.value, str) and not name.value.startswith("."):
             self.imports.append(ImportUse(name.value, 0, "", (), guarded))
         else:
@@ -293,16 +294,16 @@ class _Scan:
                     imports.update((use.of(None), None) for use in found)
         return Uses(tuple(refs), tuple(imports), tuple(self.computed))
 
-    def holder(self, name: str, scope: _Scope) -> _Scope | None:
+    def holder(self, name: str, scope: _LexicalScope) -> _LexicalScope | None:
         """The scope inside the unit that binds the name, None where it comes from outside."""
         direct = True
-        here: _Scope | None = scope
+        here: _LexicalScope | None = scope
         while here is not None and here is not self.root:
             if here.kind != "class" or direct:
-                said = here.outer.get(name)
-                if said == "global":
+                kind = here.outer.get(name)
+                if kind == "global":
                     return None
-                if said is None and name in here.bound:
+                if kind is None and name in here.bound:
                     return here
             direct = direct and here.kind == "comprehension"
             here = here.parent
@@ -361,7 +362,7 @@ def import_bindings(node: ast.Import | ast.ImportFrom, guarded: bool = False) ->
             yield alias.name.partition(".")[0], ImportUse(alias.name.partition(".")[0], 0, "", (), guarded)
 
 
-def dotted(node: ast.AST) -> Chain:
+def dotted_name(node: ast.AST) -> Chain:
     """``a.b.c`` as a tuple; empty for any other expression."""
     attributes: list[str] = []
     while isinstance(node, ast.Attribute):
@@ -374,11 +375,11 @@ def catches_import_error(node: ast.Try) -> bool:
     """Whether a handler of this ``try`` catches the error of a missing module."""
     for handler in node.handlers:
         kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
-        if any(kind is None or (dotted(kind) or ("",))[-1] in _IMPORT_ERRORS for kind in kinds):
+        if any(kind is None or (dotted_name(kind) or ("",))[-1] in _IMPORT_ERRORS for kind in kinds):
             return True
     return False
 
 
 def is_type_checking(node: ast.If) -> bool:
     """Whether this is ``if TYPE_CHECKING:``, which never runs."""
-    return (dotted(node.test) or ("",))[-1] == "TYPE_CHECKING"
+    return (dotted_name(node.test) or ("",))[-1] == "TYPE_CHECKING"

@@ -1,4 +1,4 @@
-"""Variables of the environment that a result depends on."""
+"""Environment variables that a result depends on."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def variable_digest(name: str, environ: Mapping[str, str]) -> str:
     """
     value = environ.get(name)
     if name == OBEYED_NAME:
-        from cachec.key.tools.variables import Rule  # of programs
+        from cachec.key.tools.command_variables import Rule  # of programs
 
         value = "\0".join(f"{each}={environ[each]}" for each in Rule((), (), others=True).matching(environ))
     if name == EVERY_NAME:
@@ -65,12 +65,12 @@ def environment_parts(
             raise UsageError(f"env={name!r} is not the name of a variable: it must not be empty nor hold '=' or NUL")
         digest = variable_digest(name, environ)
         is_sealed = name in sealed and name in environ
-        shown = f"a value with digest {digest[:12]}" if is_sealed else _shown(name, environ.get(name))
+        shown = f"a value with digest {digest[:12]}" if is_sealed else _display_value(name, environ.get(name))
         parts.append(Part(PartKind.ENVIRONMENT, name, digest, shown))
     return tuple(parts)
 
 
-def _shown(name: str, value: str | None) -> str:
+def _display_value(name: str, value: str | None) -> str:
     if value is None:
         return "not set"
     if is_secret(name):

@@ -13,7 +13,7 @@ from cachec.base.elf import ElfError, is_elf
 from cachec.base.fsio import Identity
 from cachec.base.paths import current_folder
 from cachec.errors import UsageError
-from cachec.key.tools.loader import Loader
+from cachec.key.tools.elf_dependencies import Loader
 
 #: The kernel follows this many interpreters of interpreters (fs/exec.c).
 _MAX_DEPTH = 4
@@ -23,19 +23,19 @@ _HEAD = 4096
 
 
 class Executable(NamedTuple):
-    """Everything that starting a command loads.
-
-    files: (label without folders, path), in order of label. distributions: (console script or empty, name). notes:
-    what could not be resolved. cache: the loader's library cache as it was. searched: folders where libraries were
-    looked for.
-    """
+    """Everything that starting a command loads."""
 
     name: str
     path: str
+    #: (label without folders, path), in order of label.
     files: tuple[tuple[str, str], ...]
+    #: (console script or empty, name).
     distributions: tuple[tuple[str, str], ...]
+    #: What could not be resolved.
     notes: tuple[str, ...]
+    #: The loader's library cache as it was.
     cache: tuple[str, Identity] | None
+    #: Folders where libraries were looked for.
     searched: tuple[str, ...]
 
 
@@ -70,7 +70,7 @@ class Finder:
         if path is None:
             where = "is not an executable file" if "/" in command else f"is not in PATH={environ.get('PATH', '')!r}"
             raise UsageError(f"tool {command!r} {where}; install it, or give its path")
-        collected = _Collected()
+        collected = _FileCollection()
         self._add(collected, os.path.basename(path), path, environ, 0)
         cache = self._loader.cache
         return Executable(
@@ -83,7 +83,7 @@ class Finder:
             searched=tuple(sorted(collected.searched)),
         )
 
-    def _add(self, collected: _Collected, label: str, path: str, environ: Mapping[str, str], depth: int) -> None:
+    def _add(self, collected: _FileCollection, label: str, path: str, environ: Mapping[str, str], depth: int) -> None:
         real = os.path.realpath(path)
         with open(real, "rb") as file:
             head = file.read(_HEAD)
@@ -95,7 +95,7 @@ class Finder:
             collected.files[label] = real
             collected.notes.append(f"{label} is neither ELF nor a #! script: only its content counts")
 
-    def _add_elf(self, collected: _Collected, label: str, real: str, environ: Mapping[str, str]) -> None:
+    def _add_elf(self, collected: _FileCollection, label: str, real: str, environ: Mapping[str, str]) -> None:
         owner = self._owner(real)
         if owner is None or owner.name not in collected.distributions:
             collected.files[label] = real
@@ -116,7 +116,7 @@ class Finder:
         collected.notes += [f"{label} needs {name}, which was not found" for name in closure.missing]
 
     def _add_script(
-        self, collected: _Collected, label: str, path: str, head: bytes, environ: Mapping[str, str], *, depth: int
+        self, collected: _FileCollection, label: str, path: str, head: bytes, environ: Mapping[str, str], *, depth: int
     ) -> None:
         owner = self._distributions.owner(path)
         if owner is not None and owner.name not in collected.distributions:
@@ -142,7 +142,7 @@ class Finder:
 _MAX_LINKS = 40
 
 
-class _Collected:
+class _FileCollection:
     def __init__(self) -> None:
         self.files: dict[str, str] = {}
         self.distributions: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""The machine that a result was made on: what a compiler that targets "this host" sees of it."""
+"""The machine that a result was made on, as a compiler that targets "this host" sees it."""
 
 from __future__ import annotations
 

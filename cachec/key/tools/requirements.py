@@ -1,4 +1,4 @@
-"""What distributions require in their turn, as their METADATA says: a compiler's library may be another distribution.
+"""What distributions require, by their METADATA: a compiler's library may be another distribution.
 
 Requirements are those of the core metadata specification (``Requires-Dist``, dependency specifiers of PEP 508), each as
 it is installed, with what that requires. One for an extra counts where the extra is asked for; other markers are not
@@ -25,20 +25,24 @@ _OR = re.compile(r"\bor\b")
 
 
 class Requirement(msgspec.Struct, frozen=True):
-    """A distribution that another one requires. name: in its normal form. of: the extra by which, empty for none."""
+    """A distribution that another one requires."""
 
+    #: In its normal form.
     name: str
     extras: tuple[str, ...]
+    #: The extra by which, empty for none.
     of: str
 
 
-class _Required(msgspec.Struct, frozen=True):
-    """The requirements of some distributions. asked, found: every name that was looked up, and what there was. told:
-    the state of the files that say what these require, before they were read."""
+class _Requirements(msgspec.Struct, frozen=True):
+    """The requirements of some distributions."""
 
+    #: Every name that was looked up.
     asked: tuple[str, ...]
+    #: The distribution of each name, where there is one.
     found: list[Distribution | None]
-    told: list[Identity | None]
+    #: The state of the METADATA files, before they were read.
+    identities: list[Identity | None]
     parts: tuple[Part, ...]
     checked: float
 
@@ -50,7 +54,7 @@ class Requirements:
         self._distributions = distributions
         self._clock = clock
         self._seconds = seconds
-        self._known: dict[frozenset[str], _Required] = {}
+        self._known: dict[frozenset[str], _Requirements] = {}
 
     def parts(self, names: Collection[str], *, fresh: bool = False) -> tuple[Part, ...]:
         """The parts ``requirement/<name>`` of all that these require and that is none of them, by name."""
@@ -59,38 +63,40 @@ class Requirements:
         if known is not None and not fresh and now - known.checked < self._seconds:
             return known.parts
         if known is None or not self._is_as_it_was(known):
-            known = self._look(key, now)
+            known = self._resolve(key, now)
         self._known[key] = msgspec.structs.replace(known, checked=now)
         return known.parts
 
-    def _is_as_it_was(self, known: _Required) -> bool:
+    def _is_as_it_was(self, known: _Requirements) -> bool:
         found = self._distributions.find_required(known.asked)
-        return found == known.found and _told(found) == known.told
+        return found == known.found and _metadata_identities(found) == known.identities
 
-    def _look(self, names: frozenset[str], now: float) -> _Required:
+    def _resolve(self, names: frozenset[str], now: float) -> _Requirements:
         asked: dict[str, Distribution | None] = {}
-        seen: dict[str, set[str]] = {}
-        told: list[Identity | None] = []
+        visited: dict[str, set[str]] = {}
+        identities: list[Identity | None] = []
         # What cachec itself requires makes no result: compilers and libraries that it calls are tools of their own.
         pending: list[tuple[str, tuple[str, ...]]] = [(normalise(name), ()) for name in sorted(names - {"cachec"})]
         while pending:
             name, extras = pending.pop()
-            new = {"", *extras} - seen.setdefault(name, set())
-            seen[name] |= new
+            new = {"", *extras} - visited.setdefault(name, set())
+            visited[name] |= new
             if name not in asked:
                 found_one = self._distributions.find_required((name,))
-                asked[name], told = found_one[0], [*told, *_told(found_one)]
+                asked[name], identities = found_one[0], [*identities, *_metadata_identities(found_one)]
             distribution = asked[name]
             if distribution is not None and new:
                 pending += [
-                    (each.name, each.extras) for each in required(distribution.read("METADATA")) if each.of in new
+                    (each.name, each.extras)
+                    for each in parse_requirements(distribution.read("METADATA"))
+                    if each.of in new
                 ]
         given = set(map(normalise, names))
         found = sorted((name, each.version) for name, each in asked.items() if each is not None and name not in given)
-        return _Required(tuple(asked), list(asked.values()), told, tuple(_part(*each) for each in found), now)
+        return _Requirements(tuple(asked), list(asked.values()), identities, tuple(_part(*each) for each in found), now)
 
 
-def _told(found: list[Distribution | None]) -> list[Identity | None]:
+def _metadata_identities(found: list[Distribution | None]) -> list[Identity | None]:
     return [None if each is None else identity_if_there(f"{each.folder}/METADATA") for each in found]
 
 
@@ -100,7 +106,7 @@ def _part(name: str, version: str) -> Part:
     return Part(PartKind.REQUIREMENT, name, hasher.digest(), f"{name} {version}", version=version)
 
 
-def required(metadata: str) -> Iterator[Requirement]:
+def parse_requirements(metadata: str) -> Iterator[Requirement]:
     """The requirements in the head of a METADATA file. What is malformed there is passed over, as installers do."""
     head = metadata.replace("\r\n", "\n").partition("\n\n")[0]
     for line in head.splitlines():
@@ -118,10 +124,10 @@ def required(metadata: str) -> Iterator[Requirement]:
 
 def _extras(marker: str) -> tuple[str, ...]:
     """The extras that a marker asks for (``extra == "test"``), an empty one where it may hold without any."""
-    return tuple(dict.fromkeys(each for clause in _OR.split(marker) for each in _named(clause) or ("",)))
+    return tuple(dict.fromkeys(each for clause in _OR.split(marker) for each in _named_extras(clause) or ("",)))
 
 
-def _named(clause: str) -> list[str]:
+def _named_extras(clause: str) -> list[str]:
     pieces = clause.replace("'", '"').split('"')
     return [
         normalise(value)

@@ -159,7 +159,7 @@ def strip(
     JSON: {"path", "output", "size", "stripped_size", "weights": [{"name", "dtype", "shape", "nbytes"}],
            "lifted": [names that were invented], "ir": text where there is no -o}
     """
-    from cachec.programs.sources import WRITTEN_SUFFIXES
+    from cachec.programs.weight_files import WRITTEN_SUFFIXES
     from cachec_mlir import MINIMUM
     from cachec_mlir import strip as take_out
     from cachec_mlir.cli.report import WHOLE, bug_report

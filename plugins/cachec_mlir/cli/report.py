@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from cachec.base.display_text import clean, number_of
-from cachec.programs.supported import version_of
+from cachec.programs.supported_versions import version_of
 from cachec_mlir.blobs import Resource
 from cachec_mlir.explain.diff import Difference, OperationChange
 from cachec_mlir.explain.readable import Readable

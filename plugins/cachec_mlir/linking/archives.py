@@ -11,7 +11,7 @@ import struct
 from collections.abc import Mapping
 
 from cachec.errors import LinkError
-from cachec.programs.sources import Extent, Staging
+from cachec.programs.weight_files import Extent, Staging
 
 _HEADER = struct.Struct("<4sHHQQQQ6Q")
 _ENTRY = struct.Struct("<QIQQQQQQ")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cachec.errors import LinkError
-from cachec.programs.sources import Extent
+from cachec.programs.weight_files import Extent
 from cachec.weights import WeightSet
 from cachec_mlir.blobs import Resources, spec_of
 from cachec_mlir.bytecode.reading import is_bytecode

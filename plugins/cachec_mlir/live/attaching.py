@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cachec.programs.sources import Extent, OpenedFile, map_untracked
+from cachec.programs.weight_files import Extent, OpenedFile, map_untracked
 from cachec_mlir.live.bindings import generic
 from cachec_mlir.offers import Bound
 

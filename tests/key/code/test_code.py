@@ -1077,7 +1077,7 @@ def test_another_folder_gives_the_same_key(project: Any, tmp_path: Path, monkeyp
 
 SCRIPT = """
 import sys
-from cachec.key import canonical
+from cachec.key import option_encoding
 from cachec.key.code.fingerprint import CodeKeys
 
 NAMES = {"a", "b", "c", "delta"}
@@ -1093,7 +1093,7 @@ def stage(x):
     return x in NAMES, POINT, FUNCTIONS, lazy.f(x)
 
 if __name__ == "__main__":
-    keys = CodeKeys(lambda path: None, lambda v, p: canonical.encode(v, lambda v, p: None, p))
+    keys = CodeKeys(lambda path: None, lambda v, p: option_encoding.encode(v, lambda v, p: None, p))
     print(keys.of(stage).digest)
 """
 
@@ -1105,7 +1105,7 @@ def test_hash_seeds_and_running_as_a_script(project: Any) -> None:
     environment = os.environ | {"PYTHONPATH": f"{project.root}{os.pathsep}{root}"}
     imported = (
         "import demo, runpy; from demo import *; "
-        "print(CodeKeys(lambda p: None, lambda v, p: canonical.encode(v, lambda v, p: None, p)).of(demo.stage).digest)"
+        "print(CodeKeys(lambda p: None, lambda v, p: option_encoding.encode(v, lambda v, p: None, p)).of(demo.stage).digest)"
     )
     for seed, command in enumerate((["demo.py"], ["demo.py"], ["-c", imported], ["-m", "demo"])):
         run = subprocess.run(

@@ -231,7 +231,7 @@ def test_class_attributes_that_are_made_into_something_else_are_no_difference(pr
 
 SCRIPT = """
 import collections, sys, cachec
-from cachec.key import canonical
+from cachec.key import option_encoding
 from cachec.key.code.fingerprint import CodeKeys
 import other
 
@@ -256,7 +256,8 @@ def drive(times):
 drive(3)
 for number in range(2): stage(number)
 cache.close() if {driven} else None
-print(CodeKeys(lambda path: None, lambda v, p: canonical.encode(v, lambda v, p: None, p)).of(stage.__wrapped__).digest)
+keys = CodeKeys(lambda path: None, lambda v, p: option_encoding.encode(v, lambda v, p: None, p))
+print(keys.of(stage.__wrapped__).digest)
 print("the end", {driven})
 """
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from cachec.errors import UnkeyableArgument, UnresolvedCode
-from cachec.key import canonical
-from cachec.key.code import library, values
+from cachec.key import option_encoding
+from cachec.key.code import library_objects, referenced_values
 
 _WHEEL = """
 import threading
@@ -104,7 +104,7 @@ def test_a_deep_chain_has_a_key_or_none(project: Any, first: str, link: str) -> 
 
 
 def test_too_many_objects_are_refused_by_name(project: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(values, "_MAX_OBJECTS", 100)
+    monkeypatch.setattr(referenced_values, "_MAX_OBJECTS", 100)
     project.write({"main.py": "TABLE = [[n] for n in range(101)]\ndef stage(x): return TABLE\n"})
     with pytest.raises(UnresolvedCode, match=r"main.TABLE \(builtins.list\) .* more than 100 objects"):
         project.key()
@@ -113,7 +113,7 @@ def test_too_many_objects_are_refused_by_name(project: Any, monkeypatch: pytest.
 
 
 def test_a_wrapper_of_too_many_objects_is_refused_by_name(project: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library, "_MAX_OBJECTS", 100)
+    monkeypatch.setattr(library_objects, "_MAX_OBJECTS", 100)
     project.wheels = {"wheel"}
     text = "import wheel\nK = wheel.jit(lambda x: x, *((n,) for n in range({0})))\ndef stage(x): return K\n"
     project.write({"wheel/__init__.py": _WHEEL, "main.py": text.format(10)})
@@ -124,9 +124,9 @@ def test_a_wrapper_of_too_many_objects_is_refused_by_name(project: Any, monkeypa
 
 
 def test_arguments_of_too_many_containers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(canonical, "MAX_CONTAINERS", 100)
+    monkeypatch.setattr(option_encoding, "MAX_CONTAINERS", 100)
     value: Any = 1
     for _ in range(20):
         value = [value, value]
     with pytest.raises(UnkeyableArgument, match=r"x.* is one of over 100 containers"):
-        canonical.encode(value, lambda _value, _path: None, "x")
+        option_encoding.encode(value, lambda _value, _path: None, "x")

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from cachec.key.code.graph import Graph
-from cachec.key.code.modules import Locator, Sources
+from cachec.key.code.module_sources import Locator, Sources
 from cachec.key.code.origins import Origins
-from cachec.key.code.units import Units
+from cachec.key.code.part_graph import PartGraph
+from cachec.key.code.whole_modules import Units
 
 _NATIVE = f"/site-packages/made/native{EXTENSION_SUFFIXES[0]}"
 
@@ -39,7 +39,7 @@ def origins(monkeypatch: pytest.MonkeyPatch) -> Origins:
     imported("alone")
     locator = Locator({"/site-packages/made/__init__.py": "made", _NATIVE: "made"}.get)
     sources = Sources()
-    return Origins(Graph(tolerant=False), locator, sources, Units(sources, locator))
+    return Origins(PartGraph(tolerant=False), locator, sources, Units(sources, locator))
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from cachec.key.code import syntax
-from cachec.key.code.modules import SourceText
-from cachec.key.code.syntax import parsed
+from cachec.key.code import normalized_syntax
+from cachec.key.code.module_sources import SourceText
+from cachec.key.code.normalized_syntax import parse
 
 MISMATCH = "AST constructor recursion depth mismatch (before=18, after=9)"
 
@@ -19,13 +19,13 @@ def failing(monkeypatch: pytest.MonkeyPatch, times: int) -> list[object]:
     """Have ``ast.parse`` fail at first as it does where threads come in between; what it was asked for."""
     plain, asked = ast.parse, list[object]()
 
-    def parse(text: Any, *args: Any) -> ast.AST:
+    def counting(text: Any, *args: Any) -> ast.AST:
         asked.append(text)
         if len(asked) <= times:
             raise SystemError(MISMATCH)
         return plain(text, *args)
 
-    monkeypatch.setattr(ast, "parse", parse)
+    monkeypatch.setattr(ast, "parse", counting)
     return asked
 
 
@@ -33,19 +33,19 @@ def test_what_others_came_between_is_parsed_again(monkeypatch: pytest.MonkeyPatc
     asked = failing(monkeypatch, 3)
     assert list(SourceText("a.py", "x = 1\n").bindings) == ["x"]
     assert len(asked) == 4
-    assert ast.unparse(parsed("x + 1", mode="eval")) == "x + 1"
+    assert ast.unparse(parse("x + 1", mode="eval")) == "x + 1"
 
 
 def test_an_error_that_stays_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     failing(monkeypatch, 1000)
     with pytest.raises(SystemError, match="mismatch"):
-        parsed("x = 1\n")
+        parse("x = 1\n")
 
 
 def test_a_wrong_text_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = failing(monkeypatch, 0)
     with pytest.raises(SyntaxError):
-        parsed("x = = 1\n")
+        parse("x = = 1\n")
     assert len(asked) == 1
 
 
@@ -54,9 +54,9 @@ def free() -> bool:
     got: list[bool] = []
 
     def ask() -> None:
-        got.append(syntax._Turn.lock.acquire(blocking=False))
+        got.append(normalized_syntax._Turn.lock.acquire(blocking=False))
         if got[0]:
-            syntax._Turn.lock.release()
+            normalized_syntax._Turn.lock.release()
 
     thread = threading.Thread(target=ask)
     thread.start()
@@ -67,24 +67,24 @@ def free() -> bool:
 def test_one_thread_parses_at_a_time_and_may_while_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
     plain, inside = ast.parse, list[bool]()
 
-    def parse(text: Any, *args: Any) -> ast.AST:
+    def counting(text: Any, *args: Any) -> ast.AST:
         inside.append(free())
         if len(inside) == 1:
-            parsed("y = 1\n")
+            parse("y = 1\n")
         return plain(text, *args)
 
-    monkeypatch.setattr(ast, "parse", parse)
-    parsed("x = 1\n")
+    monkeypatch.setattr(ast, "parse", counting)
+    parse("x = 1\n")
     assert inside == [False, False]
     assert free()
 
 
 def test_it_waits_for_no_thread_that_is_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(syntax, "_SECONDS", 0.01)
+    monkeypatch.setattr(normalized_syntax, "_SECONDS", 0.01)
     held, done = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with syntax._Turn.lock:
+        with normalized_syntax._Turn.lock:
             held.set()
             done.wait()
 
@@ -92,7 +92,7 @@ def test_it_waits_for_no_thread_that_is_stuck(monkeypatch: pytest.MonkeyPatch) -
     thread.start()
     try:
         held.wait()
-        assert ast.unparse(parsed("x = 1\n")) == "x = 1"
+        assert ast.unparse(parse("x = 1\n")) == "x = 1"
     finally:
         done.set()
         thread.join()

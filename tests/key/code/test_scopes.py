@@ -10,7 +10,7 @@ import textwrap
 
 import pytest
 
-from cachec.key.code.codeobjects import code_uses
+from cachec.key.code.code_objects import code_uses
 from cachec.key.code.scopes import ImportUse, scan, scan_function
 
 

@@ -54,7 +54,7 @@ def test_it_is_a_read_of_the_stage_that_asks_and_of_those_around_it(cache, monke
     for stage in (outer, plain):
         assert cache.call(stage, 1)[1].reason is Reason.FIRST_RUN
         assert cache.call(stage, 1)[1].reason is Reason.HIT
-    for place in ("cachec.key.dependencies.processor_digest", "cachec.commands.run.processor_digest"):
+    for place in ("cachec.key.trace_validation.processor_digest", "cachec.commands.run.processor_digest"):
         monkeypatch.setattr(place, lambda: "0" * 64)
     assert cache.call(plain, 1)[1].reason is Reason.HIT
     assert outer.check(1).reason is Reason.DEPENDENCY_CHANGED

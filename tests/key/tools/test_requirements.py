@@ -16,7 +16,7 @@ import cachec
 from cachec import Reason
 from cachec.base import fsio
 from cachec.base.distributions import Distributions
-from cachec.key.tools.requirements import Requirement, Requirements, required
+from cachec.key.tools.requirements import Requirement, Requirements, parse_requirements
 from cachec.maintain.maintainer import Maintainer
 from cachec.maintain.selector import Selector
 from cachec.model import PartKind
@@ -55,7 +55,10 @@ def _names(site: Path, *names: str) -> list[str]:
     ],
 )
 def test_a_requirement_is_read(line: str, expected: list[Requirement]) -> None:
-    assert list(required(f"Metadata-Version: 2.1\r\nrequires-dist: {line}\r\n\r\nRequires-Dist: body\r\n")) == expected
+    assert (
+        list(parse_requirements(f"Metadata-Version: 2.1\r\nrequires-dist: {line}\r\n\r\nRequires-Dist: body\r\n"))
+        == expected
+    )
 
 
 def test_all_that_is_required_counts_as_it_is_installed(tmp_path: Path) -> None:

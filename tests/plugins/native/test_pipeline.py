@@ -240,7 +240,7 @@ def test_the_processor_counts_where_it_is_asked_for(cache, monkeypatch):
     for given in (*asking, ("x86-64-v2",)):
         assert cache.call(build, program, *given)[1].reason.kind == "miss"
         assert cache.call(build, program, *given)[1].reason is Reason.HIT
-    monkeypatch.setattr("cachec.key.dependencies.processor_digest", lambda: "0" * 64)
+    monkeypatch.setattr("cachec.key.trace_validation.processor_digest", lambda: "0" * 64)
     monkeypatch.setattr("cachec.commands.run.processor_digest", lambda: "0" * 64)
     assert cache.call(build, program, "x86-64-v2")[1].reason is Reason.HIT
     for given in asking:

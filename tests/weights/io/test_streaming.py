@@ -19,7 +19,7 @@ import pytest
 import cachec
 from cachec.base.hashing import FileDigests, digest_bytes
 from cachec.errors import HandleClosed, UsageError, WeightReadError, WeightsChanged
-from cachec.recording import Recorder
+from cachec.recording import ReadRecorder
 from cachec.weights import WeightSet, from_arrays, open_weights
 
 ACCESS = pytest.mark.parametrize("access", ["mmap", "read"])
@@ -152,7 +152,7 @@ def test_jax_arrays_stay_what_they_were(path: Path, arrays: dict[str, Any], acce
 @ACCESS
 def test_a_stage_records_what_was_handed_over(path: Path, access: Any) -> None:
     weights = open_weights(path, access=access)
-    recorder = Recorder("fold")
+    recorder = ReadRecorder("fold")
     guarded = weights.guard("weights", recorder, FileDigests())
     stream = guarded.stream()
     assert recorder.reads() == ()

@@ -64,8 +64,8 @@ def main(repository: str, folder: Path) -> None:
     sys.path[:0] = [repository, str(folder), str(Path(__file__).parent)]
     from programs import HELPERS, PROGRAMS
 
-    from cachec.key import canonical
-    from cachec.key.code.executed import executed
+    from cachec.key import option_encoding
+    from cachec.key.code.executed_source import executed_sources
     from cachec.key.code.fingerprint import CodeKeys
 
     files = {**HELPERS, **{f"program_{name}.py": text for name, text in PROGRAMS.items()}}
@@ -73,10 +73,10 @@ def main(repository: str, folder: Path) -> None:
         path = folder / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(textwrap.dedent(text), encoding="utf-8")
-    executed()._started = time.time()  # as if the files had been there before the process
+    executed_sources()._started = time.time()  # as if the files had been there before the process
     keys = CodeKeys(
         lambda path: "wheel" if "-packages/" in path else None,
-        lambda value, path: canonical.encode(value, lambda _value, _path: None, path),
+        lambda value, path: option_encoding.encode(value, lambda _value, _path: None, path),
     )
     found = {}
     for name in PROGRAMS:
