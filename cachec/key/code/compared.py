@@ -18,7 +18,7 @@ from cachec.base.lazy import later
 from cachec.base.texts import module_of
 from cachec.key.code import classes
 from cachec.key.code.executed import executed
-from cachec.key.code.graph import Graph
+from cachec.key.code.graph import Graph, imported_module
 from cachec.key.code.memos import is_memo
 from cachec.key.code.modules import Locator, Sources, absolute
 from cachec.key.code.scopes import Chain, dotted
@@ -72,7 +72,7 @@ class TextComparison:
 
     def subclasses(self, unit: Unit, name: str) -> None:
         """Subclasses that this process has, by whoever made them, of a class that is read from source."""
-        module = sys.modules.get(unit.name) if self._is_live(unit.name) else None
+        module = imported_module(unit.name) if self._is_live(unit.name) else None
         cls = vars(module).get(name) if isinstance(module, ModuleType) else None
         if isinstance(cls, type):
             self._graph.watch.subclasses(cls)
@@ -87,7 +87,7 @@ class TextComparison:
 
     def _module(self, unit: Unit) -> ModuleType | None:
         """The imported module, if it is this one."""
-        module = sys.modules.get(unit.name) if self._is_live(unit.name) else None
+        module = imported_module(unit.name) if self._is_live(unit.name) else None
         is_this = isinstance(module, ModuleType) and getattr(module, "__file__", None) == unit.source.path
         return module if is_this else None
 
@@ -215,7 +215,7 @@ class TextComparison:
         folded_to = self._folded(unit, only, name) if isinstance(only, ast.Assign | ast.AnnAssign) else None
         is_derived = may_grow or (
             folded_to is None
-            and not folding.is_told(statements, self._makers(unit), value, vars(sys.modules[unit.name]))
+            and not folding.is_told(statements, self._makers(unit), value, vars(imported_module(unit.name)))
         )
         if isinstance(only, ast.ClassDef):
             if isinstance(value, type) and not only.decorator_list:
@@ -273,7 +273,7 @@ class TextComparison:
                     self._compare_class(unit, each, inner, (*chain, each.name))
                 else:
                     self._live.as_imported(inner, f"{where}.{each.name}")
-        altered = list(altering.of_class(unit, node, cls, attributes, chain, vars(sys.modules[unit.name])))
+        altered = list(altering.of_class(unit, node, cls, attributes, chain, vars(imported_module(unit.name))))
         self._take(unit, altered)
         is_open = any(each.is_open and each.value is cls for each in altered)
         for name, written in _class_values(node).items():
@@ -354,7 +354,7 @@ class TextComparison:
         if any(len(bindings.get(each, ())) > 1 for each in used):
             return None  # which of them was meant can't be told
         try:
-            return None if written is None else (folding.folded(written, vars(sys.modules[unit.name])),)
+            return None if written is None else (folding.folded(written, vars(imported_module(unit.name))),)
         except (folding.Untold, RecursionError, KeyError):
             return None
 

@@ -23,7 +23,7 @@ from cachec.base.cached_properties import UnfilledProperties, excluded_propertie
 from cachec.base.hashing import Hasher, Memory
 from cachec.base.instances import attribute, function_of
 from cachec.errors import CachecError, CapturedWeights, UnkeyableArgument, UnresolvedCode
-from cachec.key.code.graph import Graph, module_name, text_alone
+from cachec.key.code.graph import Graph, imported_module, text_alone
 from cachec.key.code.live import Walk
 from cachec.key.code.memos import Memo, Memos
 from cachec.key.code.modules import Locator, Origin, Sources, SourceText, Span, TextVersion
@@ -313,10 +313,7 @@ class CodeKeys:
     def in_process(self, module: str, name: str, *, in_full: bool = False) -> CodeKey | None:
         """The key of what a module of this process holds under a name, of the whole module where that is empty; None
         where there is none. in_full: raise UnresolvedCode where part of it has no stable form."""
-        found = sys.modules.get(module)
-        main = sys.modules.get("__main__")
-        if main is not None and module_name(vars(main)) == module:
-            found = main
+        found = imported_module(module)
         if found is None or (name and name not in vars(found)):
             return None
         value: Any = vars(found)[name] if name else found

@@ -290,7 +290,8 @@ class Values:
         )
 
     def _is_library_callable(self, value: object) -> bool:
-        """Whether a library's callable counts by its name. One that values are set in, such as absl's FLAGS, does not."""
+        """Whether a value is a library's callable, which may count by its name. No one that values are set in is, such
+        as absl's FLAGS."""
         kind = type(value)
         is_set = any(name in vars(base) for base in kind.__mro__[:-1] for name in ("__setattr__", "__setitem__"))
         return (
