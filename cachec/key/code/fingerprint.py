@@ -25,11 +25,12 @@ from cachec.base.instances import attribute, function_of
 from cachec.errors import CachecError, CapturedWeights, UnkeyableArgument, UnresolvedCode
 from cachec.key.code.code_snapshot import Watch
 from cachec.key.code.deferred_imports import DeferredImports
+from cachec.key.code.graph import imported_module, text_alone
 from cachec.key.code.live_objects import Walk
 from cachec.key.code.lru_cache_validity import Memo, Memos
 from cachec.key.code.module_sources import Locator, Origin, Sources, SourceText, Span, TextVersion
 from cachec.key.code.normalized_syntax import FORMAT
-from cachec.key.code.part_graph import PartGraph, module_name, text_alone
+from cachec.key.code.part_graph import PartGraph, text_alone
 from cachec.key.code.whole_modules import Units
 from cachec.key.describe import words_of
 from cachec.model import Part
@@ -317,10 +318,7 @@ class CodeKeys:
     def in_process(self, module: str, name: str, *, in_full: bool = False) -> CodeKey | None:
         """The key of what a module of this process holds under a name, of the whole module where that is empty; None
         where there is none. in_full: raise UnresolvedCode where part of it has no stable form."""
-        found = sys.modules.get(module)
-        main = sys.modules.get("__main__")
-        if main is not None and module_name(vars(main)) == module:
-            found = main
+        found = imported_module(module)
         if found is None or (name and name not in vars(found)):
             return None
         value: Any = vars(found)[name] if name else found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -288,6 +289,12 @@ def module_name(namespace: dict[str, Any]) -> str:
         return found
     file = namespace.get("__file__")
     return os.path.splitext(os.path.basename(file))[0] if isinstance(file, str) else "__main__"
+
+
+def imported_module(name: str) -> Any:
+    """What this process has imported under a name, or runs as its script; None where there is nothing."""
+    main = sys.modules.get("__main__")
+    return main if main is not None and module_name(vars(main)) == name else sys.modules.get(name)
 
 
 def package_name(namespace: dict[str, Any]) -> str:

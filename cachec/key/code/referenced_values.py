@@ -53,9 +53,15 @@ def _attributes_reader(*names: str) -> Callable[[Any], Any]:
     return lambda value: [attribute(value, name) for name in names]
 
 
-#: Of the standard library and msgspec, what shows all that it holds, and how.
+def _flag(flag: Any) -> list[Any]:
+    return [flag.value, flag.default, flag.present]
+
+
+#: Of the standard library, msgspec and absl, what shows all that it holds, and how.
 _SHOWING: Mapping[str, Callable[[Any], Any]] = {
     "_struct.Struct": lambda value: value.format,
+    "absl.flags._flagvalues.FlagValues": lambda value: {name: _flag(value[name]) for name in value},
+    "absl.flags._flagvalues.FlagHolder": lambda value: [value.name, _flag(value._flagvalues[value.name])],
     "argparse.Namespace": vars,
     "array.array": lambda value: [value.typecode, value.tobytes()],
     "builtins.code": code_digest,
@@ -268,7 +274,7 @@ class ReferencedValues:
                     return False
                 watch.instance(one)
                 pending += vars(one).values()
-            elif callable(one) and self._origins.of_class(kind)[0] != "project" and self._library_name(one):
+            elif self._is_library_callable(one) and self._library_name(one):
                 continue  # the library's own
             elif attribute(one, "__wrapped__") is not None and self._origins.of_class(kind)[0] != "project":
                 # Of what a decorator of a library made: that it is the same, and wraps the same.
@@ -286,6 +292,17 @@ class ReferencedValues:
         return (
             not isinstance(attribute(method, "__self__"), ModuleType | type | None)
             and self._library_name(method) is None
+        )
+
+    def _is_library_callable(self, value: object) -> bool:
+        """Whether a value is a library's callable, which may count by its name. No one that values are set in is, such
+        as absl's FLAGS."""
+        kind = type(value)
+        is_set = any(name in vars(base) for base in kind.__mro__[:-1] for name in ("__setattr__", "__setitem__"))
+        return (
+            callable(value)
+            and self._origins.of_class(kind)[0] != "project"
+            and not (is_set and kind.__flags__ & HEAPTYPE)
         )
 
     def _library_name(self, value: object) -> tuple[str, str] | None:
@@ -419,7 +436,7 @@ class ReferencedValues:
             return (_MARK + "inert", "cachec.Cache")
         origin, distribution = self._origins.of_class(kind)
         self._graph.distributions.add(distribution)
-        if origin != "project" and callable(value):
+        if self._is_library_callable(value):
             named = self._library_name(value)
             if named is not None:
                 _, distribution = self._origins.of_module(named[0])
@@ -446,7 +463,7 @@ class ReferencedValues:
             return (_MARK + "items", self._live.cls(kind, lenient=lenient), *items)
         elif named := _module_constant(value):
             return (_MARK + "library", distribution, *named)  # a mark, such as one that says "not given"
-        holding = callable(value) and origin != "project" and kind.__flags__ & HEAPTYPE and name not in _HANDLES
+        holding = self._is_library_callable(value) and kind.__flags__ & HEAPTYPE and name not in _HANDLES
         if attribute(value, "__wrapped__") is not None or name == "functools.KeyWrapper" or holding:
             if is_memo(value):
                 self._graph.memos[id(value)] = value

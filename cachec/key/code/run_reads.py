@@ -15,7 +15,7 @@ import sys
 import sysconfig
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 import msgspec
@@ -31,7 +31,7 @@ from cachec.key.code.fingerprint import CodeKey, CodeKeys
 from cachec.key.code.key_coverage import Coverage
 from cachec.key.code.module_sources import absolute, is_cell
 from cachec.key.code.mutation_analysis import may_change
-from cachec.key.code.part_graph import module_name
+from cachec.key.code.part_graph import imported_module, module_name
 from cachec.key.trace_validation import IMPORTED, LIVE
 from cachec.model import Read, Reason
 from cachec.recording.observations import ExecutedCode, Observations, is_unrepeatable
@@ -123,9 +123,9 @@ class RunReads:
                 reads.update(dict.fromkeys(self._computed_name_reads(name, coverage, anchors, loaded)))
             reads.update(dict.fromkeys(self._dynamic_reads(observed, coverage, anchors, loaded)))
             for module, name in sorted(coverage.derived):
-                if _file(sys.modules.get(module)) in loaded:
+                if _file(imported_module(module)) in loaded:
                     reads.update(dict.fromkeys(self._made_value_reads(module, name, coverage)))
-                elif sys.modules.get(module) is not None:  # before the run, or meanwhile by another one
+                elif imported_module(module) is not None:  # before the run, or meanwhile by another one
                     reads.update(dict.fromkeys(self._derived_value_reads(module, name, coverage)))
             _check_unedited(loaded, observed)  # nor while its text was read for that
         except CodeNotFound as lost:
@@ -256,10 +256,10 @@ class RunReads:
             text = f"code of {path} ran, which is no module of Python's (a template?): {_UNSEEN}"
             raise CodeNotFound(Reason.UNNAMED_CODE, f"{text}; pass what it makes as an argument")
         elif source is None or place is None:
-            yield self._live(module, code.co_qualname.partition(".")[0], code.co_qualname, coverage)
+            yield self._live(module, code.co_qualname.partition(".")[0], code.co_qualname, coverage, (path, code))
         elif not coverage.holds_place(source, place):
             for name in source.names_at(place[0]) or ("",):
-                yield from self._read(path, module, name, coverage, anchors, loaded, code.co_qualname)
+                yield from self._read(path, module, name, coverage, anchors, loaded, code)
 
     def _read(
         self,
@@ -269,13 +269,15 @@ class RunReads:
         coverage: Coverage,
         anchors: Anchors,
         loaded: set[str],
-        qualname: str = "<module>",
+        ran: CodeType | None = None,
     ) -> Iterator[Read]:
-        """A read of a module-level name, or of a whole module, by its source if that tells what is there."""
+        """A read of a module-level name, or of a whole module, by its source if that tells what is there. ran: code of
+        it that ran."""
         tools = frozenset(coverage.distributions)
         found = self._code.in_text(path, module, name) if os.path.isfile(path) else None
         if found is None or (found[0].digest != found[1].digest and path not in loaded):
-            yield self._live(module, name, qualname, coverage)
+            qualname = ran.co_qualname if ran is not None else "<module>"
+            yield self._live(module, name, qualname, coverage, (path, ran) if ran is not None and name else None)
             return
         key, source = found
         coverage.add(key)  # what this one leads to is in its digest, and needs no read of its own
@@ -284,16 +286,27 @@ class RunReads:
         for distribution in sorted(key.distributions - tools):
             yield Read("distribution", distribution, "", self._tool(distribution))
 
-    def _live(self, module: str, name: str, qualname: str, coverage: Coverage) -> Read:
+    def _live(
+        self, module: str, name: str, qualname: str, coverage: Coverage, ran: tuple[str, CodeType] | None = None
+    ) -> Read:
+        """A read of what this process holds under a name. Raises Lost where that does not lead to the code that ran."""
         try:
             key = self._as_in_process(module, name)
         except CapturedWeights as error:  # any module of this process, which the stage need not have asked for
             raise CodeNotFound(Reason.UNNAMED_CODE, str(error)) from error
-        if key is None:
+        if key is None or not (ran is None or self._holds(key, *ran)):
             text = f"{module}.{qualname} ran, and no name of {module} leads to it: {_UNSEEN}"
             raise CodeNotFound(Reason.UNNAMED_CODE, text)
         coverage.has_project_paths = coverage.has_project_paths or key.has_project_paths
         return Read("code", LIVE, f"{module}:{name}", key.digest)
+
+    def _holds(self, key: CodeKey, path: str, code: CodeType) -> bool:
+        coverage, source = Coverage(), self._code.source(path)
+        coverage.add(key)
+        place = source.place_of(code) if source is not None else None
+        return coverage.holds_code(path, code) or (
+            source is not None and place is not None and coverage.holds_place(source, place)
+        )
 
     def _import_reads(self, name: str, coverage: Coverage, loaded: set[str]) -> Iterator[Read]:
         origin, module = self._code.origin(name), sys.modules.get(name)
