@@ -25,12 +25,11 @@ from cachec.base.instances import attribute, function_of
 from cachec.errors import CachecError, CapturedWeights, UnkeyableArgument, UnresolvedCode
 from cachec.key.code.code_snapshot import Watch
 from cachec.key.code.deferred_imports import DeferredImports
-from cachec.key.code.graph import imported_module, text_alone
 from cachec.key.code.live_objects import Walk
 from cachec.key.code.lru_cache_validity import Memo, Memos
 from cachec.key.code.module_sources import Locator, Origin, Sources, SourceText, Span, TextVersion
 from cachec.key.code.normalized_syntax import FORMAT
-from cachec.key.code.part_graph import PartGraph, text_alone
+from cachec.key.code.part_graph import PartGraph, imported_module, text_alone
 from cachec.key.code.whole_modules import Units
 from cachec.key.describe import words_of
 from cachec.model import Part

@@ -18,10 +18,9 @@ from cachec.base.lazy import later
 from cachec.key.code import generated_members
 from cachec.key.code.code_snapshot import MISSING
 from cachec.key.code.executed_source import executed_sources
-from cachec.key.code.graph import imported_module
 from cachec.key.code.lru_cache_validity import is_memo
 from cachec.key.code.module_sources import Locator, Sources, absolute
-from cachec.key.code.part_graph import PartGraph
+from cachec.key.code.part_graph import PartGraph, imported_module
 from cachec.key.code.scopes import Chain, dotted_name
 from cachec.key.code.whole_modules import ModuleUnit
 
