@@ -8,7 +8,7 @@ from typing import Any
 
 from cachec.doctor.case import Case, Finding
 from cachec.programs.self_tests import remembered_verdict, run_and_remember
-from cachec.programs.supported import installed_releases, package_of
+from cachec.programs.supported import installed_releases
 
 
 def compilers(case: Case) -> Iterator[Finding]:
@@ -21,7 +21,7 @@ def compilers(case: Case) -> Iterator[Finding]:
             wanted = " ".join(f"'{name}{tried}'" for name, tried in plugin.tried_releases.items())
             yield Finding("compiler", f"{releases.too_old}: its stages run uncached", f"pip install {wanted}")
         elif releases.newer:
-            verdict = remembered_verdict(plugin, releases, case.folder)
+            verdict = remembered_verdict(plugin, releases.installed, case.folder)
             if verdict is not None and not verdict.reason:
                 continue
             state = "its self-test has not run yet" if verdict is None else verdict.reason
@@ -29,8 +29,8 @@ def compilers(case: Case) -> Iterator[Finding]:
                 "compiler",
                 f"{releases.newer}: {state}" + ("" if verdict is None else ", so its stages run uncached"),
                 "install a release that was tried, or a newer cachec",
-                partial(run_and_remember, plugin, releases, case.folder, again=True),
-                f"run the self-test of {package_of(plugin)}",
+                partial(run_and_remember, plugin, releases.installed, case.folder, again=True),
+                f"run the self-test of {plugin.package}",
             )
 
 
@@ -39,7 +39,7 @@ def compiler_facts(case: Case) -> dict[str, Any]:
     facts: dict[str, Any] = {}
     for plugin in case.plugins:
         releases = installed_releases(plugin, case.distributions)
-        verdict = remembered_verdict(plugin, releases, case.folder) if releases.newer else None
+        verdict = remembered_verdict(plugin, releases.installed, case.folder) if releases.newer else None
         for name, tried in plugin.tried_releases.items():
             facts[name] = {"version": releases.installed.get(name), "tried": tried, "plugin": plugin.name}
             if verdict is not None:
