@@ -235,7 +235,8 @@ def write(row: Result) -> None:
     """Put a row into the table of the page, in place of that of the same release."""
     text = PAGE.read_text()
     start = text.index(HEAD[0])
-    table, rest = re.match(r"((?:\|.*\n)*)(.*)", text[start:], re.DOTALL).groups()  # type: ignore[union-attr] # always
+    table = re.match(r"(\|[^\n]*\n)*", text[start:])[0]  # type: ignore[index] # it matches anything
+    rest = text[start + len(table) :]
     rows = [Result(*(cell.strip() for cell in line.strip("|").split("|"))) for line in table.splitlines()[len(HEAD) :]]
     rows = [each for each in rows if (each.library, each.release) != (row.library, row.release)] + [row]
     rows.sort(key=lambda each: (list(LIBRARIES).index(each.library), _numbers(each.release)))

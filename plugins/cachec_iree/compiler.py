@@ -12,7 +12,7 @@ from cachec.errors import PluginError, UsageError
 from cachec.programs.artifact import File
 from cachec.programs.program import Program
 from cachec.programs.supported import compare, version_of
-from cachec_iree.phases import END, FORMAT, name_of, split
+from cachec_iree.phases import CONST_EVAL, END, FORMAT, name_of, split
 
 #: The kind of the files made here.
 KIND = "iree:vmfb"
@@ -98,7 +98,7 @@ def compile(
         f"--iree-hal-local-target-device-backends={target}",
         *([f"--iree-llvmcpu-target-cpu={cpu}"] if target == "llvm-cpu" else []),
         *_REPRODUCIBLE,
-        *(["--iree-opt-const-eval=false"] if _evaluates_weights() else []),
+        *([f"--{CONST_EVAL}=false"] if _evaluates_weights() and CONST_EVAL not in map(name_of, options) else []),
         *options,
     )
     run_phase = compile_phase if phase is None else phase
