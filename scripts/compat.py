@@ -152,7 +152,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--python", default=sys.executable, help="the interpreter of the environments")
     parser.add_argument("--keep", action="store_true", help="keep the environments")
     parser.add_argument("--dry", action="store_true", help="print the results, and leave the page as it is")
-    parser.add_argument("--select", default="not long and not costly", help="what pytest's -m selects")
+    parser.add_argument("--select", default="not costly", help="what pytest's -m selects")
     return parser.parse_args()
 
 

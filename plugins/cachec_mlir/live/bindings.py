@@ -115,7 +115,7 @@ def generic(module: Any, *, locations: bool = False) -> bytes:
         # Before LLVM 21 there is no such limit, and the bytes are printed to be cut off below.
         **({"large_resource_limit": 0} if "large_resource_limit" in (get_asm.__doc__ or "") else {}),
     )
-    # Resources stand in a trailer, which is empty without their bytes. No line of the generic notation begins so; no string has lines.
+    # Resources stand in a trailer. No line of the generic notation begins so, and no string has lines.
     return text.partition(b"\n{-#")[0].rstrip() + b"\n"
 
 
