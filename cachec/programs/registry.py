@@ -12,6 +12,8 @@ from cachec.base.distributions import Distributions
 from cachec.errors import PluginError, UnsupportedVersion
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from cachec.programs.plugin import Plugin
 
 #: The entry-point group under which a package offers its plugin object as ``module:attribute``.
@@ -25,8 +27,10 @@ class Plugins:
     an error and not left out, because its ambient state would then be missing from keys.
     """
 
-    def __init__(self, distributions: Distributions) -> None:
+    def __init__(self, distributions: Distributions, store: Path | None = None) -> None:
+        """store: the folder in which verdicts of self-tests are remembered; see ``supported.why_unsupported``."""
         self._distributions = distributions
+        self._store = store
         self._lock = threading.Lock()
         self._all: tuple[Plugin, ...] | None = None
         self._by_type: dict[type, Plugin | None] = {}
@@ -64,7 +68,7 @@ class Plugins:
     def for_type(self, cls: type) -> Plugin | None:
         """The plugin that handles values of this class, by the names in its method resolution order.
 
-        Raises UnsupportedVersion where its library is none that it supports.
+        Raises UnsupportedVersion where it can't use the installed release of its library.
         """
         try:
             return self._by_type[cls]
@@ -86,12 +90,12 @@ class Plugins:
         return plugins
 
     def _check(self, plugins: Iterable[Plugin]) -> None:
-        """The versions are looked at once a process."""
-        from cachec.programs.supported_versions import unsupported_version
+        """Raise UnsupportedVersion where a plugin can't use its library. The releases are compared once a process."""
+        from cachec.programs.supported_versions import why_unsupported
 
         for plugin in plugins:
             if plugin.name not in self._unsupported:
-                self._unsupported[plugin.name] = unsupported_version(plugin, self._distributions)
+                self._unsupported[plugin.name] = why_unsupported(plugin, self._distributions, self._store)
             if self._unsupported[plugin.name]:
                 raise UnsupportedVersion(self._unsupported[plugin.name])
 
