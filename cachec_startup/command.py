@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 #: What ``python -c`` gets in place of the program; no name stays in ``__main__``.
-_PROGRAM = "__import__('sys').path.append({!r}) or __import__('cachec_startup.interpreter').interpreter.main()"
+_PROGRAM = "__import__('sys').path.append({!r}) or __import__('cachec_startup.interpreter').interpreter.main({!r})"
 
 #: Options of Python that end the line (its ``-c`` and ``-m``), that have a value, and that run no program of the user.
 _LAST, _WITH_VALUE, _OTHERS = "cm", "WX", "hV?x"
@@ -36,35 +36,40 @@ def _has_startup_file() -> bool:
 
 
 def _through_interpreter(args: "list[str]") -> "list[str]":
-    """The line with ``_PROGRAM`` in place of the program; the line itself where Python only has to say something."""
-    at, word = 0, ""
+    """The line with ``_PROGRAM`` in place of the program; the line itself where Python runs no program of the user."""
+    at = 0  # of the next word
     while at < len(args) and args[at].startswith("-") and args[at] != "-":
         word = args[at]
         at += 1
         if word == "--":
-            break
+            return _of_file(args, args[: at - 1], args[at:])
         if word.startswith("--"):
             if word != "--check-hash-based-pycs":
                 return args
             at += 1
             continue
         for place, option in enumerate(word[1:], 2):
-            if option in _OTHERS:
+            is_joined = place < len(word)
+            if option in _OTHERS or (option in _LAST + _WITH_VALUE and not is_joined and at == len(args)):
                 return args
             if option in _LAST:
-                value = [word[place:]] if word[place:] else args[at : at + 1]
-                flags = args[: at - 1] + [word[: place - 1]] * (place > 2)
-                rest = args[at:] if word[place:] else args[at + 1 :]
-                return _line(flags, option, value, rest) if value else args
+                flags = args[: at - 1] + ([] if place == 2 else [word[: place - 1]])
+                rest = [word[place:], *args[at:]] if is_joined else args[at:]
+                return _line(args, flags, option, rest)
             if option in _WITH_VALUE:
-                at += not word[place:]
+                at += not is_joined
                 break
-    program = args[at : at + 1]
-    if program in ([], ["-"]):
-        return args if sys.stdin is not None and sys.stdin.isatty() else _line(args[:at], "stdin", program, args[at + 1 :])
-    return _line(args[:at], "file", program, args[at + 1 :]) if os.path.exists(program[0]) else args
+    return _of_file(args, args[:at], args[at:])
 
 
-def _line(flags: "list[str]", kind: str, value: "list[str]", rest: "list[str]") -> "list[str]":
+def _of_file(args: "list[str]", flags: "list[str]", rest: "list[str]") -> "list[str]":
+    """The same, for a program in a file or on standard input."""
+    if rest[:1] in ([], ["-"]):
+        is_read = sys.stdin is None or not sys.stdin.isatty()
+        return _line(args, flags, "stdin", rest or [""]) if is_read else args
+    return _line(args, flags, "file", rest) if os.path.exists(rest[0]) else args
+
+
+def _line(args: "list[str]", flags: "list[str]", kind: str, rest: "list[str]") -> "list[str]":
     folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    return [*flags, "-c", _PROGRAM.format(folder), kind, *(value or [""]), *rest]
+    return [*flags, "-c", _PROGRAM.format(folder, args), kind, *rest]

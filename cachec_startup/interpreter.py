@@ -10,20 +10,20 @@ if TYPE_CHECKING:
     from types import CodeType, TracebackType
 
 
-def main() -> None:
+def main(args: list[str]) -> None:
     """Run the program of ``sys.argv``: ``-c``, its kind, what that kind takes, and its own arguments.
 
-    Raises what the program raises.
+    args: what Python was given by the user. Raises what the program raises.
     """
     sys.path.pop()  # where this module was found
     if not sys.flags.safe_path:
         sys.path.pop(0)  # the empty one of ``-c``
     kind, value, *rest = sys.argv[1:]
-    flags = sys.orig_argv[: -len(sys.argv) - 1]
-    words = {"c": ["-c", value], "m": ["-m", value], "file": [value], "stdin": [value] if value else []}[kind]
-    sys.orig_argv[:] = [*flags, *words, *rest]
+    sys.orig_argv[1:] = args
     sys.argv[:] = [f"-{kind}" if kind in {"c", "m"} else value, *rest]
     start()
+    if kind == "file" and not os.path.isabs(value):
+        value = f"{os.getcwd()}/{value}"
     try:
         _run(kind, value)
     except SystemExit:
@@ -56,26 +56,26 @@ def _run(kind: str, value: str) -> None:
 
 
 def _code(kind: str, value: str) -> "CodeType":
-    """The code of the program. Raises SyntaxError."""
+    """The code of the program; ``__main__`` gets the names that Python gives it. Raises SyntaxError."""
+    from importlib.machinery import SourceFileLoader, SourcelessFileLoader
+    from importlib.util import MAGIC_NUMBER
+
     if kind == "c":
         if sys.version_info >= (3, 14):
             from textwrap import dedent
 
             value = dedent(value)
         return compile(value, "<string>", "exec", dont_inherit=True)
+    names = vars(sys.modules["__main__"])
     if kind == "stdin":
+        names.update(__file__="<stdin>", __cached__=None)
         return compile(sys.stdin.buffer.read(), "<stdin>", "exec", dont_inherit=True)
-    value = value if os.path.isabs(value) else f"{os.getcwd()}/{value.removeprefix('./')}"
-    from importlib.machinery import SourceFileLoader, SourcelessFileLoader
-    from importlib.util import MAGIC_NUMBER
-
     with open(value, "rb") as file:
-        is_compiled = file.read(len(MAGIC_NUMBER)) == MAGIC_NUMBER
+        data = file.read()
+    is_compiled = data.startswith(MAGIC_NUMBER)
     loader = (SourcelessFileLoader if is_compiled else SourceFileLoader)("__main__", value)
-    vars(sys.modules["__main__"]).update(__file__=value, __cached__=None, __loader__=loader)
-    code = loader.get_code("__main__") if is_compiled else loader.source_to_code(loader.get_data(value), value)
-    assert code is not None  # of a file that is there
-    return code
+    names.update(__file__=value, __cached__=None, __loader__=loader)
+    return loader.get_code("__main__") if is_compiled else compile(data, value, "exec", dont_inherit=True)
 
 
 def _hide_callers(error: BaseException) -> None:

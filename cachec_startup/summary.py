@@ -1,7 +1,8 @@
 """One line at the end of a program: how many calls hit and missed, in it and in the processes that it started.
 
-The first process holds a file without a name, and tells the others by a variable where it is. Each writes a line of it
-a call, at once: a worker of ``multiprocessing`` ends without another word.
+The first process holds a file without a name, of which the others know by its descriptor, as no variable may say where
+it is: stages can depend on variables. Each process writes a line of it a call, at once: a worker of
+``multiprocessing`` ends without another word.
 """
 
 import atexit
@@ -12,87 +13,101 @@ from cachec_startup.recorded import is_recorded
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from cachec.model import Outcome
 
-#: Where the file is, for the processes that this one starts.
-_VARIABLE = "CACHEC_CALLS_FILE"
+#: The file's name, as the kernel has it of its descriptor.
+_NAME = "cachec-calls"
 
-#: The file has the first free descriptor from here on: the program's own files have the numbers that they would have.
-_FIRST_DESCRIPTOR = 200
+#: Its descriptor. The program's own files have the numbers that they would have without it.
+_DESCRIPTOR = 200
 
 
-def start() -> None:
-    """Find the file of the process that started this one; where there is none, make it, and print the line at exit."""
-    calls = CallsFile(os.environ.get(_VARIABLE, ""))
-    if not calls.is_there():
-        calls = CallsFile.made()
-        os.environ[_VARIABLE] = calls.place
+def start() -> "Callable[[str], None]":
+    """Find the file of the processes that started this one; where there is none, make it, and print the line at exit.
+
+    Returns what counts the calls of this process, given the name of the module that tells of them, once imported.
+    """
+    calls = _of_ancestors()
+    if calls is None:
+        calls = _made()
         atexit.register(_print, calls, os.getpid())
 
+    def count(outcome: "Outcome") -> None:
+        if outcome.reason.counts_in_rate and not is_recorded():
+            saved = outcome.saved - outcome.seconds if outcome.hit else 0.0
+            calls.append(f"{outcome.reason.kind} {saved:.6f}\n".encode())
 
-def listen(module: str) -> None:
-    """Count the calls of this process. module: ``cachec.base.call_hooks``, which has just been imported."""
-    sys.modules[module].listen(count)
-
-
-def count(outcome: "Outcome") -> None:
-    """Write a call to the file, unless the cache was not asked."""
-    if outcome.reason.counts_in_rate and not is_recorded():
-        saved = outcome.saved - outcome.seconds if outcome.hit else 0.0
-        CallsFile(os.environ.get(_VARIABLE, "")).append(f"{outcome.reason.kind} {saved:.6f}\n".encode())
+    return lambda module: sys.modules[module].listen(count)
 
 
 class CallsFile:
-    """The file. place: ``PATH DEVICE INODE``; the path leads to a descriptor, whose number may be another file's by now."""
+    """The file, by the path of a process's descriptor, whose number may be another file's by now."""
 
-    def __init__(self, place: str) -> None:
-        self.place = place
-
-    @classmethod
-    def made(cls) -> "CallsFile":
-        """A new one, which this process holds as long as it lives."""
-        from fcntl import F_DUPFD_CLOEXEC, fcntl
-
-        lowest = os.memfd_create("cachec-calls")
-        fd = fcntl(lowest, F_DUPFD_CLOEXEC, _FIRST_DESCRIPTOR)
-        os.close(lowest)
-        status = os.fstat(fd)
-        return cls(f"/proc/{os.getpid()}/fd/{fd} {status.st_dev} {status.st_ino}")
-
-    def is_there(self) -> bool:
-        """Whether it can be opened."""
-        fd = self._opened()
-        if fd is not None:
-            os.close(fd)
-        return fd is not None
+    def __init__(self, path: str, inode: int) -> None:
+        self._path = path
+        self._inode = inode
 
     def append(self, line: bytes) -> None:
         """Add a line. Nothing where the process that holds the file has ended: nobody waits for it."""
-        fd = self._opened()
+        fd = self._opened(os.O_WRONLY | os.O_APPEND)
         if fd is not None:
             os.write(fd, line)
             os.close(fd)
 
     def lines(self) -> list[bytes]:
-        """All lines."""
-        fd = self._opened()
+        """All lines; none where it is not there."""
+        fd = self._opened(os.O_RDONLY)
         if fd is None:
             return []
         with open(fd, "rb") as file:
             return file.read().splitlines()
 
-    def _opened(self) -> int | None:
-        """A descriptor of its own; None where it is not there."""
-        path, _, identity = self.place.partition(" ")
+    def _opened(self, mode: int) -> int | None:
+        """A descriptor; None where it is not there."""
         try:
-            fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+            fd = os.open(self._path, mode | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
         except OSError:
             return None
-        status = os.fstat(fd)
-        if f"{status.st_dev} {status.st_ino}" == identity:
+        if os.fstat(fd).st_ino == self._inode:
             return fd
         os.close(fd)
         return None
+
+
+def _of_ancestors() -> CallsFile | None:
+    """The file of the first of the processes that this one descends from; None where they have none."""
+    found = None
+    for path in _descriptors():
+        try:
+            if os.readlink(path).startswith(f"/memfd:{_NAME} "):
+                found = CallsFile(path, os.stat(path).st_ino)
+        except OSError:  # nothing is there, or another user's process
+            continue
+    return found
+
+
+def _descriptors() -> "Iterator[str]":
+    """Where the file would be, in each process that this one descends from."""
+    pid = str(os.getppid())
+    while pid != "0":
+        yield f"/proc/{pid}/fd/{_DESCRIPTOR}"
+        try:
+            with open(f"/proc/{pid}/stat", "rb") as file:
+                pid = file.read().rpartition(b")")[2].split()[1].decode()
+        except OSError:  # it has just ended
+            return
+
+
+def _made() -> CallsFile:
+    """A new one, which this process holds as long as it lives."""
+    from fcntl import F_DUPFD_CLOEXEC, fcntl
+
+    lowest = os.memfd_create(_NAME)
+    fd = fcntl(lowest, F_DUPFD_CLOEXEC, _DESCRIPTOR)
+    os.close(lowest)
+    return CallsFile(f"/proc/{os.getpid()}/fd/{fd}", os.fstat(fd).st_ino)
 
 
 def _print(calls: CallsFile, pid: int) -> None:
@@ -102,7 +117,7 @@ def _print(calls: CallsFile, pid: int) -> None:
         return
     from cachec import config
     from cachec.errors import CachecError
-    from cachec.report import gain
+    from cachec.report import gain, period
 
     try:
         if config.load({}).log == "off":
@@ -114,5 +129,6 @@ def _print(calls: CallsFile, pid: int) -> None:
     told = [f"{hits} hit{'s' * (hits != 1)}", f"{misses} miss{'es' * (misses != 1)}"]
     if bypasses:
         told.append(f"{bypasses} not stored")
-    saved = gain(sum(float(seconds) for _, seconds in lines))
-    print(f"cachec: {', '.join(told)}; saved {saved}", file=sys.stderr)  # noqa: T201
+    saved = sum(float(seconds) for _, seconds in lines)
+    words = f"saved {period(saved)}" if saved >= 0 else gain(saved)
+    print(f"cachec: {', '.join(told)}; {words}", file=sys.stderr)  # noqa: T201
