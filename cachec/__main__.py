@@ -1,5 +1,5 @@
-"""``python -m cachec`` and the console script: ``exec``, ``check`` of what it answers at once, and ``python``, by a short road;
-the rest through ``cachec.cli``."""
+"""``python -m cachec`` and the console script: ``exec``, ``python``, and ``check`` of what it answers at once, by a
+short road; the rest through ``cachec.cli``."""
 
 import sys
 

@@ -24,5 +24,5 @@ def start() -> None:
     from cachec_startup import import_hooks, installing, summary
 
     if not import_hooks.is_watching():
-        import_hooks.watch({name: installing.install_plugin for name in names})
+        import_hooks.watch(dict.fromkeys(names, installing.install_plugin))
         import_hooks.watch({"cachec.base.call_hooks": summary.start()})

@@ -13,16 +13,17 @@ if TYPE_CHECKING:
 
 
 def watch(actions: "Mapping[str, Action]") -> None:
-    """Call each action, with the name of its module, once that module has been imported; at once if it has been."""
+    """Call each action, with the name of its module, once that module has been imported; at once if it has been.
+
+    So are earlier actions whose modules another finder has found: pytest's stands in front of this one.
+    """
     finder = _finder()
     if finder is None:
         finder = _Finder()
         sys.meta_path.insert(0, finder)
-    for name, action in actions.items():
-        if name in sys.modules:
-            action(name)
-        else:
-            finder.actions[name] = action
+    finder.actions.update(actions)
+    for name in [name for name in finder.actions if name in sys.modules]:
+        finder.actions.pop(name)(name)
 
 
 def is_watching() -> bool:
@@ -50,7 +51,8 @@ class _Finder:
             spec: ModuleSpec | None = None if find is None else find(name, path, target)
             if spec is not None:
                 if hasattr(spec.loader, "exec_module"):  # a folder without an __init__ has none
-                    spec.loader = _Loader(spec.loader, self.actions)
+                    loader: Any = _Loader(spec.loader, self.actions)
+                    spec.loader = loader
                 return spec
         return None
 
@@ -63,10 +65,8 @@ class _Loader:
         self._actions = actions
 
     def create_module(self, spec: "ModuleSpec") -> "ModuleType | None":
-        """As the module's loader does. The module is made with that one, which it shows to everybody."""
-        spec.loader = self._loader
+        """As the module's loader does."""
         module: ModuleType | None = self._loader.create_module(spec)
-        spec.loader = self
         return module
 
     def exec_module(self, module: "ModuleType") -> None:
@@ -74,7 +74,16 @@ class _Loader:
         module.__loader__ = self._loader
         assert module.__spec__ is not None  # the import system made it of one
         module.__spec__.loader = self._loader
-        self._loader.exec_module(module)
-        action = self._actions.pop(module.__name__, None)
+        name = module.__name__
+        action = self._actions.pop(name, None)  # none where its spec was used before
+        try:
+            self._loader.exec_module(module)
+        except BaseException:
+            if action is not None:
+                self._actions[name] = action  # it may be imported again
+            raise
         if action is not None:
-            action(module.__name__)
+            action(name)
+
+    def __getattr__(self, name: str) -> "Any":
+        return getattr(self._loader, name)

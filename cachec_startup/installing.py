@@ -15,18 +15,22 @@ def install_plugin(name: str) -> None:
 
     name: of the plugin, and of the framework's module.
     """
-    _attempt(name, lambda: _install(name))
+    _guarded(name, lambda: _install(name))(name)
 
 
-def _attempt(name: str, action: "Callable[[], object]") -> None:
-    """Do it. The program goes on whatever is raised: that is one line on stderr."""
-    if is_recorded():
-        return
-    try:
-        action()
-    except Exception as error:  # noqa: BLE001 - the program has not asked for this
-        words = " ".join(str(error).split()) or type(error).__name__
-        print(f"cachec: {name} goes on without the cache: {words}", file=sys.stderr)  # noqa: T201
+def _guarded(name: str, action: "Callable[[], object]") -> "Callable[[str], None]":
+    """What does it, given the name of a module. The program goes on whatever it raises: that is one line on stderr."""
+
+    def attempt(_: str) -> None:
+        if is_recorded():
+            return
+        try:
+            action()
+        except Exception as error:  # noqa: BLE001 - the program has not asked for this
+            words = " ".join(str(error).split()) or type(error).__name__
+            print(f"cachec: {name} goes on without the cache: {words}", file=sys.stderr)  # noqa: T201
+
+    return attempt
 
 
 def _install(name: str) -> None:
@@ -38,9 +42,10 @@ def _install(name: str) -> None:
     from cachec.errors import UsageError
     from cachec.programs.registry import GROUP
 
+    import_module("cachec.base.call_hooks")  # so that ``watch`` has the calls counted
     target = Distributions().plugin_entry_points(GROUP).get(name)
-    module = "" if target is None else f"{target.partition(':')[0].partition('.')[0]}.startup"
-    if not module or find_spec(module) is None:
+    home = "" if target is None else f"{target.partition(':')[0].partition('.')[0]}.startup"
+    if not home or find_spec(home) is None:
         raise UsageError(f"CACHEC_INSTALL names {name!r}; expected plugins that install themselves, such as jax,torch")
-    actions: dict[str, Callable[[], object]] = import_module(module).ACTIONS
-    watch({place: lambda _, action=action: _attempt(name, action) for place, action in actions.items()})
+    actions: dict[str, Callable[[], object]] = import_module(home).ACTIONS
+    watch({module: _guarded(name, action) for module, action in actions.items()})

@@ -8,6 +8,7 @@ from cachec_startup import start
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import CodeType, TracebackType
+    from typing import Any
 
 
 def main(args: list[str]) -> None:
@@ -73,9 +74,10 @@ def _code(kind: str, value: str) -> "CodeType":
     with open(value, "rb") as file:
         data = file.read()
     is_compiled = data.startswith(MAGIC_NUMBER)
-    loader = (SourcelessFileLoader if is_compiled else SourceFileLoader)("__main__", value)
+    loader: Any = (SourcelessFileLoader if is_compiled else SourceFileLoader)("__main__", value)
     names.update(__file__=value, __cached__=None, __loader__=loader)
-    return loader.get_code("__main__") if is_compiled else compile(data, value, "exec", dont_inherit=True)
+    code: CodeType = loader.get_code("__main__") if is_compiled else compile(data, value, "exec", dont_inherit=True)
+    return code
 
 
 def _hide_callers(error: BaseException) -> None:

@@ -86,7 +86,7 @@ ENDS = {
     "syntax": "x = = 1",
     "interrupt": "raise KeyboardInterrupt",
     "killed": "import os, signal; os.kill(os.getpid(), signal.SIGTERM)",
-    "hook": "import sys\nsys.excepthook = lambda kind, value, traceback: print(kind, traceback.tb_frame.f_lineno)\nraise OSError",
+    "hook": "import sys\nsys.excepthook = lambda kind, value, tb: print(kind, tb.tb_frame.f_lineno)\nraise OSError",
     "warning": "import warnings; warnings.warn('old')",
     "exit": "import atexit; atexit.register(print, 'end'); raise RuntimeError",
     "missing name": "print(unknown)",
