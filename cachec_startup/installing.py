@@ -1,8 +1,7 @@
 """Installs the plugin of a framework that has just been imported."""
 
-import sys
-
 from cachec_startup.import_hooks import watch
+from cachec_startup.messages import write_line
 from cachec_startup.recorded import is_recorded
 
 TYPE_CHECKING = False
@@ -28,7 +27,7 @@ def _guarded(name: str, action: "Callable[[], object]") -> "Callable[[str], None
             action()
         except Exception as error:  # noqa: BLE001 - the program has not asked for this
             words = " ".join(str(error).split()) or type(error).__name__
-            print(f"cachec: {name} goes on without the cache: {words}", file=sys.stderr)  # noqa: T201
+            write_line(f"{name} goes on without the cache: {words}")
 
     return attempt
 

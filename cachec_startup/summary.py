@@ -9,6 +9,7 @@ import atexit
 import os
 import sys
 
+from cachec_startup.messages import write_line
 from cachec_startup.recorded import is_recorded
 
 TYPE_CHECKING = False
@@ -131,4 +132,4 @@ def _print(calls: CallsFile, pid: int) -> None:
         told.append(f"{bypasses} not stored")
     saved = sum(float(seconds) for _, seconds in lines)
     words = f"saved {period(saved)}" if saved >= 0 else gain(saved)
-    print(f"cachec: {', '.join(told)}; {words}", file=sys.stderr)  # noqa: T201
+    write_line(f"{', '.join(told)}; {words}")

@@ -128,3 +128,14 @@ signal.raise_signal(signal.SIGUSR1)
     assert run(pythons[kind], "-m", "cachec", "python", "-c", program).returncode == 5
     words = "import signal; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler, signal.SIGPIPE)"
     assert run(pythons[kind], "-m", "cachec", "python", "-c", words).stdout == f"True {int(signal.SIGPIPE)}\n"
+
+
+def test_the_store_of_the_line_is_that_of_the_program(python, run, tmp_path):
+    program = "import os; print(os.environ['CACHEC_DIR'], os.environ['CACHEC_INSTALL'])"
+    ours = run(python, "-m", "cachec", "--dir", tmp_path / "other", "python", "-c", program)
+    assert ours.stdout == f"{tmp_path / 'other'} jax,torch\n", ours.stderr
+
+
+def test_help_is_of_the_command_in_the_first_place_alone(python, run):
+    assert "Usage: cachec python" in run(python, "-m", "cachec", "python", "--help").stdout
+    assert run(python, "-m", "cachec", "python", "-c", "import sys; print(sys.argv)", "-h").stdout == "['-c', '-h']\n"
