@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
-import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -18,13 +19,25 @@ Run = Callable[..., "CompletedProcess[str]"]
 
 
 def made(folder: Path, *, has_startup_file: bool) -> Path:
-    """The Python of a new environment with this checkout, and what the Python of the tests has."""
+    """The Python of a new environment with an editable install of this checkout, and the tests' packages."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     (site,) = folder.glob("lib/python*/site-packages")
-    packages = [path for path in sys.path if path.endswith("site-packages")]
-    (site / "a_checkout.pth").write_text("\n".join(map(str, [ROOT, ROOT / "plugins", *packages])) + "\n")
+    files = {"a_checkout.pth": f"{ROOT}\n{ROOT / 'plugins'}\n"}
     if has_startup_file:
-        shutil.copy(ROOT / "cachec_startup/cachec_startup.pth", site / "cachec_startup.pth")
+        files["cachec_startup.pth"] = (ROOT / "cachec_startup/cachec_startup.pth").read_text()
+    plugins = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]["cachec.plugins"]
+    info = {
+        "METADATA": "Metadata-Version: 2.1\nName: cachec\nVersion: 0.1.0\n",
+        "direct_url.json": json.dumps({"dir_info": {"editable": True}, "url": ROOT.as_uri()}),
+        "entry_points.txt": "[cachec.plugins]\n" + "".join(f"{name} = {place}\n" for name, place in plugins.items()),
+    }
+    files |= {f"cachec-0.1.0.dist-info/{name}": text for name, text in info.items()}
+    files["cachec-0.1.0.dist-info/RECORD"] = "".join(f"{name},,\n" for name in files)
+    for name, text in files.items():
+        (site / name).parent.mkdir(exist_ok=True)
+        (site / name).write_text(text)
+    packages = [path for path in sys.path if path.endswith("site-packages")]
+    (site / "packages.pth").write_text("".join(f"{path}\n" for path in packages))
     return folder / "bin" / "python"
 
 
