@@ -1,4 +1,4 @@
-"""What a Python process does at its start where ``CACHEC_INSTALL`` is set: ``cachec_startup.pth`` calls ``start``.
+"""What a Python process does at its start where ``CACHEC_INSTALL`` is set: ``cachec-startup.pth`` calls ``start``.
 
 A package of its own, because every such process imports it, also one that never compiles: it imports next to nothing.
 cachec itself is imported once a framework of ``CACHEC_INSTALL`` is.

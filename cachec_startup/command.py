@@ -1,6 +1,6 @@
 """``cachec python``: this Python with the arguments that follow, and ``CACHEC_INSTALL`` set.
 
-The file ``cachec_startup.pth`` of an installed cachec does the rest. Where there is none (``pip install --target``, a
+The file ``cachec-startup.pth`` of an installed cachec does the rest. Where there is none (``pip install --target``, a
 folder in ``PYTHONPATH``), the program is run by ``cachec_startup.interpreter`` in its place.
 """
 
@@ -28,11 +28,11 @@ def become_python(args: "list[str]") -> "NoReturn":
 
 
 def _has_startup_file() -> bool:
-    """Whether a new process of this Python runs ``cachec_startup.pth``."""
+    """Whether a new process of this Python runs ``cachec-startup.pth``."""
     import site
 
     folders = [*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]
-    return any(os.path.exists(os.path.join(folder, "cachec_startup.pth")) for folder in folders)
+    return any(os.path.exists(os.path.join(folder, "cachec-startup.pth")) for folder in folders)
 
 
 def _through_interpreter(args: "list[str]") -> "list[str]":

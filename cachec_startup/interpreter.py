@@ -1,4 +1,4 @@
-"""Runs a program as Python does, in a Python that has no ``cachec_startup.pth``: see ``cachec_startup.command``."""
+"""Runs a program as Python does, in a Python that has no ``cachec-startup.pth``: see ``cachec_startup.command``."""
 
 import os
 import sys

@@ -24,7 +24,7 @@ def made(folder: Path, *, has_startup_file: bool) -> Path:
     (site,) = folder.glob("lib/python*/site-packages")
     files = {"a_checkout.pth": f"{ROOT}\n{ROOT / 'plugins'}\n"}
     if has_startup_file:
-        files["cachec_startup.pth"] = (ROOT / "cachec_startup/cachec_startup.pth").read_text()
+        files["cachec-startup.pth"] = (ROOT / "cachec_startup/cachec-startup.pth").read_text()
     plugins = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]["cachec.plugins"]
     info = {
         "METADATA": "Metadata-Version: 2.1\nName: cachec\nVersion: 0.1.0\n",
@@ -43,7 +43,7 @@ def made(folder: Path, *, has_startup_file: bool) -> Path:
 
 @pytest.fixture(scope="session")
 def pythons(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """An environment with ``cachec_startup.pth``, and one without."""
+    """An environment with ``cachec-startup.pth``, and one without."""
     folder = tmp_path_factory.mktemp("environments")
     return {kind: made(folder / kind, has_startup_file=kind == "with") for kind in ("with", "without")}
 

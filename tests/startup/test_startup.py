@@ -172,6 +172,6 @@ def test_pytest(python, toy, tmp_path, plugin):
 def test_the_package_puts_the_file_where_python_looks_for_it():
     included = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
     ((source, place),) = included["force-include"].items()
-    assert place == "cachec_startup.pth", "in site-packages itself"
+    assert place == "cachec-startup.pth", "in site-packages itself"
     assert (ROOT / source).read_text().startswith("import ")
     assert "cachec_startup" in included["packages"]
