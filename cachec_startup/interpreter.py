@@ -66,6 +66,10 @@ def _code(kind: str, value: str) -> "CodeType":
             from textwrap import dedent
 
             value = dedent(value)
+        if sys.version_info >= (3, 13):  # where a traceback shows its lines
+            import linecache
+
+            linecache.cache["<string>"] = (len(value), None, value.splitlines(keepends=True), "<string>")
         return compile(value, "<string>", "exec", dont_inherit=True)
     names = vars(sys.modules["__main__"])
     if kind == "stdin":
