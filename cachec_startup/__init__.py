@@ -14,12 +14,13 @@ DEFAULT = "jax,torch"
 def start() -> None:
     """Have the plugins that the variable names installed when their frameworks are imported.
 
-    Called again, it does nothing. Nothing that fails here or later fails the program: that is one line on stderr.
+    Called again, it does nothing; nor in a command of ``cachec exec``, which is stored as a whole. The program goes on
+    whatever fails here or later: that is one line on stderr.
     """
     import os
 
     names = [name for name in map(str.strip, os.environ.get(VARIABLE, "").split(",")) if name]
-    if not names:
+    if not names or "CACHEC_DEPTH" in os.environ:
         return
     from cachec_startup import import_hooks, installing, summary
 

@@ -2,7 +2,7 @@
 
 from cachec_startup.import_hooks import watch
 from cachec_startup.messages import write_line
-from cachec_startup.recorded import is_recorded
+from cachec_startup.own_process import is_own_process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def _guarded(name: str, action: "Callable[[], object]") -> "Callable[[str], None
     """What does it, given the name of a module. The program goes on whatever it raises: that is one line on stderr."""
 
     def attempt(_: str) -> None:
-        if is_recorded():
+        if is_own_process():
             return
         try:
             action()

@@ -10,7 +10,7 @@ import os
 import sys
 
 from cachec_startup.messages import write_line
-from cachec_startup.recorded import is_recorded
+from cachec_startup.own_process import is_own_process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def start() -> "Callable[[str], None]":
         atexit.register(_print, calls, os.getpid())
 
     def count(outcome: "Outcome") -> None:
-        if outcome.reason.counts_in_rate and not is_recorded():
+        if outcome.reason.counts_in_rate and not is_own_process():
             saved = outcome.saved - outcome.seconds if outcome.hit else 0.0
             calls.append(f"{outcome.reason.kind} {saved:.6f}\n".encode())
 

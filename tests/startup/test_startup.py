@@ -161,6 +161,14 @@ def test_stages_count_too_and_the_variables_of_a_stage_do_not_change(python, run
     assert told == ["cachec: 0 hits, 1 miss", "cachec: 1 hit, 0 misse"]
 
 
+def test_a_command_is_stored_as_a_whole_and_says_itself_how_it_ended(python, toy):
+    for _ in range(2):
+        done = toy(python, "-m", "cachec", "exec", "--", python, "-P", "-c", f"{COMPILE}; open('out.txt', 'w')")
+        assert done.stdout == "A\n", done.stderr
+        assert "saved" not in done.stderr
+    assert done.stderr == ""
+
+
 @pytest.mark.parametrize("plugin", [[], ["-p", "no:cachec"]], ids=["its plugin", "no plugin"])
 def test_pytest(python, toy, tmp_path, plugin):
     (tmp_path / "test_it.py").write_text("def test_it():\n    import toy\n    assert toy.compile('a') == 'A'\n")
