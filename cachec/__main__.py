@@ -1,5 +1,5 @@
-"""``python -m cachec`` and the console script: ``exec``, and ``check`` of what it answers at once, by a short road; the
-rest through ``cachec.cli``."""
+"""``python -m cachec`` and the console script: ``exec``, ``python``, and ``check`` of what it answers at once, by a
+short road; the rest through ``cachec.cli``."""
 
 import sys
 
@@ -26,6 +26,10 @@ def main() -> int:
         if would_answer(sys.argv[2:]):
             sys.stdout.write("hit\n")
             _end(0)
+    if sys.argv[1:2] == ["python"] and sys.argv[2:3] not in (["--help"], ["-h"]):
+        from cachec_startup.command import become_python
+
+        become_python(sys.argv[2:])
     import gc
 
     gc.set_threshold(100_000)  # modules are no garbage, and to look through them takes milliseconds, again at the end

@@ -43,9 +43,11 @@ _here: ContextVar[Oversight | None] = ContextVar("cachec_oversight", default=Non
 
 
 class _ProcessOversight:
-    """The oversight of this process: the one thing here that is not bound to a context, as threads have none."""
+    """What is in force in this process, not bound to a context, as threads have none. listener: hears of every call,
+    whoever oversees it."""
 
     oversight: Oversight = _NONE
+    listener: Callable[[Outcome], None] | None = None
 
 
 def current() -> Oversight:
@@ -62,6 +64,13 @@ def report_outcome(outcome: Outcome, emit: Callable[[], None]) -> None:
         overseer.defer(emit)
     if overseer.on_outcome is not None:
         overseer.on_outcome(outcome)
+    if _ProcessOversight.listener is not None:
+        _ProcessOversight.listener(outcome)
+
+
+def listen(listener: Callable[[Outcome], None]) -> None:
+    """Have a listener called with each outcome of this process from now on, in the thread of its call."""
+    _ProcessOversight.listener = listener
 
 
 @contextmanager

@@ -152,7 +152,7 @@ class Distribution:
         if os.path.dirname(own) not in places:
             return ()  # another cachec
         offered = self.entry_points("cachec.plugins").values()
-        tops = dict.fromkeys(target.partition(":")[0].partition(".")[0] for target in offered)
+        tops = dict.fromkeys(["cachec_startup", *(target.partition(":")[0].partition(".")[0] for target in offered)])
         found = (os.path.join(place, top) for place in dict.fromkeys(places) for top in tops)
         return (own, *(folder for folder in found if os.path.isdir(folder)))
 

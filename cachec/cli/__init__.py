@@ -25,6 +25,7 @@ else:
 #: Command -> what it does, in the order of the help, which imports none of them.
 _COMMANDS = {
     "exec": "Run a command, or hand out what it wrote before.",
+    "python": "Run a Python program with the plugins of JAX and torch installed.",
     "check": "Say whether a command would be a hit, without running it.",
     "stats": "How often the cache answered, why not, and what it saved.",
     "log": "The calls one by one, as they end, and as a trace.",

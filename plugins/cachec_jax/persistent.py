@@ -30,20 +30,23 @@ _BOUND = "process-bound-"
 
 _FOLDER = "jax_compilation_cache_dir"
 _SIDE_CACHES = "jax_persistent_cache_enable_xla_caches"
+_MIN_COMPILE_TIME = "jax_persistent_cache_min_compile_time_secs"
 
 
-def install(cache: Cache | None = None, *, shared: bool = False) -> Cache:
+def install(cache: Cache | None = None, *, shared: bool = False, min_compile_time: float | None = None) -> Cache:
     """Let JAX keep what it compiles in ``cache``, by default ``cachec.Cache()``; returns that.
 
     Imports JAX, so variables that JAX reads have to be set before. It may have compiled already: what it compiled stays
-    as it is, and what comes later is looked for in the store. Called again, it does nothing, or changes to another
-    cache that it is given.
+    as it is, and what comes later is looked for in the store. Called again, it changes what it is given.
 
     shared: whether the cache's remotes are asked too, and get what is compiled here: each small program that JAX asks
     for is then a round trip. Machines with another processor get nothing of it.
 
     Where no ``jax_compilation_cache_dir`` is set, it is set to the store's folder, because JAX has no cache without
     one; XLA's own side caches are then off, which would be written there. Everything else of JAX's settings stays.
+
+    min_compile_time: seconds that a compile has to take for its program to be stored, 0 for all programs; None: what
+    ``jax_persistent_cache_min_compile_time_secs`` says, a second by default.
 
     Where there is no folder for a store, JAX goes on with its own cache (``bypass:no-store-folder``).
 
@@ -53,15 +56,17 @@ def install(cache: Cache | None = None, *, shared: bool = False) -> Cache:
     seam = checked_seam()
     there = seam.get_file_cache
     if isinstance(there, _Installed):
-        if cache is None or cache is there.cache:
-            return there.cache
+        cache, shared = cache or there.cache, shared or there.shared
+        min_compile_time = there.min_compile_time if min_compile_time is None else min_compile_time
+        if (cache, shared, min_compile_time) == (there.cache, there.shared, there.min_compile_time):
+            return cache
         there.remove(seam)
     if cache is None:
         from cachec.cache import Cache
 
         cache = Cache()
     if cache.replaces(NAME):
-        _Installed(cache, seam, shared=shared).put()
+        _Installed(cache, seam, shared=shared, min_compile_time=min_compile_time).put()
     return cache
 
 
@@ -86,9 +91,10 @@ def uninstall() -> None:
 class _Installed:
     """What stands in JAX in place of ``get_file_cache``; it remembers what stood there."""
 
-    def __init__(self, cache: Cache, seam: Any, *, shared: bool) -> None:
+    def __init__(self, cache: Cache, seam: Any, *, shared: bool, min_compile_time: float | None) -> None:
         self.cache = cache
-        self._shared = shared
+        self.shared = shared
+        self.min_compile_time = min_compile_time
         self._seam = seam
         self._before = seam.get_file_cache
         self._key_before = seam.get_cache_key
@@ -99,7 +105,7 @@ class _Installed:
         """The cache that JAX asks for, whatever folder it was told."""
         from jax._src import config
 
-        kept = jax_cache(self.cache, shared=self._shared, refused=self._refused)
+        kept = jax_cache(self.cache, shared=self.shared, refused=self._refused)
         return (self._seam.VerificationCache(kept) if config.compilation_cache_check_contents.value else kept), path
 
     def key(self, module: Any, devices: Any, compile_options: Any, backend: Any, ignore_callbacks: Any = None) -> str:
@@ -119,10 +125,14 @@ class _Installed:
         """Stand in JAX. A cache that it has opened is forgotten, so that the next look comes here."""
         import jax
 
+        wanted: dict[str, Any] = {}
         if not getattr(jax.config, _FOLDER):
-            for name, value in ((_FOLDER, str(self.cache.dir)), (_SIDE_CACHES, "none")):
-                self._settings[name] = getattr(jax.config, name), value
-                jax.config.update(name, value)
+            wanted |= {_FOLDER: str(self.cache.dir), _SIDE_CACHES: "none"}
+        if self.min_compile_time is not None:
+            wanted[_MIN_COMPILE_TIME] = float(self.min_compile_time)
+        for name, value in wanted.items():
+            self._settings[name] = getattr(jax.config, name), value
+            jax.config.update(name, value)
         self._seam.get_file_cache = self
         self._seam.get_cache_key = self.key
         self._seam.reset_cache()

@@ -82,6 +82,20 @@ class KernelRecorder:
         return list(self._kernels)
 
 
+def record() -> None:
+    """Record what is registered with torch from now on, before ``install``, which goes on with this recorder."""
+    recorder = KernelRecorder()
+    for name in ("define", "impl", "fallback"):
+        replacement = getattr(recorder, name)(getattr(library.Library, name))
+        replacement.cachec_recorder = recorder
+        setattr(library.Library, name, replacement)
+
+
+def standing_recorder() -> KernelRecorder | None:
+    """The recorder of ``record``; None where that was not called."""
+    return getattr(library.Library.impl, "cachec_recorder", None)
+
+
 def _caller() -> str:
     """The file of the code that called ``Library``, without the functions of torch that call it for others."""
     frame = sys._getframe(2)

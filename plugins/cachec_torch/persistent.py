@@ -55,7 +55,7 @@ def install(cache: Cache | None = None, *, shared: bool = False) -> Cache:
     Operations of the project count with the files that register them. Call this before the import that registers them:
     torch does not give back a kernel that ``Library.impl`` was given before, and then nothing is stored.
 
-    Called again, it does nothing, or changes to another cache that it is given. Headers are not compiled ahead any
+    Called again, it changes what it is given. Headers are not compiled ahead any
     more (``cpp_cache_precompile_headers``), as no hit needs them.
 
     torch unpickles what is stored: a cache has to be as trusted as the code of the project.
@@ -72,10 +72,10 @@ def install(cache: Cache | None = None, *, shared: bool = False) -> Cache:
     there = builder._run_compile_cmd
     recorder = None
     if isinstance(there, _StoredCompiles):
-        if cache is None or cache is there.cache:
+        if (cache is None or cache is there.cache) and (there.shared or not shared):
             return there.cache
         there.remove()
-        recorder = there.recorder
+        cache, recorder = cache or there.cache, there.recorder
     if cache is None:
         from cachec.cache import Cache
 
@@ -97,10 +97,11 @@ class _StoredCompiles:
 
     def __init__(self, cache: Cache, recorder: KernelRecorder | None) -> None:
         """recorder: that of the one which stood there before; None for a new one."""
-        from cachec_torch.kernel_recorder import KernelRecorder
+        from cachec_torch.kernel_recorder import KernelRecorder, standing_recorder
 
         self.cache = cache
-        self.recorder = KernelRecorder() if recorder is None else recorder
+        self.shared = False
+        self.recorder = recorder or standing_recorder() or KernelRecorder()
         self._operations: OperationsKey | None = None
         self._foreign: dict[str, Foreign] = {}
         self._refused: set[str] = set()
@@ -172,9 +173,12 @@ class _StoredCompiles:
 
     def put(self, *, shared: bool) -> None:
         """Stand in torch."""
+        self.shared = shared
         from torch._functorch import config as autograd
         from torch._inductor import codecache, config, cpp_builder, cpu_vec_isa, remote_cache
         from torch.library import Library
+
+        from cachec_torch.kernel_recorder import standing_recorder
 
         self._run_by_torch = cpp_builder._run_compile_cmd
         self._replace(cpp_builder, "_run_compile_cmd", self)
@@ -183,9 +187,10 @@ class _StoredCompiles:
         for name in ("get_hash", "get_key"):
             hashed = getattr(codecache.FxGraphCachePickler, name)
             self._replace(codecache.FxGraphCachePickler, name, _marking(hashed))
-        self._replace(Library, "impl", self.recorder.impl(Library.impl))
-        self._replace(Library, "define", self.recorder.define(Library.define))
-        self._replace(Library, "fallback", self.recorder.fallback(Library.fallback))
+        if standing_recorder() is not self.recorder:
+            self._replace(Library, "impl", self.recorder.impl(Library.impl))
+            self._replace(Library, "define", self.recorder.define(Library.define))
+            self._replace(Library, "fallback", self.recorder.fallback(Library.fallback))
         self._replace(cpu_vec_isa.VecISA, "_probe_load", lambda _, library: self.loads(library))
         for kind, name in NAMES.items():
             self._foreign[name] = _foreign(self.cache, name, shared=shared)

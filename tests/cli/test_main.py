@@ -53,6 +53,7 @@ def test_commands_are_listed() -> None:
     assert set(main.list_commands(click.Context(main))) == {
         *COMMANDS,
         "exec",
+        "python",
         "completion",
     }  # these print what is no JSON
 

@@ -71,6 +71,23 @@ def test_a_program_is_compiled_once(cache):
     assert hit.saved > 0
 
 
+def test_a_limit_of_its_own(cache):
+    name = "jax_persistent_cache_min_compile_time_secs"
+    jax.config.update(name, 3600.0)
+    cachec_jax.install(cache)
+    compiled(21)
+    assert reasons(cache) == []
+    cachec_jax.install(min_compile_time=0)
+    assert [compiled(21), compiled(21)] == [43, 43]
+    assert reasons(cache) == ["miss:first-run", "hit"]
+    jax.config.update(name, 7.0)
+    assert cachec_jax.install() is cache
+    assert getattr(jax.config, name) == 7, "what the program has set since stays"
+    jax.config.update(name, 0.0)
+    cachec_jax.uninstall()
+    assert getattr(jax.config, name) == 3600
+
+
 def test_pmap_and_sharded_programs(cache):
     cachec_jax.install(cache)
     mesh = jax.make_mesh((1,), ("x",))

@@ -95,6 +95,8 @@ def test_torch_is_left_as_it_was(tmp_path) -> None:
     assert cachec_torch.plugin.ambient() == settings, "the keys of stages are those without it"
     assert cachec_torch.install() is caches[0]
     assert seam() == first
+    assert cachec_torch.install(shared=True) is caches[0]
+    assert seam()[0].shared
     assert cachec_torch.install(caches[1]) is caches[1]
     assert not set(map(id, seam()[:3])) & set(map(id, first[:3]))
     config.fx_graph_remote_cache = False
