@@ -3,7 +3,7 @@
 import sys
 
 #: What only such processes import.
-_MODULES = ("cachec.__main__", "cachec.worker.child", "cachec.verify.replay_worker")
+_MODULES = ("cachec.__main__", "cachec.worker.worker_process", "cachec.verify.replay_worker")
 
 
 def is_own_process() -> bool:

@@ -7,7 +7,7 @@ import os
 
 import click
 
-from cachec.cli.completing import COMMAND_WORDS
+from cachec.cli.completion import COMMAND_WORDS
 from cachec.cli.session import Session, pass_session
 
 
