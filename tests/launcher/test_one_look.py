@@ -27,7 +27,7 @@ def calls(monkeypatch: pytest.MonkeyPatch, launcher: Launcher) -> list[str]:
     """The names of what is called, in order."""
     found: list[str] = []
     for owner, name in (
-        (CommandKeyBuilder, "request"),
+        (CommandKeyBuilder, "build"),
         (EntryFinder, "decode"),
         (EntryFinder, "explain"),
         (Leases, "take"),
@@ -49,8 +49,8 @@ def calls(monkeypatch: pytest.MonkeyPatch, launcher: Launcher) -> list[str]:
 def test_a_miss_makes_its_key_and_looks_at_its_inputs_again(launcher: Launcher, calls: list[str]) -> None:
     launcher.run(*_LINE)
     assert [name for name in calls if name != "take"] == [
-        *("begin", "request", "explain"),
-        *("request", "decode"),
+        *("begin", "build", "explain"),
+        *("build", "decode"),
     ]
     assert launcher.direct(*_LINE) is not None
 
@@ -89,7 +89,7 @@ def test_a_hit_makes_one_key_and_decodes_once(launcher: Launcher, calls: list[st
     calls.clear()
     launcher.run(*_LINE)
     assert launcher.last().reason is Reason.HIT
-    assert [name for name in calls if name != "take"] == ["begin", "request", "decode"]
+    assert [name for name in calls if name != "take"] == ["begin", "build", "decode"]
     assert launcher.direct(*_LINE) is not None, "its memo is written again"
     assert launcher.compiled() == 1
 
@@ -112,7 +112,7 @@ def test_what_can_have_no_memo_is_known_before_the_key_is_made(
         return request(*args, **kwargs)
 
     monkeypatch.setattr(memo, "begin", begun)
-    monkeypatch.setattr(CommandKeyBuilder, "request", requested)
+    monkeypatch.setattr(CommandKeyBuilder, "build", requested)
     monkeypatch.setenv("CACHEC_LOG", "all")
     launcher.run(*_LINE)
     assert launcher.last().stored
@@ -135,7 +135,7 @@ def test_a_memo_is_not_written_where_what_its_key_rests_on_changed_meanwhile(
         Path(changed).write_text(Path(changed).read_text() + "\n")  # right after the key is made
         return found
 
-    monkeypatch.setattr(CommandKeyBuilder, "request", requested)
+    monkeypatch.setattr(CommandKeyBuilder, "build", requested)
     launcher.run(*_LINE)
     assert launcher.direct(*_LINE) is None
 
@@ -155,9 +155,9 @@ def test_a_question_makes_one_key_and_leaves_nothing(
 
     before = state()
     for line, reason, names in (
-        (_LINE, Reason.HIT, ["request"]),
-        ((*_LINE, "-O2"), Reason.OPTION_CHANGED, ["request", "explain"]),
-        (("fakecc", "b.txt", "-o", "b.out"), Reason.NEW_INPUT, ["request", "explain"]),
+        (_LINE, Reason.HIT, ["build"]),
+        ((*_LINE, "-O2"), Reason.OPTION_CHANGED, ["build", "explain"]),
+        (("fakecc", "b.txt", "-o", "b.out"), Reason.NEW_INPUT, ["build", "explain"]),
     ):
         calls.clear()
         assert explain(["--", *line]).outcome.reason is reason
