@@ -105,7 +105,7 @@ def test_what_can_have_no_memo_is_known_before_the_key_is_made(
         drafts.append(begin(*args))
         return drafts[-1]
 
-    request = CommandKeyBuilder.request
+    request = CommandKeyBuilder.build
 
     def requested(*args: Any, **kwargs: Any) -> Any:
         assert drafts == [None]
@@ -128,7 +128,7 @@ def test_a_memo_is_not_written_where_what_its_key_rests_on_changed_meanwhile(
     for path in (launcher.store / "direct").rglob("*"):
         if path.is_file():
             path.unlink()
-    request = CommandKeyBuilder.request
+    request = CommandKeyBuilder.build
 
     def requested(*args: Any, **kwargs: Any) -> Any:
         found = request(*args, **kwargs)
