@@ -60,13 +60,13 @@ def compile_xla(
 
 def _anew(fn: Callable[..., Any]) -> Callable[..., Any]:
     """``fn`` as one that JAX has not met: what it has compiled of ``fn`` may come from its compilation cache."""
-    from jax._src.pjit import fun_name
+    from cachec_jax.internals import pjit
 
     @wraps(fn)
     def called(*args: Any, **kwargs: Any) -> Any:
         return fn(*args, **kwargs)
 
-    called.__name__ = fun_name(fn)
+    called.__name__ = pjit.fun_name(fn)
     return called
 
 

@@ -97,10 +97,11 @@ class _Installed:
 
     def __call__(self, path: str) -> tuple[Any, str]:
         """The cache that JAX asks for, whatever folder it was told."""
-        from jax._src import config
+        from cachec_jax.internals import config
 
         kept = jax_cache(self.cache, shared=self._shared, refused=self._refused)
-        return (self._seam.VerificationCache(kept) if config.compilation_cache_check_contents.value else kept), path
+        checked = getattr(config, "compilation_cache_check_contents", None)  # of JAX 0.9.1 on
+        return (self._seam.VerificationCache(kept) if checked is not None and checked.value else kept), path
 
     def key(self, module: Any, devices: Any, compile_options: Any, backend: Any, ignore_callbacks: Any = None) -> str:
         """JAX's key of a program. That of one that refers to objects of this process says so. Processes of one program
@@ -145,8 +146,7 @@ def jax_cache(cache: Cache, *, shared: bool = False, refused: dict[str, str] | N
     refused: why programs are not stored, by their keys; each is taken out when it is counted.
     """
     said = {} if refused is None else refused
-    from jax._src import compilation_cache
-    from jax._src.compilation_cache_interface import CacheInterface
+    from cachec_jax.internals import CacheInterface, compilation_cache
 
     def executable(value: bytes) -> bytes:
         """Without the time that it took, which JAX stores with it."""
@@ -209,8 +209,7 @@ def checked_seam() -> Any:
         if not is_within(module.__version__, versions):
             raise UnsupportedVersion(f"cachec_jax.install needs {known}, found {found}; JAX keeps its own cache")
     try:
-        from jax._src import compilation_cache, config
-        from jax._src.compilation_cache_interface import CacheInterface
+        from cachec_jax.internals import CacheInterface, compilation_cache
 
         asked = {
             "get_file_cache": compilation_cache.get_file_cache,
@@ -220,9 +219,9 @@ def checked_seam() -> Any:
         }
         shapes = {name: [*inspect.signature(each).parameters] for name, each in asked.items()}
         used = (
-            *(compilation_cache.reset_cache, compilation_cache.VerificationCache, compilation_cache._initialize_cache),
+            *(compilation_cache.reset_cache, compilation_cache._initialize_cache),
             *(compilation_cache.decompress_executable, compilation_cache.extract_executable_and_time),
-            *(config.compilation_cache_check_contents.value, getattr(jax.config, _SIDE_CACHES)),
+            getattr(jax.config, _SIDE_CACHES),
         )
         del used
     except GONE as error:

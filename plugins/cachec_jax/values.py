@@ -145,7 +145,7 @@ def _dtype(name: str) -> np.dtype[Any]:
 
 def _weakened(array: Any) -> Any:
     """The same array with a weak type, which JAX gives to results of Python scalars (no public function does this)."""
-    from jax._src.lax import lax
+    from cachec_jax.internals import lax
 
     weak = lax._convert_element_type(array, array.dtype, weak_type=True)
     if not weak.weak_type or weak.dtype != array.dtype:

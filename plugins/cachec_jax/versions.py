@@ -6,4 +6,4 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 #: Distribution -> versions, as of ``Plugin.supported``.
-SUPPORTED: Mapping[str, str] = MappingProxyType({"jax": ">=0.10.2,<0.11", "jaxlib": ">=0.10.2,<0.11"})
+SUPPORTED: Mapping[str, str] = MappingProxyType({"jax": ">=0.6,<0.11", "jaxlib": ">=0.6,<0.11"})
