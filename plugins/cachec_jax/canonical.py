@@ -23,10 +23,9 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.experimental.layout import Layout
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec, Sharding
 
-from cachec_jax.internals import changing_values, core, is_high, sharding_impls, typed_literals
+from cachec_jax.internals import Layout, changing_values, core, is_high, sharding_impls, typed_literals
 
 #: How many are kept, with what JAX has compiled of them. The arrays that were taken out are not.
 _PROGRAMS = 16

@@ -40,9 +40,8 @@ class _Program(NamedTuple):
     params: Mapping[str, Any]
 
 
-def hoisting(function: Callable[..., Any], options: Mapping[str, Any]) -> Any:
-    """See ``cachec_jax.jit``."""
-    info = jax.jit(function, **options)._jit_info  # judges the options as JAX does
+def hoisting(function: Callable[..., Any], info: Any) -> Any:
+    """See ``cachec_jax.jit``. info: what ``jax.jit`` has made of its options."""
     separated: WeakKeyDictionary[Any, _Program] = WeakKeyDictionary()
 
     def cache_miss(*args: Any, **kwargs: Any) -> Any:

@@ -21,6 +21,8 @@ _SRC = "jax._src."
 #: Name -> the places that releases have for it, the newest first: a module, or ``module:attribute``.
 _PLACES: Mapping[str, tuple[str, ...]] = {
     "CacheInterface": (f"{_SRC}compilation_cache_interface:CacheInterface",),
+    # Until 0.6 ``Layout`` is a pair with a sharding, and this the first of it.
+    "Layout": (f"{_SRC}layout:DeviceLocalLayout", f"{_SRC}layout:Layout"),
     "array": (f"{_SRC}array",),
     "cache_key": (f"{_SRC}cache_key",),
     "compilation_cache": (f"{_SRC}compilation_cache",),
@@ -138,6 +140,13 @@ def make_abstract_mesh(sizes: Any, names: Any, types: Any, device: tuple[Any, ..
     if device is not None:
         raise ValueError("meshes of this release of JAX do not say which devices they are for")
     return mesh.AbstractMesh(sizes, names, axis_types=types)
+
+
+def layout_parts(layout: Any) -> tuple[Any, Any, int]:
+    """Order, tiling and bits of an element, as ``Layout`` takes them."""
+    tiling = layout.tiling if hasattr(layout, "tiling") else layout._tiling
+    bits = "sub_byte_element_size_in_bits"
+    return layout.major_to_minor, tiling, getattr(layout, bits if hasattr(layout, bits) else f"_{bits}")
 
 
 def changing_values(variable: Any) -> bool:

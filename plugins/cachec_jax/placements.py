@@ -9,7 +9,6 @@ import jax
 import ml_dtypes
 import msgspec
 import numpy as np
-from jax.experimental.layout import Layout
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from cachec.base.hashing import Hasher
@@ -17,7 +16,7 @@ from cachec.errors import PluginError, UnstorableValue, UnusableHere, shown
 from cachec.programs.plugin import Fingerprint
 from cachec_jax import internals
 from cachec_jax.forms import AvalForm, AxisForm, LayoutForm, ShardingForm
-from cachec_jax.internals import core, prng, sharding_impls, xla_client
+from cachec_jax.internals import Layout, core, prng, sharding_impls, xla_client
 
 _MOST_CHARACTERS = 60
 
@@ -157,8 +156,8 @@ def layout_form(layout: Any) -> LayoutForm | None:
         return None
     if not isinstance(layout, Layout):
         raise UnstorableValue(f"the layout {layout} can't be stored")
-    tiling = None if layout.tiling is None else tuple(map(tuple, layout.tiling))
-    return LayoutForm(tuple(layout.major_to_minor), tiling, layout.sub_byte_element_size_in_bits)
+    order, tiling, bits = internals.layout_parts(layout)
+    return LayoutForm(tuple(order), None if tiling is None else tuple(map(tuple, tiling)), bits)
 
 
 def layout_of(form: LayoutForm | None) -> Any:

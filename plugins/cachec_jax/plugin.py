@@ -15,9 +15,13 @@ from cachec.weights import WeightSet
 from cachec_jax.versions import TRIED_RELEASES
 from cachec_mlir.plugin import MlirFormats
 
+#: Every concrete jax.Array. Older releases have the second name, here and below.
+_ARRAYS = ("jaxlib._jax.ArrayImpl", "jaxlib.xla_extension.ArrayImpl")
+
 #: Devices, and what names some: in a key by their form, never in a result.
 _PLACES = (
     "jaxlib._jax.Device",
+    "jaxlib.xla_extension.Device",
     "jax._src.mesh.Mesh",
     "jax._src.mesh.AbstractMesh",
     "jax.sharding.NamedSharding",
@@ -33,9 +37,12 @@ class JaxPlugin(MlirFormats):
     programs = ("jax", "jaxlib")
     tried_releases = TRIED_RELEASES
     types = (
-        "jaxlib._jax.ArrayImpl",  # every concrete jax.Array of JAX 0.10
+        *_ARRAYS,
         "jax._src.random.prng.PRNGKeyArray",
+        "jax._src.prng.PRNGKeyArray",
         "jax.ShapeDtypeStruct",
+        "jax._src.core.ShapeDtypeStruct",
+        "jax._src.api.ShapeDtypeStruct",
         "jax._src.stages.Lowered",
         "jax._src.stages.Compiled",
         "jax._src.export._export.Exported",
@@ -43,7 +50,7 @@ class JaxPlugin(MlirFormats):
     )
 
     sent = ("jax._src.stages.Lowered", "jax._src.stages.Compiled", "jax._src.export._export.Exported")
-    reduced = ("jaxlib._jax.ArrayImpl",)
+    reduced = _ARRAYS
 
     def reduce(self, value: Any) -> Any:
         """An array on one device, by the bytes that it lies in."""
@@ -76,7 +83,7 @@ class JaxPlugin(MlirFormats):
         return describe(value)
 
     def running(self, key: str) -> AbstractContextManager[Any]:
-        """A context of JAX's for this run alone: nothing that was traced before is used. Needs JAX 0.10."""
+        """A context of JAX's for this run alone: nothing that was traced before is used."""
         from cachec_jax.running import running
 
         return running()

@@ -8,12 +8,10 @@ import warnings
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from cachec_jax.ambient import DEFAULTS, IRRELEVANT
+from cachec_jax.ambient import IRRELEVANT, defaults
 
 #: Options that change no result, but how long a run takes.
 _USEFUL: Mapping[str, None] = {"jax_compilation_cache_dir": None}
-
-_KNOWN: Mapping[str, object] = {**DEFAULTS, **_USEFUL}
 
 
 class _DeviceName(NamedTuple):
@@ -35,13 +33,14 @@ def read() -> dict[str, Any]:
     if not hasattr(sys.modules.get("jax"), "jit"):  # not imported, or half
         return {}
     config: Any = sys.modules["jax._src.config"]
+    known = _known()
     options, local = {}, {}
     for name, holder in config.config._value_holders.items():
         if name in IRRELEVANT and name not in _USEFUL:
             continue
         has_context = hasattr(holder, "get_global")
         value = _plain(holder.get_global() if has_context else holder.value)
-        if name not in _KNOWN or value != _KNOWN[name]:
+        if name not in known or value != known[name]:
             options[name] = value
         if has_context and (value := holder.get_local()) is not config.config_ext.unset:
             local[name] = _plain(value)
@@ -61,7 +60,7 @@ def write(values: Mapping[str, Any]) -> None:
     config: Any = sys.modules["jax._src.config"]
     holders = config.config._value_holders
     # What a variable has set is as the caller's was: it has the same variables.
-    unset = {name: value for name, value in _KNOWN.items() if name in holders and name.upper() not in os.environ}
+    unset = {name: value for name, value in _known().items() if name in holders and name.upper() not in os.environ}
     wanted = {**unset, **values.get("options", {})}
     # A device exists only once the options are set that say which there are.
     for name, value in sorted(wanted.items(), key=lambda item: isinstance(item[1], _DeviceName)):
@@ -83,6 +82,11 @@ def write(values: Mapping[str, Any]) -> None:
             stack[-1].physical_mesh.__exit__(None, None, None)
         for parts in values.get("meshes", ()):
             _mesh(parts).__enter__()
+
+
+def _known() -> Mapping[str, object]:
+    """The options that count, with their defaults in the imported release."""
+    return {**defaults(sys.modules["jax"].__version__), **_USEFUL}
 
 
 def _set_local(holder: Any, value: Any, unset: object) -> None:
