@@ -178,7 +178,8 @@ class _Words:
         if isinstance(value, core.Jaxpr):
             return self._jaxpr(value)
         if isinstance(value, typed_literals()):
-            value = np.asarray(value, value.dtype)
+            literal: Any = value
+            value = np.asarray(literal, literal.dtype)
         if isinstance(value, np.ndarray | np.generic) and value.size <= _SMALL and not value.dtype.hasobject:
             return kind, value.dtype, value.shape, value.tobytes()
         if isinstance(value, _EQUAL):

@@ -48,9 +48,9 @@ def hoisting(function: Callable[..., Any], info: Any) -> Any:
         """As in ``jax._src.pjit._cpp_pjit``, with arrays before the arguments."""
         if config.no_tracing.value:
             raise RuntimeError(f"re-tracing function {info.fun_sourceinfo} for `jit`, but 'no_tracing' is set")
-        traced, given = pjit._infer_params(function, info, args, kwargs)
+        traced, given = internals.trace_jit(function, info, args, kwargs)
         if internals.has_side_states(traced):
-            return internals.run_jit(traced, given, function, args, kwargs)[0], None, False
+            return internals.run_jit(traced, given, function, info, args, kwargs)[0], None, False
         closed = traced.params["jaxpr"]
         program = separated.get(closed)
         if program is None:
@@ -62,7 +62,7 @@ def hoisting(function: Callable[..., Any], info: Any) -> Any:
         # The arrays may have to go to other devices: no transfer that the caller's guard is for, as JAX has none there.
         moved = jax.transfer_guard_device_to_device("allow") if count else nullcontext()
         with config.persistent_cache_min_compile_time_secs(0.0), moved:  # who names a function finds it worth storing
-            ran = internals.run_jit(changed, [*program.arrays, *given], function, args, kwargs)
+            ran = internals.run_jit(changed, [*program.arrays, *given], function, info, args, kwargs)
             outs, _, _, given, _, executable, profiler = ran
             rebuilt = pjit._need_to_rebuild_with_fdo(profiler)
             if executable is None or not executable._kept_var_idx.issuperset(range(count)):

@@ -110,7 +110,7 @@ def make_executable(*, device_list: Any, **values: Any) -> Any:
 def make_compiled(executable: Any, infos: Any, out_tree: Any, *, no_kwargs: bool) -> Any:
     """A ``jax.stages.Compiled`` without constants."""
     made = __getattr__("stages").Compiled
-    constants = {"const_args": []} if "const_args" in signature(made).parameters else {}
+    constants: dict[str, Any] = {"const_args": []} if "const_args" in signature(made).parameters else {}
     return made(executable=executable, args_info=infos, out_tree=out_tree, no_kwargs=no_kwargs, **constants)
 
 
@@ -123,12 +123,32 @@ def deserialize_executable(client: Any, data: bytes, devices: Any) -> Any:
 
 
 def make_structure(data: tuple[Any, Any], children: list[Any]) -> Any:
-    """A ``PyTreeDef`` of what ``node_data()`` gives, and of the structures below."""
+    """A ``PyTreeDef`` of what ``node_data()`` gives, and of the structures below. Raises UnsupportedVersion."""
+    import jax
+
+    make = _maker_of_structures()
+    if make is not None:
+        return make(jax.tree_util.default_registry, data, children)
+    check_structure(*data)
+    kind, keys = data
+    values = [child.unflatten([0] * child.num_leaves) for child in children]
+    if hasattr(kind, "_fields"):
+        return jax.tree.structure(kind(*values))
+    return jax.tree.structure(dict(zip(keys, values, strict=True)) if kind is dict else kind(values))
+
+
+def check_structure(kind: type, data: Any) -> None:
+    """Raise UnsupportedVersion for a node of a tree that can't be made again: in JAX 0.6.1 to 0.7.2 one of a class."""
+    if _maker_of_structures() is None and kind not in {dict, list, tuple} and not hasattr(kind, "_fields"):
+        raise UnsupportedVersion(f"this release of JAX can't make a {kind.__qualname__} with {data!r} in a tree again")
+
+
+def _maker_of_structures() -> Any:
     import jax
 
     kind = jax.tree_util.PyTreeDef
-    make = getattr(kind, "from_node_data_and_children", None) or kind.make_from_node_data_and_children
-    return make(jax.tree_util.default_registry, data, children)
+    former = getattr(kind, "make_from_node_data_and_children", None)
+    return getattr(kind, "from_node_data_and_children", former)
 
 
 def make_abstract_mesh(sizes: Any, names: Any, types: Any, device: tuple[Any, ...] | None) -> Any:
@@ -165,16 +185,26 @@ def typed_literals() -> tuple[type, ...]:
         literals = import_module(f"{_SRC}literals")
     except ImportError:
         return ()
-    return literals.TypedInt, literals.TypedFloat, literals.TypedComplex
+    prefix = "Typed" if hasattr(literals, "TypedInt") else "Literal"
+    return tuple(getattr(literals, prefix + each) for each in ("Int", "Float", "Complex"))
+
+
+def trace_jit(function: Any, info: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, list[Any]]:
+    """What ``jax.jit`` traces of a call, and the flat arguments. info: what it has made of its options."""
+    pjit = __getattr__("pjit")
+    trace = getattr(pjit, "_infer_params", None) or pjit._trace_for_jit
+    traced, given = trace(function, info, args, kwargs)
+    return traced, given
 
 
 def run_jit(
-    traced: Any, given: list[Any], function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    traced: Any, given: list[Any], function: Any, info: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[Any, ...]:
-    """Run what ``_infer_params`` made: results, flat results, their tree, arguments, jaxpr, executable, profiler."""
+    """Run what ``trace_jit`` gave: results, flat results, their tree, arguments, jaxpr, executable, profiler."""
     pjit = __getattr__("pjit")
     if hasattr(pjit, "_run_python_pjit"):
-        ran = pjit._run_python_pjit(traced, given, function, args, kwargs)
+        more = (info,) if "jit_info" in signature(pjit._run_python_pjit).parameters else ()
+        ran = pjit._run_python_pjit(traced, given, function, *more, args, kwargs)
         return tuple(ran[:7])
     # Older releases trace and run in one function: it runs here with what was traced already.
     whole = pjit._python_pjit_helper

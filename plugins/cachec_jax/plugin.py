@@ -7,11 +7,12 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from cachec.errors import PluginError, UnstorableValue
+from cachec.errors import PluginError, UnstorableValue, UnsupportedVersion
 from cachec.programs.artifact import File
 from cachec.programs.plugin import ArtifactWriter, Fingerprint
 from cachec.programs.program import Program
 from cachec.weights import WeightSet
+from cachec_jax.unstored import UnstoredProgram
 from cachec_jax.versions import TRIED_RELEASES
 from cachec_mlir.plugin import MlirFormats
 
@@ -36,6 +37,7 @@ class JaxPlugin(MlirFormats):
     distributions = ("jax", "jaxlib")
     programs = ("jax", "jaxlib")
     tried_releases = TRIED_RELEASES
+    self_test = "cachec_jax.self_test:self_test"
     types = (
         *_ARRAYS,
         "jax._src.random.prng.PRNGKeyArray",
@@ -47,6 +49,7 @@ class JaxPlugin(MlirFormats):
         "jax._src.stages.Compiled",
         "jax._src.export._export.Exported",
         *_PLACES,
+        "cachec_jax.unstored.UnstoredProgram",
     )
 
     sent = ("jax._src.stages.Lowered", "jax._src.stages.Compiled", "jax._src.export._export.Exported")
@@ -91,6 +94,8 @@ class JaxPlugin(MlirFormats):
     def fingerprint(self, value: Any) -> Fingerprint:
         """Content, dtype, shape, weak type and placement. A ``Lowered`` by its text and its signature, what is compiled
         or exported by its bytes. A mesh by its axes and its devices, which count by id, kind and platform."""
+        if isinstance(value, UnstoredProgram):
+            raise UnsupportedVersion(value.reason)
         if _is_place(value):
             from cachec_jax import placements
 
@@ -116,6 +121,8 @@ class JaxPlugin(MlirFormats):
     def encode(self, value: Any, out: ArtifactWriter) -> dict[str, Any]:
         """An array's bytes in row-major order, and dtype, shape and weak type; a program without pickle. Raises
         PluginError for a sharded array, and for a program that is bound to this process (callbacks)."""
+        if isinstance(value, UnstoredProgram):
+            raise UnsupportedVersion(value.reason)
         if _is_place(value):
             raise UnstorableValue(f"a {type(value).__name__} names devices of this process and can't be stored")
         if _is_array(value):

@@ -29,6 +29,7 @@ def form_of(structure: Any) -> TreeForm:
         return TreeForm(kind.__name__, None, children)
     if kind is dict:
         return TreeForm("dict", _plain(tuple(data)), children)
+    internals.check_structure(kind, data)
     return TreeForm("node", [_name(kind), _plain(data)], children)
 
 
