@@ -56,7 +56,9 @@ def _check_stage() -> None:
         arrays = {"a": np.random.default_rng(seed).normal(size=(4, 4)).astype("f4")}
         weights = cachec.WeightSet.from_arrays(arrays)
         program, outcome = cache.call(cache.stage(tools=["jax", "jaxlib"], isolated=False)(_compile), weights)
-        _expect(outcome.reason is reason, f"a compiled program is a {reason.value}: {outcome.reason.value}")
+        _expect(
+            outcome.reason is reason, f"a compiled program is a {reason.value}: {outcome.reason.value} {outcome.detail}"
+        )
         _expect_equal(cachec.link(program, weights).numpy(_X), np.tanh(_X @ arrays["a"]))
 
 

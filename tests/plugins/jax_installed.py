@@ -21,7 +21,7 @@ def kept_as_it_was() -> Iterator[None]:
     names = (FOLDER, SIDE_CACHES, "jax_persistent_cache_min_compile_time_secs", "jax_enable_compilation_cache",
              "jax_persistent_cache_min_entry_size_bytes", "jax_compilation_cache_check_contents",
              "jax_raise_persistent_cache_errors")  # fmt: skip
-    before = {name: getattr(jax.config, name) for name in names}
+    before = {name: getattr(jax.config, name) for name in names if hasattr(jax.config, name)}
     made = compilation_cache.get_file_cache
     jax.config.update("jax_raise_persistent_cache_errors", True)
     try:

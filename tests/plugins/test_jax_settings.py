@@ -20,7 +20,7 @@ CHANGES = {
     "prng": "jax.config.update('jax_default_prng_impl', 'rbg')",
     "device": "jax.config.update('jax_default_device', jax.devices()[1])",
     "cache": "jax.config.update('jax_compilation_cache_dir', '/nowhere')",
-    "context of x64": "stack.enter_context(jax.enable_x64(True))",
+    "context of x64": "stack.enter_context(cachec_jax.internals.enable_x64(True))",
     "context within": (
         "jax.config.update('jax_enable_x64', True); stack.enter_context(jax.numpy_rank_promotion('raise'))"
     ),
@@ -35,7 +35,7 @@ CHANGES = {
     "mesh as a context": "stack.enter_context(jax.sharding.Mesh(np.array(jax.devices())[::-1], ('x',)))",
 }
 
-SETUP = "import jax, numpy as np, jax.numpy as jnp"
+SETUP = "import jax, numpy as np, jax.numpy as jnp, cachec_jax.internals"
 PROBE = """[
     str(np.asarray(jnp.arange(2)).dtype),
     jax.jit(lambda x: x @ x).lower(jnp.ones((2, 2), "float32")).as_text(),
