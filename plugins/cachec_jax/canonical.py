@@ -25,7 +25,7 @@ import jax
 import numpy as np
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec, Sharding
 
-from cachec_jax.internals import Layout, changing_values, core, is_high, sharding_impls, typed_literals
+from cachec_jax.internals import Layout, changing_values, core, host_array, is_high, sharding_impls, typed_literals
 
 #: How many are kept, with what JAX has compiled of them. The arrays that were taken out are not.
 _PROGRAMS = 16
@@ -180,6 +180,7 @@ class _Words:
         if isinstance(value, typed_literals()):
             literal: Any = value
             value = np.asarray(literal, literal.dtype)
+        value = host_array(value)
         if isinstance(value, np.ndarray | np.generic) and value.size <= _SMALL and not value.dtype.hasobject:
             return kind, value.dtype, value.shape, value.tobytes()
         if isinstance(value, _EQUAL):

@@ -152,6 +152,7 @@ def _taking(params: Mapping[str, Any], closed: Any, count: int) -> dict[str, Any
 
 
 def _is_hoistable(array: Any, aval: Any) -> bool:
+    array = internals.host_array(array)
     if not isinstance(array, np.ndarray | jax_array.ArrayImpl) or not isinstance(aval, core.ShapedArray):
         return False
     if getattr(aval, "has_qdd", False) or not aval.ndim or not aval.size or not aval.sharding.mesh.empty:
@@ -161,7 +162,9 @@ def _is_hoistable(array: Any, aval: Any) -> bool:
 
 def _own(arrays: list[Any], avals: list[Any]) -> list[Any]:
     """Copies that are at no device in particular: as in a program, whatever becomes of the arrays."""
-    here = [own_copy(np.asarray(array, aval.dtype)) for array, aval in zip(arrays, avals, strict=True)]
+    here = [
+        own_copy(np.asarray(internals.host_array(array), aval.dtype)) for array, aval in zip(arrays, avals, strict=True)
+    ]
     with internals.enable_x64(True):  # an array of 64 bits is one in the program whatever is set now
         copies: list[Any] = jax.device_put(here)
     return copies

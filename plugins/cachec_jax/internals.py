@@ -179,6 +179,12 @@ def is_high(part: Any) -> bool:
     return bool(getattr(part, "is_high", False))
 
 
+def host_array(value: Any) -> Any:
+    """The array of NumPy's in what JAX 0.7.2 to 0.9 has in jaxprs in place of one; anything else as it is."""
+    wrapped = type(value).__module__ == f"{_SRC}literals" and hasattr(value, "val")
+    return value.val if wrapped else value
+
+
 def typed_literals() -> tuple[type, ...]:
     """The classes of numbers with a dtype that are in jaxprs; older releases have none."""
     try:
