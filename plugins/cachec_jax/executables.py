@@ -169,6 +169,8 @@ def _signature(program: Any, names: Sequence[str] | None, arguments: Any, used: 
         weights = TreeForm("tuple", None, (TreeForm("leaf"),) * len(names))
         in_tree = TreeForm("tuple", None, (TreeForm("tuple", None, (weights, *positional.children[1:])), keywords))
     leaves = tree_util.tree_leaves(program.args_info, is_leaf=lambda held: isinstance(held, stages.ArgInfo))
+    if len(leaves) != count:
+        raise UnstorableValue("a program that takes more than its arguments, as the state of objects, can't be stored")
     called = arguments.debug_info.safe_arg_names(count)
     return {
         "names": names,

@@ -151,11 +151,21 @@ def _maker_of_structures() -> Any:
     return getattr(kind, "from_node_data_and_children", former)
 
 
+def abstract_device(mesh: Any) -> tuple[str, int | None, str] | None:
+    """Kind, cores and platform of the devices of an ``AbstractMesh``, which older releases do not all say."""
+    device = getattr(mesh, "abstract_device", None)
+    if device is None:
+        return None
+    cores = device.num_cores if hasattr(device, "num_cores") else device.num_tpu_cores
+    return device.device_kind, cores, getattr(device, "platform", "")
+
+
 def make_abstract_mesh(sizes: Any, names: Any, types: Any, device: tuple[Any, ...] | None) -> Any:
     """An ``AbstractMesh``. device: kind, cores and platform. Raises ValueError where it has no place for them."""
     mesh = __getattr__("mesh")
     if hasattr(mesh, "AbstractDevice"):
-        made = None if device is None else mesh.AbstractDevice(*device)
+        parts = [] if device is None else device[: len(signature(mesh.AbstractDevice).parameters)]
+        made = mesh.AbstractDevice(*parts) if parts else None
         return mesh.AbstractMesh(sizes, names, axis_types=types, abstract_device=made)
     if device is not None:
         raise ValueError("meshes of this release of JAX do not say which devices they are for")
@@ -215,7 +225,9 @@ def run_jit(
     # Older releases trace and run in one function: it runs here with what was traced already.
     whole = pjit._python_pjit_helper
     names = {**vars(pjit), "_infer_params": lambda *_: (traced, given)}
-    ran = FunctionType(whole.__code__, names, whole.__name__, whole.__defaults__, whole.__closure__)(function, None)
+    ran = FunctionType(whole.__code__, names, whole.__name__, whole.__defaults__, whole.__closure__)(
+        function, info, *args, **kwargs
+    )
     return tuple(ran[:7]) if _takes_constants() else (*ran[:5], *ran[-2:])
 
 

@@ -28,12 +28,11 @@ def aval_form(aval: Any) -> AvalForm:
     dtype = f"key<{aval.dtype._impl.name}>" if isinstance(aval.dtype, prng.KeyTy) else str(aval.dtype)
     form, mesh = AvalForm(dtype, tuple(aval.shape), aval.weak_type), aval.sharding.mesh
     if not mesh.empty:
-        device = getattr(mesh, "abstract_device", None)
         form = msgspec.structs.replace(
             form,
             axes=_axes(mesh),
             spec=tuple(aval.sharding.spec),
-            device=device and (device.device_kind, device.num_cores, device.platform),
+            device=internals.abstract_device(mesh),
         )
     if aval != aval_of(form):
         raise UnstorableValue(f"the type {aval} can't be stored: it says more than shape and dtype")
@@ -132,8 +131,7 @@ def fingerprint(value: Any) -> Fingerprint:
     if isinstance(value, Mesh):
         described: Any = (_axes(value), [_device_form(device) for device in value.devices.flat])
     elif isinstance(value, AbstractMesh):
-        device = getattr(value, "abstract_device", None)
-        described = (_axes(value), device and (device.device_kind, device.num_cores, device.platform))
+        described = (_axes(value), internals.abstract_device(value))
     elif isinstance(value, (NamedSharding, SingleDeviceSharding)):
         described = (sharding_form(value), [_device_form(device) for device in value._device_assignment])
     else:

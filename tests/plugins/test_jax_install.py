@@ -124,6 +124,8 @@ def value(program: bytes, seconds: int = 1) -> bytes:
 
 def test_jax_verifies_what_is_stored(cache):
     """``VerificationCache`` asks for what this process has not compiled yet to be compiled, and compares."""
+    if not hasattr(compilation_cache, "VerificationCache"):
+        pytest.skip("JAX before 0.9.1 has no VerificationCache")
     jax.config.update("jax_compilation_cache_check_contents", True)
     cachec_jax.install(cache)
     compiled(3)
@@ -161,9 +163,9 @@ def test_why_names_what_jax_made_the_key_of(cache):
     compiled(3)
     (entry,) = entries(cache)
     parts = {part.name: part.value for part in cache.store.parts(entry)}
-    assert parts["module"] == "jit__lambda"
+    assert parts["module"].rstrip("_") == "jit__lambda"
     assert parts["jax"] == jax.__version__
-    assert parts["key"].startswith("jit__lambda-")
+    assert parts["key"].startswith(f"{parts['module']}-")
 
 
 @pytest.mark.parametrize("poison", ["altered", "another's", "no program"])
