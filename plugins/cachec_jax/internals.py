@@ -179,6 +179,11 @@ def layout_parts(layout: Any) -> tuple[Any, Any, int]:
     return layout.major_to_minor, tiling, getattr(layout, bits if hasattr(layout, bits) else f"_{bits}")
 
 
+def symbolic_constraints(dimension: Any) -> str:
+    """What a symbolic dimension of ``jax.export`` is known to fulfil, which its own text leaves out."""
+    return "; ".join(each.debug_str for each in dimension.scope._explicit_constraints)
+
+
 def changing_values(variable: Any) -> bool:
     """Whether what a variable of a jaxpr refers to changes as the program runs; in older releases none does."""
     return any(getattr(variable, name, None) is not None for name in ("initial_qdd", "final_qdd"))
