@@ -105,14 +105,17 @@ def generic(module: Any, *, locations: bool = False) -> bytes:
     """A live module in MLIR's generic notation: aliases spelt out, values and blocks numbered in the order of the text,
     constants by value, resources by name alone. locations: print them too.
     """
-    text: bytes = module.operation.get_asm(
-        binary=True,
-        print_generic_op_form=True,
-        use_local_scope=True,
-        assume_verified=True,
-        enable_debug_info=locations,
-        large_resource_limit=0,
-    )
+    options = {
+        "binary": True,
+        "print_generic_op_form": True,
+        "use_local_scope": True,
+        "assume_verified": True,
+        "enable_debug_info": locations,
+    }
+    try:
+        text: bytes = module.operation.get_asm(**options, large_resource_limit=0)
+    except TypeError:  # the MLIR of JAX 0.6 prints their bytes, which are cut off below
+        text = module.operation.get_asm(**options)
     # Without its resources an empty trailer is left. No line of the generic notation begins so; no string has lines.
     return text.partition(b"\n{-#")[0].rstrip() + b"\n"
 
@@ -130,11 +133,14 @@ def write_bytecode(module: Any, path: str | os.PathLike[str]) -> None:
 
 def _load_jax_dialects(context: Any, ir: Any) -> None:
     """What JAX itself loads (``jax/_src/interpreters/mlir.py``, ``make_ir_context``), without importing JAX."""
-    from jaxlib.mlir._mlir_libs import _jax_mlir_ext
+    try:
+        from jaxlib.mlir._mlir_libs import _jax_mlir_ext as extension
+    except ImportError:  # before JAX 0.7
+        from jaxlib.mlir._mlir_libs import register_jax_dialects as extension  # type: ignore[no-redef]
     from jaxlib.mlir.dialects import chlo, sdy, stablehlo
 
     registry = ir.DialectRegistry()
-    _jax_mlir_ext.register_dialects(registry)
+    extension.register_dialects(registry)
     context.append_dialect_registry(registry)
     context.load_all_available_dialects()
     for dialect in (sdy, chlo, stablehlo):
