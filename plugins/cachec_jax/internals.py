@@ -43,6 +43,7 @@ _PLACES: Mapping[str, tuple[str, ...]] = {
     "pjit": (f"{_SRC}pjit",),
     "prng": (f"{_SRC}random.prng", f"{_SRC}prng"),
     "pxla": (f"{_SRC}interpreters.pxla",),
+    "set_mesh": ("jax:set_mesh", "jax.sharding:set_mesh"),
     "sharding": (f"{_SRC}sharding",),
     "sharding_impls": (f"{_SRC}sharding_impls",),
     "stages": (f"{_SRC}stages",),

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from cachec_jax import internals
 from cachec_jax.ambient import IRRELEVANT, defaults
 
 #: Options that change no result, but how long a run takes.
@@ -55,7 +56,7 @@ def write(values: Mapping[str, Any]) -> None:
     """Bring this process and thread to what ``read`` returned elsewhere. Raises what JAX raises."""
     if not values and "jax" not in sys.modules:
         return
-    import jax
+    import jax  # noqa: F401 - what is changed here
 
     config: Any = sys.modules["jax._src.config"]
     holders = config.config._value_holders
@@ -75,7 +76,7 @@ def write(values: Mapping[str, Any]) -> None:
     for context in (config.abstract_mesh_context_manager, config.device_context):
         context.set_local(config.config_ext.unset)
     if values.get("mesh"):
-        jax.set_mesh(_mesh(values["mesh"]))
+        internals.set_mesh(_mesh(values["mesh"]))
     stack = sys.modules["jax._src.mesh"].thread_resources.stack
     with warnings.catch_warnings(action="ignore"):
         while len(stack) > 1:

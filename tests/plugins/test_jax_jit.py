@@ -26,7 +26,7 @@ from cachec.model import Reason, artifacts
 from cachec_jax.canonical import Programs
 from cachec_jax.internals import enable_x64
 from tests.effort import WHOLE
-from tests.plugins.jax_installed import entries, kept_as_it_was, reasons
+from tests.plugins.jax_installed import entries, forget_durations, kept_as_it_was, new_ref, reasons, set_mesh
 from tests.plugins.placed import at
 
 N = 4
@@ -291,7 +291,7 @@ def test_other_arrays_in_one_process_are_not_lowered_again(kind):
         made, before = cachec_jax.jit(KINDS[kind](weight(seed), 2)), len(events)
         made(X)
         lowered.append(sum("jaxpr_to_mlir_module" in event for event in events[before:]))
-    jax._src.monitoring.unregister_event_duration_listener(jax._src.monitoring._event_duration_secs_listeners[-1])
+    forget_durations(jax._src.monitoring._event_duration_secs_listeners[-1])
     again = kind in {"called back", "own rule", "relu"}  # other functions each time: a rule of relu's is made with it
     assert (lowered[0] > 0, lowered[3] > 0) == (True, again), lowered
 
@@ -374,7 +374,7 @@ def in_sharding(jit):
 def in_a_mesh(jit):
     w = weight(1)
     spec = jax.sharding.PartitionSpec("d")
-    with jax.set_mesh(jax.make_mesh((1,), ("d",), axis_types=(jax.sharding.AxisType.Explicit,))):
+    with set_mesh(jax.make_mesh((1,), ("d",), axis_types=(jax.sharding.AxisType.Explicit,))):
         return jit(lambda x: jax.sharding.reshard(x @ w, spec))(X)
 
 
@@ -455,7 +455,7 @@ def under_a_guard(jit):
 
 
 def of_a_reference(jit):
-    w, total = weight(1), jax.new_ref(jnp.zeros(X.shape))
+    w, total = weight(1), new_ref(jnp.zeros(X.shape))
 
     def f(x):
         total[...] += x @ w
@@ -492,7 +492,7 @@ def weakly_typed(jit):
 def ahead_of_time(jit):
     made = jit(lambda x, n: x @ weight(1) * n, static_argnums=1)
     shape = made.eval_shape(X, 2)
-    assert made.trace(X, 2).out_info == made.lower(X, 2).out_info == shape
+    assert jax.__version_info__ < (0, 7) or made.trace(X, 2).out_info == made.lower(X, 2).out_info == shape
     return made.lower(X, 2).compile()(X)
 
 

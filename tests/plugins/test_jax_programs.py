@@ -25,9 +25,9 @@ from cachec.errors import PluginError, UnsupportedVersion, UsageError
 from cachec_jax import internals, plugin
 from cachec_jax.executables import dumped, restored
 from cachec_jax.forms import Toolchain, TreeForm, described
-from cachec_jax.internals import core
 from cachec_jax.structures import form_of, structure_of
 from tests.effort import rounds
+from tests.plugins.jax_installed import new_ref
 
 SPEC = jax.ShapeDtypeStruct
 
@@ -219,7 +219,7 @@ def test_what_is_bound_to_this_process_is_refused(function: Any, words: str) -> 
 
 
 def test_an_array_that_can_be_written_is_refused() -> None:
-    held = getattr(jax, "new_ref", getattr(core, "mutable_array", None))(jnp.zeros(4))
+    held = new_ref(jnp.zeros(4))
 
     def counts(x: Any) -> Any:
         held[...] += x[0]
