@@ -92,8 +92,9 @@ def _known() -> Mapping[str, object]:
 
 def _set_local(holder: Any, value: Any, unset: object) -> None:
     live = _live(value)
-    if live is not unset and holder._parser is not None:
-        live = holder._parser(live)
+    parser = getattr(holder, "_parser", None)  # older releases have none
+    if live is not unset and parser is not None:
+        live = parser(live)
     holder.set_local(live)
     if holder._update_thread_local_hook is not None:
         holder._update_thread_local_hook(None if live is unset else live)

@@ -233,6 +233,14 @@ def test_a_release_without_that_context_has_one_made(monkeypatch):
     assert seen[0] != seen[1]
 
 
+def test_a_release_without_any_context_forgets_what_it_has_traced(monkeypatch):
+    """As JAX before 0.7.2."""
+    cleared: list[int] = []
+    another_jax(monkeypatch, clear_caches=lambda: cleared.append(1))
+    with running():
+        assert cleared == [1]
+
+
 def test_jax_that_another_thread_is_importing(monkeypatch):
     monkeypatch.setitem(sys.modules, "jax", types.ModuleType("jax"))
     with running():

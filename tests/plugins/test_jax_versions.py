@@ -15,7 +15,6 @@ import cachec
 from cachec.errors import CacheMissError
 from cachec.events import read_log
 from cachec_jax import plugin
-from cachec_jax.running import _own_context
 
 #: A range that this JAX is too old for.
 LATER = {"jax": ">=99,<100"}
@@ -106,21 +105,6 @@ def test_what_is_gone_is_a_bypass(cache, monkeypatch, owner, name, number):
     assert outcome.detail.startswith(f"cachec_jax was tried with {tried}, and met AttributeError: ")
     assert name in outcome.detail
     assert found is not None
-
-
-def test_a_context_that_is_gone(cache, monkeypatch):
-    """As before JAX 0.7.2: all that JAX has traced is forgotten before a run."""
-    (stage, value), *_ = stages(cache)
-    _own_context.cache_clear()
-    monkeypatch.delattr(jax_config, "jax_jit_cpp_cache_obj", raising=False)
-    monkeypatch.delattr(jax, "make_user_context", raising=False)
-    traced = []
-    helper = jax.jit(lambda x: traced.append(x) or x)
-    helper(1)
-    found, outcome = cache.call(stage, value)
-    assert (found, outcome.reason.value) == (value, "miss:first-run")
-    helper(1)
-    assert len(traced) == 2
 
 
 @pytest.mark.long
