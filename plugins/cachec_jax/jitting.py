@@ -27,7 +27,7 @@ def jit(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     import jax
 
     jitted = jax.jit(function, **options)
-    reason = why_unusable(store_folder())
+    reason = why_unusable(store_folder)
     if not reason:
         try:
             from cachec_jax.hoisting import hoisting

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cachec.base.distributions import Distributions
 from cachec.errors import UnsupportedVersion
 from cachec.model import Reason
-from cachec.programs.supported import GONE, step_aside, why_unsupported
+from cachec.programs.supported import GONE, installed_releases, step_aside, why_unsupported
 
 if TYPE_CHECKING:
     from cachec.cache import Cache
@@ -69,7 +69,7 @@ def install(
         else:
             cache = there.cache
     if there is None or there.cache is not cache:
-        reason = why_unusable(cache.settings.store_folder)
+        reason = why_unusable(lambda: cache.settings.store_folder)
         if reason:
             step_aside(f"cachec_jax.install: {reason}; JAX keeps its own cache", strict=strict)
             return cache
@@ -90,14 +90,16 @@ def ensure_installed() -> None:
         install()
 
 
-def why_unusable(store: Path | None) -> str:
+def why_unusable(store: Callable[[], Path | None]) -> str:
     """Why this package can't work with the installed JAX, in words; empty where it can.
 
-    store: where the verdict of a self-test is remembered; None: newer releases are used without.
+    store: asked for a newer release: where the verdict of a self-test is remembered; None: it is used without.
     """
     from cachec_jax import plugin
 
-    return why_unsupported(plugin, Distributions(), store) or _why_moved()
+    distributions = Distributions()
+    folder = store() if installed_releases(plugin, distributions).newer else None
+    return why_unsupported(plugin, distributions, folder) or _why_moved()
 
 
 def store_folder() -> Path | None:
