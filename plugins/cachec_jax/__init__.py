@@ -12,19 +12,21 @@ from cachec.base.lazy import lazily
 from cachec_jax.plugin import JaxPlugin
 
 if TYPE_CHECKING:
+    from cachec_jax.ahead_of_time import aot
     from cachec_jax.compiling import compile_xla
     from cachec_jax.jitting import jit
     from cachec_jax.lowering import fold, to_stablehlo
     from cachec_jax.persistent import install, uninstall
 
 _HOMES = {
+    "cachec_jax.ahead_of_time": ("aot",),
     "cachec_jax.compiling": ("compile_xla",),
     "cachec_jax.jitting": ("jit",),
     "cachec_jax.lowering": ("fold", "to_stablehlo"),
     "cachec_jax.persistent": ("install", "uninstall"),
 }
 
-__all__ = ["JaxPlugin", "compile_xla", "fold", "install", "jit", "plugin", "to_stablehlo", "uninstall"]
+__all__ = ["JaxPlugin", "aot", "compile_xla", "fold", "install", "jit", "plugin", "to_stablehlo", "uninstall"]
 
 #: The object behind the entry point ``jax`` of the group ``cachec.plugins``.
 plugin = JaxPlugin()

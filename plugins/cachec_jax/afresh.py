@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from jax._src import cache_key, compilation_cache, config
+from cachec_jax.internals import cache_key, compilation_cache, config
 
 #: What makes a key of JAX's one that nobody has: empty outside of ``afresh``.
 _UNLIKE = ContextVar("cachec_jax.afresh", default="")

@@ -13,9 +13,15 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-#: Option -> its default. All that take part in tracing or compiling, or that change what a computation returns.
-#: A test compares this table and the next one with the options of the installed JAX.
-DEFAULTS: Mapping[str, bool | int | float | str | None] = {
+from cachec_jax.versions import TRIED_RELEASES
+
+_Value = bool | int | float | str | None
+
+#: Option -> its default in the newest release that has it. All that take part in tracing or compiling, or that change
+#: what a computation returns. A test compares this table and the next ones with the options of the installed JAX.
+DEFAULTS: Mapping[str, _Value] = {
+    "allow_ragged_dot_tpu_explicit_transpose": True,
+    "check_rep": False,
     "check_vma": False,
     "eager_constant_folding": False,
     "jax_allow_f16_reductions": True,
@@ -23,19 +29,25 @@ DEFAULTS: Mapping[str, bool | int | float | str | None] = {
     "jax_backend_target": "",
     "jax_bcoo_cusparse_lowering": False,
     "jax_check_static_indices": False,
+    "jax_collectives_common_channel_id": True,
     "jax_compiler_enable_remat_pass": True,
     "jax_custom_vjp3": False,
+    "jax_custom_vjp_disable_shape_check": False,
     "jax_debug_infs": False,
     "jax_debug_key_reuse": False,
     "jax_debug_nans": False,
     "jax_default_device": None,
+    "jax_default_dtype_bits": "_default",
     "jax_default_matmul_precision": None,
     "jax_default_prng_impl": "threefry2x32",
     "jax_disable_jit": False,
     "jax_disable_most_optimizations": False,
     "jax_disable_vmap_shmap_error": False,
+    "jax_dynamic_shapes": False,
     "jax_embedded_constants_max_bytes": 32,
     "jax_enable_custom_prng": False,
+    "jax_enable_custom_vjp_by_custom_transpose": False,
+    "jax_enable_empty_arrays": False,
     "jax_enable_pgle": False,
     "jax_enable_x64": False,
     "jax_error_checking_behavior_divide": "ignore",
@@ -64,18 +76,22 @@ DEFAULTS: Mapping[str, bool | int | float | str | None] = {
     "jax_pallas_use_mosaic_gpu": True,
     "jax_pgle_aggregation_percentile": 90,
     "jax_pgle_profiling_runs": 3,
+    "jax_pjrt_client_create_options": None,
     "jax_platform_name": "",
     "jax_platforms": None,
-    "jax_pjrt_client_create_options": None,
+    "jax_pmap_no_rank_reduction": True,
+    "jax_pmap_shmap_merge": True,
     "jax_ragged_dot_use_gpu_pallas_triton_lowering": False,
     "jax_ragged_dot_use_ragged_dot_instruction": True,
     "jax_random_seed_offset": 0,
     "jax_refs_to_pins": False,
     "jax_remat3": False,
     "jax_remove_size_one_mesh_axis_from_type": False,
+    "jax_safer_randint": True,
     "jax_scan3": False,
     "jax_serialization_version": 0,
     "jax_softmax_custom_jvp": False,
+    "jax_spmd_mode": "allow_jit",
     "jax_threefry_gpu_kernel_lowering": False,
     "jax_threefry_partitionable": True,
     "jax_use_direct_linearize": True,
@@ -83,8 +99,25 @@ DEFAULTS: Mapping[str, bool | int | float | str | None] = {
     "jax_use_magma": "auto",
     "jax_use_shardy_partitioner": True,
     "jax_use_simplified_jaxpr_constants": False,
+    "jax_varying_axes_in_types": True,
+    "jax_vjp3": False,
+    "jax_vmap_primitive": False,
     "jax_xla_backend": "",
     "jax_xla_profile_version": 0,
+}
+
+#: Release -> the defaults that were others before it, the newest first.
+_FORMER_DEFAULTS: Mapping[tuple[int, ...], Mapping[str, _Value]] = {
+    (0, 9): {"jax_default_dtype_bits": "64"},
+    (0, 8, 1): {"jax_ragged_dot_use_ragged_dot_instruction": False},
+    (0, 8): {"jax_pmap_shmap_merge": False},
+    (0, 7, 2): {"jax_mutable_array_checks": False, "jax_safer_randint": False},
+    (0, 7): {
+        "jax_export_calling_convention_version": 9,
+        "jax_use_direct_linearize": False,
+        "jax_use_shardy_partitioner": False,
+    },
+    (0, 6, 1): {"jax_memory_fitting_level": "UNKNOWN"},
 }
 
 #: Options that change only what is printed, checked, kept or waited for, or which devices are seen: in no key.
@@ -105,6 +138,7 @@ IRRELEVANT = frozenset(
         "jax_compiler_detailed_logging_min_ops",
         "jax_cpu_collectives_implementation",
         "jax_cpu_enable_async_dispatch",
+        "jax_cpu_enable_gloo_collectives",
         "jax_cpu_get_global_topology_timeout_minutes",
         "jax_cpu_get_local_topology_timeout_minutes",
         "jax_cross_host_transfer_socket_address",
@@ -157,15 +191,21 @@ IRRELEVANT = frozenset(
     }
 )
 
-#: State that only context managers set: attribute of ``jax._src.config`` -> its value outside of every one. Left out is
-#: ``jax_jit_cpp_cache_obj``, which says where compiled functions are kept (``cachec_jax.running``).
+#: State that only context managers set: attribute of ``jax._src.config`` -> its value outside of every one.
 _CONTEXTS: Mapping[str, object] = {
     "mesh_context_manager": (),
     "abstract_mesh_context_manager": None,
     "compute_on_context_manager": None,
+    "device_context": None,
     "xla_metadata_context_manager": None,
     "pallas_tpu_interpret_mode_context_manager": None,
 }
+
+#: Of these, what older releases do not have.
+_LATER_CONTEXTS = frozenset({"pallas_tpu_interpret_mode_context_manager"})
+
+#: Further state that is in no key: where compiled functions are kept (``cachec_jax.running``), what is being traced.
+_OTHER_CONTEXTS = frozenset({"axis_env_state", "jax_jit_cpp_cache_obj", "trace_state"})
 
 #: Variables that XLA reads by itself; no option of JAX shows them.
 _XLA_VARIABLES = (b"XLA_FLAGS", b"LIBTPU_INIT_ARGS", b"NVIDIA_TF32_OVERRIDE", b"TF_XLA_FLAGS")
@@ -189,14 +229,22 @@ _VARIABLES = {name.upper().encode(): name for name in DEFAULTS if name not in _N
 #: Each option of ``DEFAULTS`` with its default and the default's notation.
 _EXPECTED = tuple((name, default, str(default)) for name, default in DEFAULTS.items())
 
+#: Options whose defaults differ between releases.
+_DIFFERING = frozenset(name for former in _FORMER_DEFAULTS.values() for name in former)
+
 _JUDGED = frozenset(DEFAULTS) | IRRELEVANT
+
+
+def defaults(version: str) -> Mapping[str, _Value]:
+    """``DEFAULTS`` as they are in a release of JAX."""
+    return {**DEFAULTS, **_former_defaults(version)}
 
 
 def settings() -> dict[str, str]:
     """Option or variable -> value, for everything that is not at its default. Keeps no state: a plugin is in keys."""
     # While JAX is being imported by another thread the environment still speaks.
     live = hasattr(sys.modules.get("jax"), "jit")
-    values = _live(sys.modules["jax"]._src.config) if live else _from_environment(os.environb)
+    values = _live(sys.modules["jax"]) if live else _from_environment(os.environb)
     for variable in _XLA_VARIABLES:
         value = os.environb.get(variable)
         if value:
@@ -204,32 +252,89 @@ def settings() -> dict[str, str]:
     return values
 
 
-def _live(module: Any) -> dict[str, str]:
+def _former_defaults(version: str) -> dict[str, _Value]:
+    release = _release(version)
+    former: dict[str, _Value] = {}
+    for first, others in _FORMER_DEFAULTS.items():
+        if release >= first:
+            break
+        former.update(others)
+    return former
+
+
+def _live(jax: Any) -> dict[str, str]:
+    module = jax._src.config
     values = {}
     holders = module.config._value_holders
+    former = _former_defaults(jax.__version__)
     for name, default, expected in _EXPECTED:
         holder = holders.get(name)
+        if former and name in former:
+            default, expected = former[name], str(former[name])
         # Most values are the default itself: identity spares the comparison.
         if holder is not None and (value := holder.value) is not default and (text := _text(value)) != expected:
             values[name] = text
     if not _JUDGED.issuperset(holders):  # options of a newer JAX: nobody knows their defaults, so they always count
         values.update((name, _text(holders[name].value)) for name in holders.keys() - _JUDGED)
     for name, outside in _CONTEXTS.items():
+        if name in _LATER_CONTEXTS and not hasattr(module, name):
+            continue
         value = getattr(module, name).value
-        if value is not outside and value != outside:
-            values[name] = str(value)
+        if value is not outside and value != outside and not getattr(value, "empty", False):
+            values[name] = _context_text(value)
+    if _is_newer(jax.__version__):
+        values.update(_unknown_contexts(module, holders))
     return values
+
+
+def _context_text(value: Any) -> str:
+    """What a context manager has set; of meshes also their devices, which their text leaves out."""
+    meshes = [each for each in (value if isinstance(value, tuple) else (value,)) if type(each).__name__ == "Mesh"]
+    devices = [f"{device.platform}:{device.id}" for mesh in meshes for device in mesh.devices.flat]
+    return f"{value} on {', '.join(devices)}" if devices else str(value)
+
+
+def _unknown_contexts(module: Any, holders: Mapping[str, Any]) -> dict[str, str]:
+    """State of a newer JAX, which is set by context managers that nobody has judged."""
+    options = set(map(id, holders.values()))
+    return {
+        name: str(context.value)
+        for name, context in vars(module).items()
+        if isinstance(context, module.config_ext.Config)
+        and id(context) not in options
+        and name not in _CONTEXTS.keys() | _OTHER_CONTEXTS
+    }
 
 
 def _from_environment(environ: Mapping[bytes, bytes]) -> dict[str, str]:
     values = {}
+    unknown = []
     for variable in environ:
         option = _VARIABLES.get(variable)
         if option is not None and not (variable in _MISSPELT and option.upper().encode() in environ):
             text = _parsed(option, os.fsdecode(environ[variable]))
-            if text != str(DEFAULTS[option]):
+            if option in _DIFFERING or text != str(DEFAULTS[option]):  # nobody knows yet which release is asked for
                 values[option] = text
+        elif variable.startswith(b"JAX_") and variable.decode("ascii", "replace").lower() not in IRRELEVANT:
+            unknown.append(variable)
+    if unknown and _is_newer(_installed_version()):  # they may be options of it
+        values.update((os.fsdecode(variable), os.fsdecode(environ[variable])) for variable in unknown)
     return values
+
+
+def _installed_version() -> str:
+    from cachec.programs.supported_versions import version_of
+
+    return version_of("jax")
+
+
+def _is_newer(version: str) -> bool:
+    """Whether a release is newer than those that this package was tried with."""
+    return _release(version) >= _release(TRIED_RELEASES["jax"].partition("<")[2])
+
+
+def _release(version: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in version.split(".")[:3] if number.isdigit())
 
 
 def _parsed(option: str, raw: str) -> str:

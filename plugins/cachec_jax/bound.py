@@ -17,10 +17,9 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from jax._src import debugging
-from jax._src.lib.mlir import ir
 
 from cachec.errors import ProcessBoundProgram, clip
+from cachec_jax.internals import debugging, ir
 
 #: Targets of custom calls that name such an object: by JAX's ``callback.py``, ``buffer_callback.py``,
 #: ``custom_partitioning.py``, ``debugging.py`` and ``jax2tf/call_tf.py``.
@@ -55,18 +54,18 @@ def refuse_exported(exported: Any) -> None:
     _refuse([], [], sorted(filter(_TARGET.fullmatch, targets)))
 
 
-def bound_calls(module: ir.Module) -> list[str]:
+def bound_calls(module: Any) -> list[str]:
     """The calls in a module of StableHLO that name an object of this process, as ``pure_callback at model.py:12``."""
     calls = _custom_calls(module)
     return [_place(str(each.location)) or target for target, each in calls if _TARGET.fullmatch(target)]
 
 
-def called_targets(module: ir.Module) -> set[str]:
+def called_targets(module: Any) -> set[str]:
     """The targets of the custom calls in a module of StableHLO."""
     return {target for target, _ in _custom_calls(module)}
 
 
-def _custom_calls(module: ir.Module) -> list[tuple[str, Any]]:
+def _custom_calls(module: Any) -> list[tuple[str, Any]]:
     """Target and operation of each."""
     found: list[tuple[str, Any]] = []
 

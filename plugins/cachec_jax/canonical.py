@@ -23,12 +23,9 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax._src import core
-from jax._src.literals import TypedComplex, TypedFloat, TypedInt
-from jax._src.sharding import Sharding
-from jax._src.sharding_impls import UnspecifiedValue
-from jax.experimental.layout import Layout
-from jax.sharding import AbstractMesh, Mesh, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, PartitionSpec, Sharding
+
+from cachec_jax.internals import Layout, changing_values, core, host_array, is_high, sharding_impls, typed_literals
 
 #: How many are kept, with what JAX has compiled of them. The arrays that were taken out are not.
 _PROGRAMS = 16
@@ -43,7 +40,7 @@ _EQUAL = (
     Enum,
     core.AbstractValue,
     Sharding,
-    UnspecifiedValue,
+    sharding_impls.UnspecifiedValue,
     Layout,
     AbstractMesh,
     Mesh,
@@ -147,8 +144,7 @@ class _Words:
                 return self._value(each.val), each.aval
             number = numbers.setdefault(each, len(numbers))
             # What its value is, beside its type, changes as the program runs: it is like no other.
-            changing = each.initial_qdd is not None or each.final_qdd is not None
-            return number, each.aval, type(each), self._itself(each) if changing else None
+            return number, each.aval, type(each), self._itself(each) if changing_values(each) else None
 
         bound = [tuple(map(variable, each)) for each in (jaxpr.constvars, jaxpr.invars)]
         equations = [
@@ -164,7 +160,7 @@ class _Words:
         ]
         self.is_jax_s = self.is_jax_s and all(_is_jax_s(equation.primitive) for equation in jaxpr.eqns)
         results = tuple(map(variable, jaxpr.outvars))
-        return *bound, tuple(equations), results, frozenset(jaxpr.effects), jaxpr.is_high
+        return *bound, tuple(equations), results, frozenset(jaxpr.effects), is_high(jaxpr)
 
     def _value(self, value: Any) -> Hashable:
         kind = type(value)
@@ -181,8 +177,10 @@ class _Words:
             return self.closed(value)
         if isinstance(value, core.Jaxpr):
             return self._jaxpr(value)
-        if isinstance(value, TypedInt | TypedFloat | TypedComplex):
-            value = np.asarray(value, value.dtype)
+        if isinstance(value, typed_literals()):
+            literal: Any = value
+            value = np.asarray(literal, literal.dtype)
+        value = host_array(value)
         if isinstance(value, np.ndarray | np.generic) and value.size <= _SMALL and not value.dtype.hasobject:
             return kind, value.dtype, value.shape, value.tobytes()
         if isinstance(value, _EQUAL):

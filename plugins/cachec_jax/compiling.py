@@ -5,14 +5,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property, lru_cache, wraps
+from functools import cached_property, lru_cache, partial, wraps
 from types import MappingProxyType
 from typing import Any
 
-from cachec.errors import LinkError, PluginError, UsageError
+from cachec.errors import LinkError, PluginError, UnsupportedVersion, UsageError
 from cachec.programs.artifact import File
+from cachec.programs.supported_versions import GONE, step_aside
 from cachec.weights import WeightSet
 from cachec_jax.copies import own_copy
+from cachec_jax.unstored import UnstoredFunction, UnstoredProgram
 
 #: The kind of the files made here.
 KIND = "jax:xla"
@@ -34,8 +36,25 @@ def compile_xla(
     does. Raises WeightReadError where ``fn`` asks for the bytes of a weight outside of its argument; what ``fn`` itself
     raises passes through; UsageError where the weights are donated, and where XLA_FLAGS are not what XLA has read;
     ProcessBoundProgram where ``fn`` calls Python back; PluginError where the program can't be stored otherwise, and for
-    a weight of 64 bits without ``jax_enable_x64``.
+    a weight of 64 bits without ``jax_enable_x64``. Where this package can't store what the installed JAX compiles, it
+    warns, and the program is in this process alone.
     """
+    import jax
+
+    from cachec_jax import lowering
+
+    lowered = jax.jit(_anew(fn), **options).lower(lowering.abstract(weights), *inputs, **named_inputs)
+    if any(leaf.donated for leaf in jax.tree.leaves(lowered.args_info[0][0])):
+        raise UsageError("the weights can't be donated: they are mapped from a file, and used again by the next call")
+    try:
+        return _stored(lowered, weights)
+    except (*GONE, UnsupportedVersion) as error:
+        reason = f"cachec_jax.compile_xla can't store what JAX {jax.__version__} compiles: {error}"
+        step_aside(f"{reason}; it is compiled in each process", strict=False)
+        return UnstoredProgram(lowered.compile(), reason, kind=KIND, weights=weights)
+
+
+def _stored(lowered: Any, weights: WeightSet) -> File:
     import jax
 
     from cachec_jax import executables, lowering
@@ -45,13 +64,9 @@ def compile_xla(
     from cachec_mlir.compilers import file_in_new_folder
 
     check_flags()
-    names = jax.tree.leaves(lowering.names(weights))
-    lowered = jax.jit(_anew(fn), **options).lower(lowering.abstract(weights), *inputs, **named_inputs)
     refuse_lowered(lowered)
-    if any(leaf.donated for leaf in jax.tree.leaves(lowered.args_info[0][0])):
-        raise UsageError("the weights can't be donated: they are mapped from a file, and used again by the next call")
     with afresh():
-        data = executables.dumped(lowered.compile(), names)
+        data = executables.dumped(lowered.compile(), jax.tree.leaves(lowering.names(weights)))
     record_target()
     output = file_in_new_folder("program.xla", kind=KIND, manifest=weights.manifest)
     output.path.write_bytes(data)
@@ -60,18 +75,24 @@ def compile_xla(
 
 def _anew(fn: Callable[..., Any]) -> Callable[..., Any]:
     """``fn`` as one that JAX has not met: what it has compiled of ``fn`` may come from its compilation cache."""
-    from jax._src.pjit import fun_name
 
     @wraps(fn)
     def called(*args: Any, **kwargs: Any) -> Any:
         return fn(*args, **kwargs)
 
-    called.__name__ = fun_name(fn)
+    called.__name__ = _name(fn)
     return called
 
 
-def linked(file: File, weights: WeightSet) -> XlaFunction:
+def _name(fn: Callable[..., Any]) -> str:
+    """What JAX calls a function."""
+    return _name(fn.func) if isinstance(fn, partial) else getattr(fn, "__name__", "<unnamed function>")
+
+
+def linked(file: File, weights: WeightSet) -> XlaFunction | UnstoredFunction:
     """See ``compile_xla``. Raises LinkError where the file is for another release of JAX or another kind of device."""
+    if isinstance(file, UnstoredProgram):
+        return UnstoredFunction(file.compiled, weights)
     try:
         return XlaFunction(file.read_bytes(), weights)
     except PluginError as error:

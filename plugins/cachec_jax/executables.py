@@ -9,23 +9,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Sequence
-from functools import partial
 from typing import Any
 
 import jax
 import jaxlib
-from jax._src import core, stages, tree_util
-from jax._src.interpreters import mlir, pxla
-from jax._src.lax import linalg
-from jax._src.lib import xla_client
-from jax._src.lib.mlir import ir
-from jax._src.mesh import empty_concrete_mesh
-from jax._src.stages import ArgInfo
 
 from cachec.errors import PluginError, UnstorableValue, UnusableHere
+from cachec_jax import internals
 from cachec_jax.afresh import may_lack_code
 from cachec_jax.bound import called_targets, refuse_compiled, refuse_lowered
 from cachec_jax.forms import ProgramForm, Toolchain, TreeForm, check_toolchain, joined, uses_lapack
+from cachec_jax.internals import core, ir, mlir, pxla, stages, tree_util, xla_client
 from cachec_jax.placements import (
     aval_form,
     aval_of,
@@ -65,10 +59,10 @@ def _compiled(program: Any, names: Sequence[str] | None) -> tuple[ProgramForm, b
     if type(known) is not pxla.UnloadedMeshExecutable:
         raise UnstorableValue(f"a {type(program._executable).__name__} can't be stored; compile with jax.jit")
     refuse_compiled(known)
-    _refuse_bound(partial(getattr, known), program._params.const_args, program._params.in_types)
+    _refuse_bound(known, lambda name, other: getattr(known, name, other), program._params)
     form = ProgramForm(
         kind="compiled",
-        toolchain=_toolchain(known.backend, known.device_list),
+        toolchain=_toolchain(known.backend, internals.devices_of_executable(known)),
         name=known.name,
         results=tuple(map(aval_form, known.output_avals)),
         in_shardings=tuple(map(sharding_form, known.input_shardings)),
@@ -91,19 +85,19 @@ def _compiled(program: Any, names: Sequence[str] | None) -> tuple[ProgramForm, b
 
 def _lowered(program: Any, names: Sequence[str] | None) -> tuple[ProgramForm, bytes]:
     lowering = program._lowering
-    if type(lowering) is not pxla.MeshComputation or lowering._device_list is None:
+    if type(lowering) is not pxla.MeshComputation or internals.devices_of_lowering(lowering) is None:
         raise UnstorableValue(f"a {type(lowering).__name__} for no device of this process can't be stored")
     known = lowering.compile_args
     refuse_lowered(program)
-    _refuse_bound(known.__getitem__, lowering.const_args, program._in_types)
+    _refuse_bound(lowering, known.get, program)
     symbolic = known["shape_poly_state"]
     if symbolic is not None and symbolic.uses_dim_vars:
         raise UnstorableValue("a Lowered with symbolic dimensions can't be stored; use jax.export")
-    if not known["context_mesh"].empty:
+    if known["context_mesh"] is not None and not known["context_mesh"].empty:
         raise UnstorableValue("a Lowered with a mesh for its context can't be stored; compile it, or use jax.export")
     form = ProgramForm(
         kind="lowered",
-        toolchain=_toolchain(known["backend"], lowering._device_list),
+        toolchain=_toolchain(known["backend"], internals.devices_of_lowering(lowering)),
         name=lowering._name,
         results=tuple(map(aval_form, known["global_out_avals"])),
         in_shardings=tuple(map(sharding_form, known["in_shardings"])),
@@ -120,16 +114,22 @@ def _lowered(program: Any, names: Sequence[str] | None) -> tuple[ProgramForm, by
     return form, mlir.module_to_bytecode(lowering.stablehlo())
 
 
-def _refuse_bound(known: Callable[[str], Any], constants: Sequence[Any], types: Any) -> None:
-    """Raise UnstorableValue for a program that holds something of this process."""
-    if known("mut") is not None or (types and any(each.is_high for each in types[1])):
+def _refuse_bound(made: Any, known: Callable[[str, Any], Any], params: Any) -> None:
+    """Raise UnstorableValue for a program that holds something of this process.
+
+    made: the executable or the lowering. params: what has the types of the arguments; older releases have none there.
+    """
+    types = getattr(params, "in_types", None) or getattr(params, "_in_types", None)
+    if known("mut", None) is not None or (types and any(map(internals.is_high, types[1]))):
         raise UnstorableValue(
             "a program that closes over or takes arrays that can be written (jax.Ref) can't be stored"
         )
-    if constants:
+    if getattr(made, "const_args", None) or getattr(params, "const_args", None):
         raise UnstorableValue("a program that was given its constants apart can't be stored; pass them as arguments")
-    if known("pgle_profiler") is not None or jax.process_count() != 1:
+    if known("pgle_profiler", None) is not None or jax.process_count() != 1:
         raise UnstorableValue("a program of several processes, or one that is being profiled, can't be stored")
+    if internals.is_former_kind(known):
+        raise UnstorableValue("a program that XLA places by itself can't be stored; use a NamedSharding, or one device")
 
 
 def _targets_of_hlo(program: Any) -> set[str]:
@@ -168,7 +168,9 @@ def _signature(program: Any, names: Sequence[str] | None, arguments: Any, used: 
         positional, keywords = in_tree.children
         weights = TreeForm("tuple", None, (TreeForm("leaf"),) * len(names))
         in_tree = TreeForm("tuple", None, (TreeForm("tuple", None, (weights, *positional.children[1:])), keywords))
-    leaves = tree_util.tree_leaves(program.args_info, is_leaf=lambda held: isinstance(held, ArgInfo))
+    leaves = tree_util.tree_leaves(program.args_info, is_leaf=lambda held: isinstance(held, stages.ArgInfo))
+    if len(leaves) != count:
+        raise UnstorableValue("a program that takes more than its arguments, as the state of objects, can't be stored")
     called = arguments.debug_info.safe_arg_names(count)
     return {
         "names": names,
@@ -201,7 +203,7 @@ def restored(found: ProgramForm, data: bytes) -> Any:
         raise PluginError("a stored program of JAX is malformed: its trees do not fit its types")
     info = pxla.AllArgsInfo(avals, core.DebugInfo("jit", found.name, found.argument_names, None))
     donated = set(found.donated)
-    infos = in_tree.unflatten([ArgInfo(aval, index in donated) for index, aval in enumerate(avals)])
+    infos = in_tree.unflatten([stages.ArgInfo(aval, index in donated) for index, aval in enumerate(avals)])
     common: dict[str, Any] = {
         "backend": client,
         "committed": found.committed,
@@ -222,14 +224,14 @@ def restored(found: ProgramForm, data: bytes) -> Any:
     _check_registered(client, found.targets)
     try:
         if found.kind == "lowered":
-            lowering = pxla.MeshComputation(
-                found.name,
-                _module(data),
-                [],
-                [index in donated for index in found.kept],
-                (client.platform,),
-                found.options,
-                used,
+            lowering = internals.make_lowering(
+                name=found.name,
+                hlo=_module(data),
+                constants=[],
+                donated_invars=[index in donated for index in found.kept],
+                platforms=(client.platform,),
+                compiler_options_kvs=found.options,
+                device_list=used,
                 **common,
                 global_in_avals=kept,
                 global_out_avals=results,
@@ -241,11 +243,11 @@ def restored(found: ProgramForm, data: bytes) -> Any:
                 num_devices=len(used),
                 shape_poly_state=None,
                 intermediate_shardings=[sharding_of(form, devices) for form in found.inside],
-                context_mesh=empty_concrete_mesh,
+                context_mesh=internals.empty_mesh,
             )
             return stages.Lowered(lowering, infos, out_tree, no_kwargs=found.no_keywords)
-        executable = pxla.UnloadedMeshExecutable(
-            xla_executable=client.deserialize_executable(data, executable_devices=used),
+        executable = internals.make_executable(
+            xla_executable=internals.deserialize_executable(client, data, used),
             device_list=used,
             input_avals=kept,
             output_avals=results,
@@ -256,10 +258,10 @@ def restored(found: ProgramForm, data: bytes) -> Any:
             dispatch_in_layouts=[layout_of(form) for form in found.dispatch_layouts],
             name=found.name,
             **common,
-        ).load()
+        )
     except (RuntimeError, ValueError, ir.MLIRError) as error:
         raise UnusableHere(f"a stored program of JAX can't be loaded: {str(error)[:300]}") from error
-    compiled = stages.Compiled(executable, [], infos, out_tree, no_kwargs=found.no_keywords)
+    compiled = internals.make_compiled(executable, infos, out_tree, no_kwargs=found.no_keywords)
     vars(compiled)[_BYTES] = joined(found, data)
     return compiled
 
@@ -267,9 +269,9 @@ def restored(found: ProgramForm, data: bytes) -> Any:
 def _initialize(platform: str, data: bytes) -> None:
     """What JAX initialises where it lowers a call of it: without, the call is one of a null pointer."""
     if uses_lapack(data):
-        linalg.initialize_lapack()
+        internals.initialize_lapack()
     if platform != "cpu" and b"hybrid_" in data:
-        linalg.gpu_solver.initialize_hybrid_kernels()
+        internals.gpu_solver.initialize_hybrid_kernels()
 
 
 def _module(data: bytes) -> Any:

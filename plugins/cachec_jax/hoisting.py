@@ -20,14 +20,12 @@ from weakref import WeakKeyDictionary
 
 import jax
 import numpy as np
-from jax._src import config, core, pjit, tree_util
-from jax._src.array import ArrayImpl
-from jax._src.interpreters import pxla
-from jax._src.lib import _jax
-from jax._src.sharding_impls import UNSPECIFIED
 
+from cachec_jax import internals
 from cachec_jax.canonical import programs
 from cachec_jax.copies import own_copy
+from cachec_jax.internals import array as jax_array
+from cachec_jax.internals import config, core, jaxlib_extension, pjit, pxla, sharding_impls, tree_util
 from cachec_jax.persistent import ensure_installed
 
 #: Programs of one function that are called without Python; as many as of all functions in JAX.
@@ -42,16 +40,17 @@ class _Program(NamedTuple):
     params: Mapping[str, Any]
 
 
-def hoisting(function: Callable[..., Any], options: Mapping[str, Any]) -> Any:
-    """See ``cachec_jax.jit``."""
-    info = jax.jit(function, **options)._jit_info  # judges the options as JAX does
+def hoisting(function: Callable[..., Any], info: Any) -> Any:
+    """See ``cachec_jax.jit``. info: what ``jax.jit`` has made of its options."""
     separated: WeakKeyDictionary[Any, _Program] = WeakKeyDictionary()
 
     def cache_miss(*args: Any, **kwargs: Any) -> Any:
         """As in ``jax._src.pjit._cpp_pjit``, with arrays before the arguments."""
         if config.no_tracing.value:
             raise RuntimeError(f"re-tracing function {info.fun_sourceinfo} for `jit`, but 'no_tracing' is set")
-        traced, given = pjit._infer_params(function, info, args, kwargs)
+        traced, given = internals.trace_jit(function, info, args, kwargs)
+        if internals.has_side_states(traced):
+            return internals.run_jit(traced, given, function, info, args, kwargs)[0], None, False
         closed = traced.params["jaxpr"]
         program = separated.get(closed)
         if program is None:
@@ -63,23 +62,19 @@ def hoisting(function: Callable[..., Any], options: Mapping[str, Any]) -> Any:
         # The arrays may have to go to other devices: no transfer that the caller's guard is for, as JAX has none there.
         moved = jax.transfer_guard_device_to_device("allow") if count else nullcontext()
         with config.persistent_cache_min_compile_time_secs(0.0), moved:  # who names a function finds it worth storing
-            outs, flat, out_tree, given, jaxpr, executable, profiler, _ = pjit._run_python_pjit(
-                changed, [*program.arrays, *given], function, args, kwargs
-            )
+            ran = internals.run_jit(changed, [*program.arrays, *given], function, info, args, kwargs)
+            outs, _, _, given, _, executable, profiler = ran
             rebuilt = pjit._need_to_rebuild_with_fdo(profiler)
             if executable is None or not executable._kept_var_idx.issuperset(range(count)):
                 return outs, None, rebuilt
-            placed = executable.shard_const_args(program.arrays)  # where this call needs them, once
-        fast = pjit._get_fastpath_data(
-            executable, out_tree, given[count:], flat, jaxpr.effects, jaxpr.consts, profiler, placed
-        )
-        return outs, fast, rebuilt
+            placed = internals.place_constants(executable, program.arrays)  # where this call needs them, once
+        return outs, internals.fast_path(executable, ran, given[count:], placed), rebuilt
 
     options_of = {field.name: getattr(info, field.name) for field in fields(pxla.JitGlobalCppCacheKeys)}
-    dispatch = _jax.pjit(
+    dispatch = jaxlib_extension.pjit(
         pjit.fun_name(function), function, cache_miss, info.static_argnums, info.static_argnames,
         pxla.JitGlobalCppCacheKeys(**options_of), tree_util.dispatch_registry, pxla.cc_shard_arg,
-        pjit.make_jit_cpp_cache(_ENTRIES),
+        jaxlib_extension.PjitFunctionCache(capacity=_ENTRIES),
     )  # fmt: skip
     made: Any = wraps(function)(dispatch)
     made._fun, made._jit_info = function, info  # by which ``lower``, ``trace`` and ``eval_shape`` know it
@@ -126,7 +121,7 @@ class _Lifting(NamedTuple):
                 left.append((variable, array))
         equations = []
         for equation in jaxpr.eqns:
-            if equation.primitive is pjit.jit_p:
+            if equation.primitive is internals.jit_p:
                 inner, names = self.lifted(equation.params["jaxpr"])
                 for name in names:
                     variables.setdefault(name, core.Var(self.arrays[name][1]))
@@ -150,23 +145,26 @@ def _taking(params: Mapping[str, Any], closed: Any, count: int) -> dict[str, Any
     return {
         **params,
         "jaxpr": closed,
-        "in_shardings": (UNSPECIFIED,) * count + tuple(params["in_shardings"]),
+        "in_shardings": (sharding_impls.UNSPECIFIED,) * count + tuple(params["in_shardings"]),
         "in_layouts": (None,) * count + tuple(params["in_layouts"]),
         "donated_invars": (False,) * count + tuple(params["donated_invars"]),
     }
 
 
 def _is_hoistable(array: Any, aval: Any) -> bool:
-    if not isinstance(array, np.ndarray | ArrayImpl) or not isinstance(aval, core.ShapedArray) or aval.has_qdd:
+    array = internals.host_array(array)
+    if not isinstance(array, np.ndarray | jax_array.ArrayImpl) or not isinstance(aval, core.ShapedArray):
         return False
-    if not aval.ndim or not aval.size or not aval.sharding.mesh.empty:
+    if getattr(aval, "has_qdd", False) or not aval.ndim or not aval.size or not aval.sharding.mesh.empty:
         return False
     return isinstance(array, np.ndarray) or len(array.sharding.device_set) == 1
 
 
 def _own(arrays: list[Any], avals: list[Any]) -> list[Any]:
     """Copies that are at no device in particular: as in a program, whatever becomes of the arrays."""
-    here = [own_copy(np.asarray(array, aval.dtype)) for array, aval in zip(arrays, avals, strict=True)]
-    with jax.enable_x64(True):  # an array of 64 bits is one in the program whatever is set now
+    here = [
+        own_copy(np.asarray(internals.host_array(array), aval.dtype)) for array, aval in zip(arrays, avals, strict=True)
+    ]
+    with internals.enable_x64(True):  # an array of 64 bits is one in the program whatever is set now
         copies: list[Any] = jax.device_put(here)
     return copies

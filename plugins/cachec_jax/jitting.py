@@ -1,4 +1,4 @@
-"""``jax.jit`` for functions that close over their weights. Does not import JAX."""
+"""``jax.jit`` for functions that close over their weights. Does not import JAX before it is called."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from cachec_jax.persistent import checked_seam
+from cachec.errors import UnsupportedVersion
+from cachec.programs.supported_versions import GONE, step_aside
+from cachec_jax.persistent import store_folder, why_unusable
 
 
 def jit(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
@@ -18,11 +20,20 @@ def jit(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     afterwards changes nothing.
 
     Everything else, inside of other transformations too, is JAX's. Without a function, gives a decorator.
-    Raises UnsupportedVersion where JAX is of another release than this package knows.
+    Where this package can't work with the installed JAX, it warns and gives what ``jax.jit`` gives.
     """
     if function is None:
         return partial(jit, **options)
-    checked_seam()
-    from cachec_jax.hoisting import hoisting
+    import jax
 
-    return hoisting(function, options)
+    jitted = jax.jit(function, **options)
+    reason = why_unusable(store_folder)
+    if not reason:
+        try:
+            from cachec_jax.hoisting import hoisting
+
+            return hoisting(function, jitted._jit_info)
+        except (*GONE, UnsupportedVersion) as error:
+            reason = f"JAX has changed what jax.jit is made of: {type(error).__name__}: {error}"
+    step_aside(f"cachec_jax.jit: {reason}; the function is what jax.jit gives", strict=False)
+    return jitted

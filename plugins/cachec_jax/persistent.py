@@ -11,13 +11,15 @@ of several writes.
 from __future__ import annotations
 
 import inspect
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cachec.base.distributions import Distributions
 from cachec.errors import UnsupportedVersion
 from cachec.model import Reason
-from cachec.programs.supported_versions import GONE, compare
-from cachec_jax.versions import TRIED_RELEASES
+from cachec.programs.supported_versions import GONE, installed_releases, step_aside, why_unsupported
 
 if TYPE_CHECKING:
     from cachec.cache import Cache
@@ -29,72 +31,108 @@ NAME = "jax.xla"
 _BOUND = "process-bound-"
 
 _FOLDER = "jax_compilation_cache_dir"
+_MIN_SECONDS = "jax_persistent_cache_min_compile_time_secs"
 _SIDE_CACHES = "jax_persistent_cache_enable_xla_caches"
-_MIN_COMPILE_TIME = "jax_persistent_cache_min_compile_time_secs"
 
 
-def install(cache: Cache | None = None, *, shared: bool = False, min_compile_time: float | None = None) -> Cache:
+def install(
+    cache: Cache | None = None,
+    *,
+    shared: bool = False,
+    min_compile_time: float | None = None,
+    strict: bool = False,
+) -> Cache:
     """Let JAX keep what it compiles in ``cache``, by default ``cachec.Cache()``; returns that.
 
     Imports JAX, so variables that JAX reads have to be set before. It may have compiled already: what it compiled stays
     as it is, and what comes later is looked for in the store. Called again, it changes what it is given.
 
     shared: whether the cache's remotes are asked too, and get what is compiled here: each small program that JAX asks
-    for is then a round trip. Machines with another processor get nothing of it.
+    for is then a round trip. Machines with another processor get nothing of it. min_compile_time: seconds that a
+    program takes to compile before it is stored, 0 for every program; None leaves JAX's setting, which is one second.
 
     Where no ``jax_compilation_cache_dir`` is set, it is set to the store's folder, because JAX has no cache without
     one; XLA's own side caches are then off, which would be written there. Everything else of JAX's settings stays.
 
-    min_compile_time: seconds that a compile has to take for its program to be stored, 0 for all programs; None: what
-    ``jax_persistent_cache_min_compile_time_secs`` says, a second by default.
-
     Where there is no folder for a store, JAX goes on with its own cache (``bypass:no-store-folder``).
 
-    Raises UnsupportedVersion where JAX is of another release than this package knows, or has moved what is replaced
-    here; JAX goes on with its own cache then.
+    Where this package can't work with the installed JAX, it warns, and JAX goes on with its own cache; with ``strict``
+    it raises UnsupportedVersion.
     """
-    seam = checked_seam()
-    there = seam.get_file_cache
-    if isinstance(there, _Installed):
+    there = _installed()
+    if there is not None:
         cache, shared = cache or there.cache, shared or there.shared
         min_compile_time = there.min_compile_time if min_compile_time is None else min_compile_time
-        if (cache, shared, min_compile_time) == (there.cache, there.shared, there.min_compile_time):
-            return cache
-        there.remove(seam)
-    if cache is None:
+    elif cache is None:
         from cachec.cache import Cache
 
         cache = Cache()
-    if cache.replaces(NAME):
-        _Installed(cache, seam, shared=shared, min_compile_time=min_compile_time).put()
+    if there is None or there.cache is not cache or there.shared != shared:
+        reason = why_unusable(lambda: cache.settings.store_folder)
+        if reason:
+            step_aside(f"cachec_jax.install: {reason}; JAX keeps its own cache", strict=strict)
+            return cache
+        if there is not None:
+            there.remove()
+        if not cache.replaces(NAME):
+            return cache
+        there = _Installed(cache, shared=shared)
+        there.put()
+    if min_compile_time is not None:
+        there.min_compile_time = min_compile_time
+        there.change({_MIN_SECONDS: float(min_compile_time)})
     return cache
 
 
 def ensure_installed() -> None:
-    """``install()``, unless that was done. Raises UnsupportedVersion as it does."""
-    import sys
-
-    if not isinstance(getattr(sys.modules.get("jax._src.compilation_cache"), "get_file_cache", None), _Installed):
+    """``install()``, unless that was done."""
+    if _installed() is None:
         install()
+
+
+def why_unusable(store: Callable[[], Path | None]) -> str:
+    """Why this package can't work with the installed JAX, in words; empty where it can.
+
+    store: asked for a newer release: where the verdict of a self-test is remembered; None: it is used without.
+    """
+    from cachec_jax import plugin
+
+    distributions = Distributions()
+    folder = store() if installed_releases(plugin, distributions).newer else None
+    return why_unsupported(plugin, distributions, folder) or _why_moved()
+
+
+def store_folder() -> Path | None:
+    """The folder of the store that JAX keeps its programs in, or would by ``install()``."""
+    there = _installed()
+    if there is None:
+        from cachec.cache import Cache
+
+        return Cache().settings.store_folder
+    return there.cache.settings.store_folder
 
 
 def uninstall() -> None:
     """Let JAX keep what it compiles where it did before ``install``, with the settings of then. Harmless otherwise."""
-    import sys
+    there = _installed()
+    if there is not None:
+        there.remove()
 
-    seam = sys.modules.get("jax._src.compilation_cache")
-    there = getattr(seam, "get_file_cache", None)
-    if isinstance(there, _Installed):
-        there.remove(seam)
+
+def _installed() -> _Installed | None:
+    there = getattr(sys.modules.get("jax._src.compilation_cache"), "get_file_cache", None)
+    return there if isinstance(there, _Installed) else None
 
 
 class _Installed:
     """What stands in JAX in place of ``get_file_cache``; it remembers what stood there."""
 
-    def __init__(self, cache: Cache, seam: Any, *, shared: bool, min_compile_time: float | None) -> None:
+    def __init__(self, cache: Cache, *, shared: bool) -> None:
+        from cachec_jax.internals import compilation_cache as seam
+
         self.cache = cache
         self.shared = shared
-        self.min_compile_time = min_compile_time
+        self.min_compile_time: float | None = None
         self._seam = seam
         self._before = seam.get_file_cache
         self._key_before = seam.get_cache_key
@@ -103,10 +141,11 @@ class _Installed:
 
     def __call__(self, path: str) -> tuple[Any, str]:
         """The cache that JAX asks for, whatever folder it was told."""
-        from jax._src import config
+        from cachec_jax.internals import config
 
         kept = jax_cache(self.cache, shared=self.shared, refused=self._refused)
-        return (self._seam.VerificationCache(kept) if config.compilation_cache_check_contents.value else kept), path
+        checked = getattr(config, "compilation_cache_check_contents", None)  # of JAX 0.9.1 on
+        return (self._seam.VerificationCache(kept) if checked is not None and checked.value else kept), path
 
     def key(self, module: Any, devices: Any, compile_options: Any, backend: Any, ignore_callbacks: Any = None) -> str:
         """JAX's key of a program. That of one that refers to objects of this process says so. Processes of one program
@@ -125,28 +164,31 @@ class _Installed:
         """Stand in JAX. A cache that it has opened is forgotten, so that the next look comes here."""
         import jax
 
-        wanted: dict[str, Any] = {}
         if not getattr(jax.config, _FOLDER):
-            wanted |= {_FOLDER: str(self.cache.dir), _SIDE_CACHES: "none"}
-        if self.min_compile_time is not None:
-            wanted[_MIN_COMPILE_TIME] = float(self.min_compile_time)
-        for name, value in wanted.items():
-            self._settings[name] = getattr(jax.config, name), value
-            jax.config.update(name, value)
+            self.change({_FOLDER: str(self.cache.dir), _SIDE_CACHES: "none"})
         self._seam.get_file_cache = self
         self._seam.get_cache_key = self.key
         self._seam.reset_cache()
 
-    def remove(self, seam: Any) -> None:
+    def change(self, settings: Mapping[str, Any]) -> None:
+        """Change settings of JAX until ``remove``."""
+        import jax
+
+        for name, value in settings.items():
+            before = self._settings[name][0] if name in self._settings else getattr(jax.config, name)
+            self._settings[name] = before, value
+            jax.config.update(name, value)
+
+    def remove(self) -> None:
         """Put back what stood here; a setting that somebody has changed since is left to them."""
         import jax
 
         for name, (before, ours) in self._settings.items():
             if getattr(jax.config, name) == ours:
                 jax.config.update(name, before)
-        seam.get_file_cache = self._before
-        seam.get_cache_key = self._key_before
-        seam.reset_cache()
+        self._seam.get_file_cache = self._before
+        self._seam.get_cache_key = self._key_before
+        self._seam.reset_cache()
 
 
 def jax_cache(cache: Cache, *, shared: bool = False, refused: dict[str, str] | None = None) -> Any:
@@ -155,8 +197,7 @@ def jax_cache(cache: Cache, *, shared: bool = False, refused: dict[str, str] | N
     refused: why programs are not stored, by their keys; each is taken out when it is counted.
     """
     said = {} if refused is None else refused
-    from jax._src import compilation_cache
-    from jax._src.compilation_cache_interface import CacheInterface
+    from cachec_jax.internals import CacheInterface, compilation_cache
 
     def executable(value: bytes) -> bytes:
         """Without the time that it took, which JAX stores with it."""
@@ -206,21 +247,12 @@ def _detail(key: str) -> str:
     return "\n".join(f"{name}: {' '.join(value.split())}" for name, value in said.items())
 
 
-def checked_seam() -> Any:
-    """The module of JAX that is changed, in which everything is as it is known. Raises UnsupportedVersion."""
-    known = ", ".join(name + versions for name, versions in TRIED_RELEASES.items())
+def _why_moved() -> str:
+    """What JAX does not have where it is changed, or has in another form, in words; empty for nothing."""
     try:
         import jax
-        import jaxlib
-    except ImportError as error:
-        raise UnsupportedVersion(f"cachec_jax.install needs {known}, found none: {error}") from error
-    found = f"jax {jax.__version__}, jaxlib {jaxlib.__version__}"
-    for module, versions in zip((jax, jaxlib), TRIED_RELEASES.values(), strict=True):
-        if compare(module.__version__, versions):
-            raise UnsupportedVersion(f"cachec_jax.install needs {known}, found {found}; JAX keeps its own cache")
-    try:
-        from jax._src import compilation_cache, config
-        from jax._src.compilation_cache_interface import CacheInterface
+
+        from cachec_jax.internals import CacheInterface, compilation_cache
 
         asked = {
             "get_file_cache": compilation_cache.get_file_cache,
@@ -230,26 +262,22 @@ def checked_seam() -> Any:
         }
         shapes = {name: [*inspect.signature(each).parameters] for name, each in asked.items()}
         used = (
-            *(compilation_cache.reset_cache, compilation_cache.VerificationCache, compilation_cache._initialize_cache),
+            *(compilation_cache.reset_cache, compilation_cache._initialize_cache),
             *(compilation_cache.decompress_executable, compilation_cache.extract_executable_and_time),
-            *(config.compilation_cache_check_contents.value, getattr(jax.config, _SIDE_CACHES)),
+            getattr(jax.config, _SIDE_CACHES),
         )
         del used
-    except GONE as error:
-        raise UnsupportedVersion(
-            f"cachec_jax.install knows {known}, and met in {found} {type(error).__name__}: {error}; "
-            "JAX keeps its own cache"
-        ) from error
-    asked_of_key = ["module", "devices", "compile_options", "backend", "ignore_callbacks"]
+    except (*GONE, UnsupportedVersion) as error:
+        return f"JAX has changed where its cache is replaced: {type(error).__name__}: {error}"
     expected = {
         "get_file_cache": ["path"],
-        "get_cache_key": asked_of_key,
+        "get_cache_key": ["module", "devices", "compile_options", "backend", "ignore_callbacks"],
         "get": ["self", "key"],
         "put": ["self", "key", "value"],
     }
     if shapes != expected or CacheInterface.__abstractmethods__ != {"get", "put"}:
-        raise UnsupportedVersion(
-            f"cachec_jax.install knows {known}, whose cache has {expected}; {found} has {shapes} and "
-            f"{sorted(CacheInterface.__abstractmethods__)}; JAX keeps its own cache"
+        return (
+            f"JAX has changed where its cache is replaced: expected {expected}, found {shapes} and "
+            f"{sorted(CacheInterface.__abstractmethods__)}"
         )
-    return compilation_cache
+    return ""

@@ -9,18 +9,14 @@ import jax
 import ml_dtypes
 import msgspec
 import numpy as np
-from jax._src import core
-from jax._src.lib import xla_client
-from jax._src.mesh import AbstractDevice
-from jax._src.random import prng
-from jax._src.sharding_impls import UNSPECIFIED, GSPMDSharding, UnspecifiedValue
-from jax.experimental.layout import Layout
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from cachec.base.hashing import Hasher
 from cachec.errors import PluginError, UnstorableValue, UnusableHere, clip
 from cachec.programs.plugin import Fingerprint
+from cachec_jax import internals
 from cachec_jax.forms import AvalForm, AxisForm, LayoutForm, ShardingForm
+from cachec_jax.internals import Layout, core, prng, sharding_impls, xla_client
 
 _MOST_CHARACTERS = 60
 
@@ -32,12 +28,11 @@ def aval_form(aval: Any) -> AvalForm:
     dtype = f"key<{aval.dtype._impl.name}>" if isinstance(aval.dtype, prng.KeyTy) else str(aval.dtype)
     form, mesh = AvalForm(dtype, tuple(aval.shape), aval.weak_type), aval.sharding.mesh
     if not mesh.empty:
-        device = mesh.abstract_device
         form = msgspec.structs.replace(
             form,
             axes=_axes(mesh),
             spec=tuple(aval.sharding.spec),
-            device=device and (device.device_kind, device.num_cores, device.platform),
+            device=internals.abstract_device(mesh),
         )
     if aval != aval_of(form):
         raise UnstorableValue(f"the type {aval} can't be stored: it says more than shape and dtype")
@@ -50,8 +45,7 @@ def aval_of(form: AvalForm) -> Any:
         return core.ShapedArray(form.shape, _dtype(form.dtype), weak_type=form.weak)
     names, sizes, types = zip(*form.axes, strict=True)
     try:
-        device = None if form.device is None else AbstractDevice(*form.device)
-        mesh = AbstractMesh(sizes, names, tuple(AxisType[each] for each in types), abstract_device=device)
+        mesh = internals.make_abstract_mesh(sizes, names, tuple(AxisType[each] for each in types), form.device)
         sharding = NamedSharding(mesh, PartitionSpec(*form.spec))
         return core.ShapedArray(form.shape, _dtype(form.dtype), weak_type=form.weak, sharding=sharding)
     except (ValueError, TypeError, KeyError) as error:
@@ -79,13 +73,13 @@ def _dtype(name: str) -> Any:
 
 def sharding_form(sharding: Any) -> ShardingForm:
     """Raises PluginError for one of a kind that is not known here."""
-    if isinstance(sharding, UnspecifiedValue):
+    if isinstance(sharding, sharding_impls.UnspecifiedValue):
         return ShardingForm("unspecified")
     devices = tuple(device.id for device in getattr(sharding, "_device_assignment", ()))
     memory = sharding.memory_kind
     if type(sharding) is SingleDeviceSharding:
         return ShardingForm("single", devices, memory)
-    if type(sharding) is GSPMDSharding:
+    if type(sharding) is sharding_impls.GSPMDSharding:
         text = sharding._hlo_sharding.to_proto().SerializeToString()
         return ShardingForm("gspmd", devices, memory, text=text.hex())
     if type(sharding) is NamedSharding and isinstance(sharding.mesh, Mesh):
@@ -121,11 +115,11 @@ def _named(form: ShardingForm, here: list[Any]) -> Any:
 def _gspmd(form: ShardingForm, here: list[Any]) -> Any:
     proto = xla_client.OpSharding()
     proto.ParseFromString(bytes.fromhex(form.text))
-    return GSPMDSharding(here, proto, memory_kind=form.memory)
+    return sharding_impls.GSPMDSharding(here, proto, memory_kind=form.memory)
 
 
 _SHARDINGS: Mapping[str, Callable[[ShardingForm, list[Any]], Any]] = {
-    "unspecified": lambda form, here: UNSPECIFIED,
+    "unspecified": lambda form, here: sharding_impls.UNSPECIFIED,
     "single": lambda form, here: SingleDeviceSharding(here[0], memory_kind=form.memory),
     "named": _named,
     "gspmd": _gspmd,
@@ -137,8 +131,7 @@ def fingerprint(value: Any) -> Fingerprint:
     if isinstance(value, Mesh):
         described: Any = (_axes(value), [_device_form(device) for device in value.devices.flat])
     elif isinstance(value, AbstractMesh):
-        device = value.abstract_device
-        described = (_axes(value), device and (device.device_kind, device.num_cores, device.platform))
+        described = (_axes(value), internals.abstract_device(value))
     elif isinstance(value, (NamedSharding, SingleDeviceSharding)):
         described = (sharding_form(value), [_device_form(device) for device in value._device_assignment])
     else:
@@ -161,8 +154,8 @@ def layout_form(layout: Any) -> LayoutForm | None:
         return None
     if not isinstance(layout, Layout):
         raise UnstorableValue(f"the layout {layout} can't be stored")
-    tiling = None if layout.tiling is None else tuple(map(tuple, layout.tiling))
-    return LayoutForm(tuple(layout.major_to_minor), tiling, layout.sub_byte_element_size_in_bits)
+    order, tiling, bits = internals.layout_parts(layout)
+    return LayoutForm(tuple(order), None if tiling is None else tuple(map(tuple, tiling)), bits)
 
 
 def layout_of(form: LayoutForm | None) -> Any:

@@ -7,17 +7,22 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from cachec.errors import PluginError, UnstorableValue
+from cachec.errors import PluginError, UnstorableValue, UnsupportedVersion
 from cachec.programs.artifact import File
 from cachec.programs.plugin import ArtifactWriter, Fingerprint
 from cachec.programs.program import Program
 from cachec.weights import WeightSet
+from cachec_jax.unstored import UnstoredProgram
 from cachec_jax.versions import TRIED_RELEASES
 from cachec_mlir.plugin import MlirFormats
+
+#: Every concrete jax.Array. Older releases have the second name, here and below.
+_ARRAYS = ("jaxlib._jax.ArrayImpl", "jaxlib.xla_extension.ArrayImpl")
 
 #: Devices, and what names some: in a key by their form, never in a result.
 _PLACES = (
     "jaxlib._jax.Device",
+    "jaxlib.xla_extension.Device",
     "jax._src.mesh.Mesh",
     "jax._src.mesh.AbstractMesh",
     "jax.sharding.NamedSharding",
@@ -32,18 +37,23 @@ class JaxPlugin(MlirFormats):
     distributions = ("jax", "jaxlib")
     programs = ("jax", "jaxlib")
     tried_releases = TRIED_RELEASES
+    self_test = "cachec_jax.self_test:self_test"
     types = (
-        "jaxlib._jax.ArrayImpl",  # every concrete jax.Array of JAX 0.10
+        *_ARRAYS,
         "jax._src.random.prng.PRNGKeyArray",
+        "jax._src.prng.PRNGKeyArray",
         "jax.ShapeDtypeStruct",
+        "jax._src.core.ShapeDtypeStruct",
+        "jax._src.api.ShapeDtypeStruct",
         "jax._src.stages.Lowered",
         "jax._src.stages.Compiled",
         "jax._src.export._export.Exported",
         *_PLACES,
+        "cachec_jax.unstored.UnstoredProgram",
     )
 
     sent = ("jax._src.stages.Lowered", "jax._src.stages.Compiled", "jax._src.export._export.Exported")
-    reduced = ("jaxlib._jax.ArrayImpl",)
+    reduced = _ARRAYS
 
     def reduce(self, value: Any) -> Any:
         """An array on one device, by the bytes that it lies in."""
@@ -76,7 +86,7 @@ class JaxPlugin(MlirFormats):
         return describe(value)
 
     def running(self, key: str) -> AbstractContextManager[Any]:
-        """A context of JAX's for this run alone: nothing that was traced before is used. Needs JAX 0.10."""
+        """A context of JAX's for this run alone: nothing that was traced before is used."""
         from cachec_jax.running import running
 
         return running()
@@ -84,6 +94,8 @@ class JaxPlugin(MlirFormats):
     def fingerprint(self, value: Any) -> Fingerprint:
         """Content, dtype, shape, weak type and placement. A ``Lowered`` by its text and its signature, what is compiled
         or exported by its bytes. A mesh by its axes and its devices, which count by id, kind and platform."""
+        if isinstance(value, UnstoredProgram):
+            raise UnsupportedVersion(value.reason)
         if _is_place(value):
             from cachec_jax import placements
 
@@ -109,6 +121,8 @@ class JaxPlugin(MlirFormats):
     def encode(self, value: Any, out: ArtifactWriter) -> dict[str, Any]:
         """An array's bytes in row-major order, and dtype, shape and weak type; a program without pickle. Raises
         PluginError for a sharded array, and for a program that is bound to this process (callbacks)."""
+        if isinstance(value, UnstoredProgram):
+            raise UnsupportedVersion(value.reason)
         if _is_place(value):
             raise UnstorableValue(f"a {type(value).__name__} names devices of this process and can't be stored")
         if _is_array(value):

@@ -6,7 +6,9 @@ run is therefore given a context of its own. What others have traced stays their
 
 The context is one that JAX made by ``make_user_context`` for itself. A new one would do as well, but for one thing:
 adding one changes every context, so that all that the process had jitted before were traced and compiled again. JAX
-takes its value for the dispatch cache of the functions that are jitted there, so it gets one of these.
+takes its value for the dispatch cache of the functions that are jitted there, so it gets one of these. JAX 0.7.2 to
+0.10.1 has no such context, so one is made, once for the process. Before 0.7.2 none can be made: JAX forgets all traces
+before each run.
 
 A context is a thread's own: in threads that a stage starts, what was traced outside of stages is used again.
 """
@@ -33,8 +35,11 @@ def running() -> AbstractContextManager[Any]:
     if context is not None and make is not None:
         own: AbstractContextManager[Any] = context(make(_ENTRIES))
         return own
-    again: AbstractContextManager[Any] = _own_context()(object())  # where JAX has no cache of its own to take
-    return again
+    if hasattr(jax, "make_user_context"):
+        again: AbstractContextManager[Any] = _own_context()(object())
+        return again
+    jax.clear_caches()
+    return nullcontext()
 
 
 @lru_cache(maxsize=1)

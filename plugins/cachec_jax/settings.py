@@ -8,12 +8,11 @@ import warnings
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from cachec_jax.ambient import DEFAULTS, IRRELEVANT
+from cachec_jax import internals
+from cachec_jax.ambient import IRRELEVANT, defaults
 
 #: Options that change no result, but how long a run takes.
 _USEFUL: Mapping[str, None] = {"jax_compilation_cache_dir": None}
-
-_KNOWN: Mapping[str, object] = {**DEFAULTS, **_USEFUL}
 
 
 class _DeviceName(NamedTuple):
@@ -35,13 +34,14 @@ def read() -> dict[str, Any]:
     if not hasattr(sys.modules.get("jax"), "jit"):  # not imported, or half
         return {}
     config: Any = sys.modules["jax._src.config"]
+    known = _known()
     options, local = {}, {}
     for name, holder in config.config._value_holders.items():
         if name in IRRELEVANT and name not in _USEFUL:
             continue
         has_context = hasattr(holder, "get_global")
         value = _plain(holder.get_global() if has_context else holder.value)
-        if name not in _KNOWN or value != _KNOWN[name]:
+        if name not in known or value != known[name]:
             options[name] = value
         if has_context and (value := holder.get_local()) is not config.config_ext.unset:
             local[name] = _plain(value)
@@ -56,12 +56,12 @@ def write(values: Mapping[str, Any]) -> None:
     """Bring this process and thread to what ``read`` returned elsewhere. Raises what JAX raises."""
     if not values and "jax" not in sys.modules:
         return
-    import jax
+    import jax  # noqa: F401 - what is changed here
 
     config: Any = sys.modules["jax._src.config"]
     holders = config.config._value_holders
     # What a variable has set is as the caller's was: it has the same variables.
-    unset = {name: value for name, value in _KNOWN.items() if name in holders and name.upper() not in os.environ}
+    unset = {name: value for name, value in _known().items() if name in holders and name.upper() not in os.environ}
     wanted = {**unset, **values.get("options", {})}
     # A device exists only once the options are set that say which there are.
     for name, value in sorted(wanted.items(), key=lambda item: isinstance(item[1], _DeviceName)):
@@ -76,7 +76,7 @@ def write(values: Mapping[str, Any]) -> None:
     for context in (config.abstract_mesh_context_manager, config.device_context):
         context.set_local(config.config_ext.unset)
     if values.get("mesh"):
-        jax.set_mesh(_mesh(values["mesh"]))
+        internals.set_mesh(_mesh(values["mesh"]))
     stack = sys.modules["jax._src.mesh"].thread_resources.stack
     with warnings.catch_warnings(action="ignore"):
         while len(stack) > 1:
@@ -85,10 +85,16 @@ def write(values: Mapping[str, Any]) -> None:
             _mesh(parts).__enter__()
 
 
+def _known() -> Mapping[str, object]:
+    """The options that count, with their defaults in the imported release."""
+    return {**defaults(sys.modules["jax"].__version__), **_USEFUL}
+
+
 def _set_local(holder: Any, value: Any, unset: object) -> None:
     live = _live(value)
-    if live is not unset and holder._parser is not None:
-        live = holder._parser(live)
+    parser = getattr(holder, "_parser", None)  # older releases have none
+    if live is not unset and parser is not None:
+        live = parser(live)
     holder.set_local(live)
     if holder._update_thread_local_hook is not None:
         holder._update_thread_local_hook(None if live is unset else live)

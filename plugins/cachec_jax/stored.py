@@ -14,7 +14,6 @@ from typing import Any, Literal
 import jax
 import jax.export
 import msgspec
-from jaxlib import _hlo
 
 from cachec.base.hashing import Hasher
 from cachec.errors import PluginError, UnstorableValue, UnusableHere
@@ -22,6 +21,7 @@ from cachec.programs.plugin import ArtifactWriter, Fingerprint
 from cachec_jax.bound import refuse_exported
 from cachec_jax.executables import dumped, restored
 from cachec_jax.forms import described
+from cachec_jax.internals import hlo_options
 from cachec_jax.targets import check_flags, record_target
 
 
@@ -71,7 +71,7 @@ def _text(program: Any) -> str:
     kind = _kind(program)
     if kind != "compiled":
         return str(program.mlir_module() if kind == "exported" else program.as_text())
-    options = _hlo.HloPrintOptions()
+    options = hlo_options()
     options.print_metadata = False
     return "\n".join(module.to_string(options) for module in program.runtime_executable().hlo_modules())
 

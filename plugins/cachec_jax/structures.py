@@ -12,6 +12,7 @@ from typing import Any
 import jax
 
 from cachec.errors import PluginError, UnstorableValue, UnusableHere
+from cachec_jax import internals
 from cachec_jax.forms import TreeForm
 
 
@@ -28,6 +29,7 @@ def form_of(structure: Any) -> TreeForm:
         return TreeForm(kind.__name__, None, children)
     if kind is dict:
         return TreeForm("dict", _plain(tuple(data)), children)
+    internals.check_structure(kind, data)
     return TreeForm("node", [_name(kind), _plain(data)], children)
 
 
@@ -51,8 +53,7 @@ def structure_of(form: TreeForm) -> Any:
 
 
 def _made(data: tuple[Any, Any], children: list[Any]) -> Any:
-    registry = jax.tree_util.default_registry
-    return jax.tree_util.PyTreeDef.from_node_data_and_children(registry, data, children)
+    return internals.make_structure(data, children)
 
 
 _SCALARS = frozenset({type(None), bool, int, float, str})

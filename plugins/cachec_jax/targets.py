@@ -13,8 +13,11 @@ from cachec.errors import UsageError
 #: Prints the options that XLA takes from XLA_FLAGS, which it reads once a process. Each is part of the one before, and
 #: does not keep it.
 _EFFECTIVE = """
-from jaxlib import _jax
-options = _jax.CompileOptions()
+try:
+    from jaxlib import _jax as extension
+except ImportError:
+    from jaxlib import xla_extension as extension
+options = extension.CompileOptions()
 build = options.executable_build_options
 print(build.debug_options)
 """
@@ -34,9 +37,9 @@ def check_flags() -> None:
     started = _started_with(b"XLA_FLAGS")
     if started is not None and started == os.environb.get(b"XLA_FLAGS", b""):
         return
-    from jaxlib import _jax
+    from cachec_jax.internals import jaxlib_extension
 
-    options = _jax.CompileOptions()
+    options = jaxlib_extension.CompileOptions()
     build = options.executable_build_options
     mine = str(build.debug_options)
     ran = subprocess.run([sys.executable, "-c", _EFFECTIVE], capture_output=True, text=True, check=False)

@@ -16,6 +16,7 @@ import numpy as np
 from cachec.base.hashing import Hasher
 from cachec.errors import PluginError, UnstorableValue, UnusableHere
 from cachec.programs.plugin import ArtifactWriter, Fingerprint
+from cachec_jax import internals
 
 #: Below so many bytes, a copy costs less than a view.
 _SMALL = 4096
@@ -43,6 +44,9 @@ def fingerprint(value: Any) -> Fingerprint:
     hasher.part("kind", b"abstract" if isinstance(value, jax.ShapeDtypeStruct) else b"array")
     hasher.part("dtype", str(value.dtype).encode())
     hasher.part("shape", repr(tuple(value.shape)).encode())
+    for dimension in value.shape:
+        if not isinstance(dimension, int):
+            hasher.part("constraints", internals.symbolic_constraints(dimension).encode())
     hasher.part("weak", repr(bool(getattr(value, "weak_type", False))).encode())
     hasher.part("sharding", repr(getattr(value, "sharding", None)).encode())
     if not isinstance(value, jax.ShapeDtypeStruct):
@@ -145,7 +149,7 @@ def _dtype(name: str) -> np.dtype[Any]:
 
 def _weakened(array: Any) -> Any:
     """The same array with a weak type, which JAX gives to results of Python scalars (no public function does this)."""
-    from jax._src.lax import lax
+    from cachec_jax.internals import lax
 
     weak = lax._convert_element_type(array, array.dtype, weak_type=True)
     if not weak.weak_type or weak.dtype != array.dtype:

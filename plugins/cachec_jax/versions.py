@@ -6,4 +6,4 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 #: Distribution -> versions, as of ``Plugin.tried_releases``.
-TRIED_RELEASES: Mapping[str, str] = MappingProxyType({"jax": ">=0.10.2,<0.11", "jaxlib": ">=0.10.2,<0.11"})
+TRIED_RELEASES: Mapping[str, str] = MappingProxyType({"jax": ">=0.6,<0.11", "jaxlib": ">=0.6,<0.11"})

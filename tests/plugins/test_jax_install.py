@@ -17,7 +17,7 @@ from jax._src.compilation_cache_interface import CacheInterface
 
 import cachec
 import cachec_jax
-from cachec.errors import CachecError, UnsupportedVersion
+from cachec.errors import CachecError, CachecWarning, UnsupportedVersion
 from cachec.events import read_log
 from cachec.model import Reason, artifacts
 from cachec.testing.blob_caches import ForeignConformance
@@ -141,6 +141,8 @@ def value(program: bytes, seconds: int = 1) -> bytes:
 
 def test_jax_verifies_what_is_stored(cache):
     """``VerificationCache`` asks for what this process has not compiled yet to be compiled, and compares."""
+    if not hasattr(compilation_cache, "VerificationCache"):
+        pytest.skip("JAX before 0.9.1 has no VerificationCache")
     jax.config.update("jax_compilation_cache_check_contents", True)
     cachec_jax.install(cache)
     compiled(3)
@@ -178,9 +180,9 @@ def test_why_names_what_jax_made_the_key_of(cache):
     compiled(3)
     (entry,) = entries(cache)
     parts = {part.name: part.value for part in cache.store.parts(entry)}
-    assert parts["module"] == "jit__lambda"
+    assert parts["module"].rstrip("_") == "jit__lambda"
     assert parts["jax"] == jax.__version__
-    assert parts["key"].startswith("jit__lambda-")
+    assert parts["key"].startswith(f"{parts['module']}-")
 
 
 @pytest.mark.parametrize("poison", ["altered", "another's", "no program"])
@@ -288,11 +290,9 @@ def test_a_program_that_a_stage_compiles_is_no_read_of_it(cache):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda patch: patch.setattr(jax, "__version__", "0.9.1"), "needs jax>=0.10.2,<0.11, .*found jax 0.9.1"),
-        (lambda patch: patch.setitem(sys.modules, "jax", None), "found none"),
-        (lambda patch: patch.delattr(compilation_cache, "get_file_cache"), "met in jax .*get_file_cache"),
+        (lambda patch: patch.setitem(sys.modules, "jax", None), "jax"),
+        (lambda patch: patch.delattr(compilation_cache, "get_file_cache"), "get_file_cache"),
         (lambda patch: patch.delattr(compilation_cache, "_initialize_cache"), "_initialize_cache"),
-        (lambda patch: patch.delattr(compilation_cache, "VerificationCache"), "VerificationCache"),
         (lambda patch: patch.setattr(compilation_cache, "get_file_cache", lambda path, size: None), "'path', 'size'"),
         (lambda patch: patch.setattr(CacheInterface, "put", lambda self, key, value, seconds: None), "'seconds'"),
         (lambda patch: patch.setattr(CacheInterface, "__abstractmethods__", frozenset({"get", "put", "has"})), "'has'"),
@@ -302,13 +302,29 @@ def test_a_jax_that_has_moved_the_seam_keeps_its_own_cache(cache, monkeypatch, c
     made = compilation_cache.get_file_cache
     with monkeypatch.context() as patch:
         change(patch)
+        with pytest.warns(CachecWarning, match=f"JAX has changed.*{words}.*; JAX keeps its own cache"):
+            assert cachec_jax.install(cache) is cache
         with pytest.raises(UnsupportedVersion, match=words) as raised:
-            cachec_jax.install(cache)
+            cachec_jax.install(cache, strict=True)
         assert isinstance(raised.value, CachecError)
     assert compilation_cache.get_file_cache is made
     assert not getattr(jax.config, FOLDER)
     assert compiled(3) == 7
     assert not reasons(cache)
+
+
+def test_small_programs_are_stored_on_demand(cache):
+    name = "jax_persistent_cache_min_compile_time_secs"
+    jax.config.update(name, 60.0)
+    cachec_jax.install(cache)
+    compiled(3)
+    assert not entries(cache)
+    cachec_jax.install(min_compile_time=0)
+    assert getattr(jax.config, name) == 0
+    compiled(4)
+    assert len(entries(cache)) == 1
+    cachec_jax.uninstall()
+    assert getattr(jax.config, name) == 60.0
 
 
 # --- processes

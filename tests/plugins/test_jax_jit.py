@@ -22,11 +22,11 @@ from jax.interpreters import mlir
 
 import cachec
 import cachec_jax
-from cachec.errors import UnsupportedVersion
 from cachec.model import Reason, artifacts
 from cachec_jax.canonical import Programs
+from cachec_jax.internals import enable_x64
 from tests.effort import WHOLE
-from tests.plugins.jax_installed import entries, kept_as_it_was, reasons
+from tests.plugins.jax_installed import entries, forget_durations, kept_as_it_was, new_ref, reasons, set_mesh
 from tests.plugins.placed import at
 
 N = 4
@@ -291,7 +291,7 @@ def test_other_arrays_in_one_process_are_not_lowered_again(kind):
         made, before = cachec_jax.jit(KINDS[kind](weight(seed), 2)), len(events)
         made(X)
         lowered.append(sum("jaxpr_to_mlir_module" in event for event in events[before:]))
-    jax._src.monitoring.unregister_event_duration_listener(jax._src.monitoring._event_duration_secs_listeners[-1])
+    forget_durations(jax._src.monitoring._event_duration_secs_listeners[-1])
     again = kind in {"called back", "own rule", "relu"}  # other functions each time: a rule of relu's is made with it
     assert (lowered[0] > 0, lowered[3] > 0) == (True, again), lowered
 
@@ -374,7 +374,7 @@ def in_sharding(jit):
 def in_a_mesh(jit):
     w = weight(1)
     spec = jax.sharding.PartitionSpec("d")
-    with jax.set_mesh(jax.make_mesh((1,), ("d",), axis_types=(jax.sharding.AxisType.Explicit,))):
+    with set_mesh(jax.make_mesh((1,), ("d",), axis_types=(jax.sharding.AxisType.Explicit,))):
         return jit(lambda x: jax.sharding.reshard(x @ w, spec))(X)
 
 
@@ -395,7 +395,8 @@ def differentiated(jit):
 def batched(jit):
     w = weight(1)
     f = jit(lambda x: jnp.tanh(x @ w))
-    return jax.vmap(f)(X), jax.vmap(jax.grad(lambda x: f(x).sum()))(X), jax.pmap(f)(X[None])
+    mapped = np.asarray(jax.pmap(f)(X[None]))  # JAX 0.8 makes a mesh of its own for each
+    return jax.vmap(f)(X), jax.vmap(jax.grad(lambda x: f(x).sum()))(X), mapped
 
 
 def inside_others(jit):
@@ -419,17 +420,17 @@ def with_64_bits(jit):
     w = weight(1).astype("f8")
     f = jit(lambda x: x @ w)
     narrow = f(X)
-    with jax.enable_x64(True):
+    with enable_x64(True):
         return narrow, f(X), f(X.astype("f8"))
 
 
 def of_64_bits_afterwards(jit):
     """An array that was made under another setting than the call's."""
-    with jax.enable_x64(True):
+    with enable_x64(True):
         w = jnp.arange(N) / 3
     f, results = jit(lambda x: (x * w, w)), []
     for wide in (False, True, False):
-        with jax.enable_x64(wide), warnings.catch_warnings(action="ignore"):  # JAX narrows it
+        with enable_x64(wide), warnings.catch_warnings(action="ignore"):  # JAX narrows it
             results.append(jax.tree.map(np.asarray, f(X)))
     return results
 
@@ -454,7 +455,7 @@ def under_a_guard(jit):
 
 
 def of_a_reference(jit):
-    w, total = weight(1), jax.new_ref(jnp.zeros(X.shape))
+    w, total = weight(1), new_ref(jnp.zeros(X.shape))
 
     def f(x):
         total[...] += x @ w
@@ -491,7 +492,7 @@ def weakly_typed(jit):
 def ahead_of_time(jit):
     made = jit(lambda x, n: x @ weight(1) * n, static_argnums=1)
     shape = made.eval_shape(X, 2)
-    assert made.trace(X, 2).out_info == made.lower(X, 2).out_info == shape
+    assert jax.__version_info__ < (0, 7) or made.trace(X, 2).out_info == made.lower(X, 2).out_info == shape
     return made.lower(X, 2).compile()(X)
 
 
@@ -709,12 +710,6 @@ def test_it_installs_the_cache_of_the_settings(tmp_path, monkeypatch):
     assert len(entries(cachec_jax.install())) == 1
 
 
-def test_another_jax(monkeypatch):
-    monkeypatch.setattr(jax, "__version__", "0.9.1")
-    with pytest.raises(UnsupportedVersion, match=r"found jax 0\.9\.1"):
-        cachec_jax.jit(lambda x: x)
-
-
 @pytest.mark.long
 def test_a_stage_that_reaches_such_a_function(cache, tmp_path, monkeypatch, request):
     """It counts by its code, and what was traced of earlier code is not used."""
@@ -796,6 +791,8 @@ _DEVICES = """
     w["first"], w["last"] = (jax.device_put(w["numpy"] * 2, device) for device in (jax.devices()[0], jax.devices()[3]))
     w["split"], w["whole"] = (jax.device_put(w["numpy"] * 3, sharding) for sharding in (split, whole))
     x = draw.normal(size=(4, 8)).astype("f4")
+    # XLA of older releases computes a split product of a constant in another order.
+    equal = np.array_equal if jax.__version_info__ >= (0, 10) else np.allclose
     inputs = [x, jax.device_put(x, jax.devices()[2]), jax.device_put(x, split), jax.device_put(x, whole)]
     for name, each in w.items():
         for given in inputs:
@@ -813,12 +810,12 @@ _DEVICES = """
                 if isinstance(plain, str):
                     assert plain == hoisted, (name, plain, hoisted)
                     continue
-                assert np.array_equal(plain, hoisted), name
+                assert equal(plain, hoisted), name
                 assert (plain.sharding, plain.committed) == (hoisted.sharding, hoisted.committed), (name, hoisted)
         made = cachec_jax.jit(lambda x: jnp.tanh(x @ w["numpy"]))  # one function, wherever it is called
         for given in inputs * 2:
             plain, hoisted = jax.jit(lambda x: jnp.tanh(x @ w["numpy"]))(given), made(given)
-            assert np.array_equal(plain, hoisted)
+            assert equal(plain, hoisted)
             assert (plain.sharding, plain.committed) == (hoisted.sharding, hoisted.committed)
         with jax.transfer_guard("disallow"):  # of what is no argument nothing is transferred
             for given in inputs[1:]:

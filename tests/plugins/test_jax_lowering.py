@@ -8,6 +8,7 @@ import pytest
 from cachec.errors import PluginError, WeightReadError
 from cachec.weights import WeightSet
 from cachec_jax import fold, lowering, plugin, to_stablehlo
+from cachec_jax.internals import enable_x64
 
 X = jax.ShapeDtypeStruct((2, 4), jnp.float32)
 
@@ -131,7 +132,7 @@ def test_a_64_bit_weight_needs_x64():
     w = WeightSet.from_arrays({"ids": np.arange(3, dtype="int64")})
     with pytest.raises(PluginError, match=r"'ids' is int64.*jax_enable_x64"):
         to_stablehlo(lambda w: w["ids"], w.placeholders())
-    with jax.enable_x64(True):
+    with enable_x64(True):
         assert "tensor<3xi64>" in to_stablehlo(lambda w: w["ids"], w.placeholders()).text
 
 

@@ -21,12 +21,13 @@ import pytest
 
 import cachec
 from cachec import Reason
-from cachec.errors import PluginError, UsageError
-from cachec_jax import plugin
+from cachec.errors import PluginError, UnsupportedVersion, UsageError
+from cachec_jax import internals, plugin
 from cachec_jax.executables import dumped, restored
 from cachec_jax.forms import Toolchain, TreeForm, described
 from cachec_jax.structures import form_of, structure_of
 from tests.effort import rounds
+from tests.plugins.jax_installed import new_ref
 
 SPEC = jax.ShapeDtypeStruct
 
@@ -59,9 +60,24 @@ TREES: list[Any] = [
 ]
 
 
+#: JAX 0.6.1 to 0.7.2 has no function that makes a structure with a node of a class.
+MAKES_CLASSES = internals._maker_of_structures() is not None
+
+
+def _holds_classes(structure: Any) -> bool:
+    node = structure.node_data()
+    plain = {dict, list, tuple, type(None)}
+    is_class = node is not None and node[0] not in plain and not hasattr(node[0], "_fields")
+    return is_class or any(map(_holds_classes, structure.children()))
+
+
 @pytest.mark.parametrize("tree", TREES, ids=range(len(TREES)))
 def test_structures_come_back(tree: Any) -> None:
     structure = jax.tree.structure(tree)
+    if not MAKES_CLASSES and _holds_classes(structure):
+        with pytest.raises(UnsupportedVersion, match="in a tree again"):
+            form_of(structure)
+        return
     form = msgspec.json.decode(msgspec.json.encode(form_of(structure)), type=TreeForm)
     assert structure_of(form) == structure
     assert jax.tree.structure(structure_of(form).unflatten(jax.tree.leaves(tree))) == structure
@@ -69,6 +85,8 @@ def test_structures_come_back(tree: Any) -> None:
 
 @pytest.mark.parametrize("static", [lambda x: x, object(), {1, 2}, np.ones(2)], ids=range(4))
 def test_static_data_without_a_stored_form_is_refused(static: Any) -> None:
+    if not MAKES_CLASSES:
+        pytest.skip("JAX 0.6.1 to 0.7.2 makes no structure of a class")
     with pytest.raises(PluginError, match="can't be stored"):
         form_of(jax.tree.structure(Dense(1, static)))
 
@@ -133,6 +151,8 @@ def same(a: Any, b: Any) -> bool:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_programs_come_back(name: str) -> None:
+    if name == "classes" and not MAKES_CLASSES:
+        pytest.skip("JAX 0.6.1 to 0.7.2 makes no structure of a class")
     jitted, inputs = PROGRAMS[name]
     dynamic = inputs[:1] if name == "static" else inputs
     lowered = jitted.lower(*inputs)
@@ -146,7 +166,7 @@ def test_programs_come_back(name: str) -> None:
             assert same(runs(*dynamic), expected)
         assert (back.in_tree, back.out_tree) == (program.in_tree, program.out_tree)
         assert str(back.in_avals) == str(program.in_avals)
-        assert str(back.out_info) == str(program.out_info)
+        assert str(getattr(back, "out_info", None)) == str(getattr(program, "out_info", None))  # from JAX 0.7 on
         assert [
             leaf.donated for leaf in jax.tree.leaves(back.args_info, is_leaf=lambda held: hasattr(held, "donated"))
         ] == [
@@ -199,7 +219,7 @@ def test_what_is_bound_to_this_process_is_refused(function: Any, words: str) -> 
 
 
 def test_an_array_that_can_be_written_is_refused() -> None:
-    held = jax.new_ref(jnp.zeros(4))
+    held = new_ref(jnp.zeros(4))
 
     def counts(x: Any) -> Any:
         held[...] += x[0]
@@ -388,8 +408,10 @@ def test_what_has_no_stored_form_is_a_fresh_result(
     for _ in range(2):
         value, outcome = cache.call(made)
         assert type(value) is type(make())
-        assert (outcome.reason, outcome.stored) == (Reason.UNSTORABLE, False)
-        assert words in outcome.detail
+        assert not outcome.stored
+        if MAKES_CLASSES or words != "static data":
+            assert outcome.reason is Reason.UNSTORABLE
+            assert words in outcome.detail
 
 
 def test_what_this_process_can_not_use_is_no_fault(cache: cachec.Cache, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -401,8 +423,8 @@ def test_what_this_process_can_not_use_is_no_fault(cache: cachec.Cache, monkeypa
 
     assert cache.call(build, 2)[1].reason is Reason.FIRST_RUN
     assert cache.call(build, 2)[1].reason is Reason.HIT
-    monkeypatch.setattr(jax, "__version__", "0.10.99")
+    monkeypatch.setattr(jax, "__version__", f"{jax.__version__}.99")
     value, outcome = cache.call(build, 2)
     assert (outcome.reason, outcome.fault) == (Reason.UNUSABLE_HERE, None)
-    assert "0.10.99" in outcome.detail
+    assert ".99'" in outcome.detail
     assert same(value(X), jax.jit(lambda x: x * 2)(X))

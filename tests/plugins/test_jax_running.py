@@ -19,6 +19,9 @@ from cachec.programs.program import Program
 from cachec_jax import plugin
 from cachec_jax.running import running
 
+#: JAX before 0.7.2 makes no context: it forgets all that it has traced before each run.
+has_contexts = pytest.mark.skipif(not hasattr(jax, "make_user_context"), reason="needs a context of JAX's")
+
 X = jax.ShapeDtypeStruct((2,), jnp.float32)
 
 PROJECT = """
@@ -117,6 +120,7 @@ def test_a_changed_helper_is_traced_again(cache, project, name):
     assert call(cache, getattr(project, name), 1) != old
 
 
+@has_contexts
 def test_what_the_user_traced_stays_traced(cache, project):
     """Neither emptied nor made to be traced again by what is added to a process."""
     count: list[int] = []
@@ -166,6 +170,7 @@ def test_the_context_of_a_run_is_in_no_key(cache):
         assert plugin.ambient() == {}
 
 
+@has_contexts
 def test_no_two_runs_share_one_and_it_is_left():
     outside = jax_config.trace_context()
     seen = []
@@ -216,6 +221,7 @@ def another_jax(monkeypatch, **attributes: object) -> types.ModuleType:
     return other
 
 
+@has_contexts
 def test_a_release_without_that_context_has_one_made(monkeypatch):
     another_jax(monkeypatch, make_user_context=jax.make_user_context)
     with warnings.catch_warnings():
@@ -225,6 +231,14 @@ def test_a_release_without_that_context_has_one_made(monkeypatch):
             with running():
                 seen.append(jax_config.trace_context())
     assert seen[0] != seen[1]
+
+
+def test_a_release_without_any_context_forgets_what_it_has_traced(monkeypatch):
+    """As JAX before 0.7.2."""
+    cleared: list[int] = []
+    another_jax(monkeypatch, clear_caches=lambda: cleared.append(1))
+    with running():
+        assert cleared == [1]
 
 
 def test_jax_that_another_thread_is_importing(monkeypatch):

@@ -20,22 +20,25 @@ CHANGES = {
     "prng": "jax.config.update('jax_default_prng_impl', 'rbg')",
     "device": "jax.config.update('jax_default_device', jax.devices()[1])",
     "cache": "jax.config.update('jax_compilation_cache_dir', '/nowhere')",
-    "context of x64": "stack.enter_context(jax.enable_x64(True))",
+    "context of x64": "stack.enter_context(cachec_jax.internals.enable_x64(True))",
     "context within": (
         "jax.config.update('jax_enable_x64', True); stack.enter_context(jax.numpy_rank_promotion('raise'))"
     ),
     "context of precision": "stack.enter_context(jax.default_matmul_precision('float32'))",
     "context of a device": "stack.enter_context(jax.default_device(jax.devices()[1]))",
     "context of promotion": "stack.enter_context(jax.numpy_dtype_promotion('strict'))",
-    "mesh": "stack.enter_context(jax.set_mesh(jax.make_mesh((2,), ('x',))))",
+    "mesh": "stack.enter_context(set_mesh(jax.make_mesh((2,), ('x',))))",
     "mesh of automatic axes": (
         "auto = (jax.sharding.AxisType.Auto,) * 2; "
-        "stack.enter_context(jax.set_mesh(jax.make_mesh((1, 2), ('a', 'b'), axis_types=auto)))"
+        "stack.enter_context(set_mesh(jax.make_mesh((1, 2), ('a', 'b'), axis_types=auto)))"
     ),
     "mesh as a context": "stack.enter_context(jax.sharding.Mesh(np.array(jax.devices())[::-1], ('x',)))",
 }
 
-SETUP = "import jax, numpy as np, jax.numpy as jnp"
+SETUP = (
+    "import jax, numpy as np, jax.numpy as jnp, cachec_jax.internals\n"
+    "set_mesh = getattr(jax, 'set_mesh', getattr(jax.sharding, 'use_mesh', None))"
+)
 PROBE = """[
     str(np.asarray(jnp.arange(2)).dtype),
     jax.jit(lambda x: x @ x).lower(jnp.ones((2, 2), "float32")).as_text(),

@@ -15,7 +15,6 @@ import cachec
 from cachec.errors import CacheMissError
 from cachec.events import read_log
 from cachec_jax import plugin
-from cachec_jax.running import _own_context
 
 #: A range that this JAX is too old for.
 LATER = {"jax": ">=99,<100"}
@@ -89,7 +88,6 @@ def test_an_async_stage(cache, monkeypatch):
         (jax_config, "abstract_mesh_context_manager", 1),
         (jax_config, "compute_on_context_manager", 1),
         (jax_config, "xla_metadata_context_manager", 0),
-        (jax_config, "pallas_tpu_interpret_mode_context_manager", 0),
         (sys.modules["jax._src"], "config", 0),
         (jax.stages, "Lowered", 1),
         (jax.dtypes, "prng_key", 2),
@@ -107,16 +105,6 @@ def test_what_is_gone_is_a_bypass(cache, monkeypatch, owner, name, number):
     assert outcome.detail.startswith(f"cachec_jax was tried with {tried}, and met AttributeError: ")
     assert name in outcome.detail
     assert found is not None
-
-
-def test_a_context_that_is_gone(cache, monkeypatch):
-    (stage, value), *_ = stages(cache)
-    _own_context.cache_clear()
-    monkeypatch.delattr(jax_config, "jax_jit_cpp_cache_obj")
-    monkeypatch.delattr(jax, "make_user_context")
-    found, outcome = cache.call(stage, value)
-    assert (found, outcome.reason.value) == (value, "bypass:unsupported-version")
-    assert "make_user_context" in outcome.detail
 
 
 @pytest.mark.long

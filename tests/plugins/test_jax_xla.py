@@ -27,7 +27,7 @@ from cachec.weights import WeightSet, open_weights
 from cachec_jax import compile_xla, targets
 from cachec_jax.executables import dumped, restored
 from cachec_jax.forms import described
-from tests.plugins.jax_installed import kept_as_it_was
+from tests.plugins.jax_installed import forget_durations, kept_as_it_was
 
 X = np.linspace(-1, 1, 12, dtype="f4").reshape(3, 4)
 
@@ -74,7 +74,7 @@ def work() -> Iterator[list[str]]:
 
     jax.monitoring.register_event_duration_secs_listener(listen)
     yield events
-    jax._src.monitoring.unregister_event_duration_listener(listen)
+    forget_durations(listen)
 
 
 def same(a: Any, b: Any) -> bool:

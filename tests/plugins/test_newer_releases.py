@@ -8,7 +8,7 @@ import pytest
 
 from cachec.base.distributions import Distributions
 from cachec.programs.registry import installed_plugins
-from cachec.programs.supported import why_unsupported
+from cachec.programs.supported_versions import why_unsupported
 
 TESTED = [plugin for plugin in installed_plugins().all() if plugin.self_test]
 

@@ -132,11 +132,14 @@ def write_bytecode(module: Any, path: str | os.PathLike[str]) -> None:
 
 def _load_jax_dialects(context: Any, ir: Any) -> None:
     """What JAX itself loads (``jax/_src/interpreters/mlir.py``, ``make_ir_context``), without importing JAX."""
-    from jaxlib.mlir._mlir_libs import _jax_mlir_ext
+    try:
+        from jaxlib.mlir._mlir_libs import _jax_mlir_ext as extension
+    except ImportError:  # before JAX 0.7
+        from jaxlib.mlir._mlir_libs import register_jax_dialects as extension  # type: ignore[no-redef]
     from jaxlib.mlir.dialects import chlo, sdy, stablehlo
 
     registry = ir.DialectRegistry()
-    _jax_mlir_ext.register_dialects(registry)
+    extension.register_dialects(registry)
     context.append_dialect_registry(registry)
     context.load_all_available_dialects()
     for dialect in (sdy, chlo, stablehlo):

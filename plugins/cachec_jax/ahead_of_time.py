@@ -1,0 +1,97 @@
+"""``aot``: a function compiled once for the shapes of its inputs, and found in the store by other processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from cachec.errors import Uncacheable
+from cachec.programs.artifact import File
+from cachec.programs.supported_versions import step_aside
+from cachec.weights import WeightSet
+
+if TYPE_CHECKING:
+    from cachec.cache import Cache
+
+_NONE: Mapping[str, Any] = MappingProxyType({})
+
+
+def aot(
+    function: Callable[..., Any],
+    /,
+    *inputs: Any,
+    cache: Cache | None = None,
+    options: Mapping[str, Any] = _NONE,
+    **named_inputs: Any,
+) -> Callable[..., Any]:
+    """``jax.jit(function, **options)``, compiled for inputs such as these: a hit neither traces nor compiles.
+
+    inputs: whatever ``jax.jit`` takes as an example (``jax.ShapeDtypeStruct``, arrays, trees of them). Where a shape is
+    symbolic (``jax.export.symbolic_shape``), the program is kept as ``jax.export`` has it: a hit does not trace, and
+    XLA compiles it for each shape that it is called with. cache: by default ``cachec.Cache()``.
+
+    What ``function`` closes over counts by its content. What comes back takes inputs of these types alone. A function
+    that can't be stored (it calls Python back) is what ``jax.jit`` gives, with a warning.
+    """
+    import jax
+
+    if cache is None:
+        from cachec.cache import Cache
+
+        cache = Cache()
+    inputs, named_inputs = jax.tree.map(_spec, (inputs, named_inputs))
+    build = _export if _is_symbolic((inputs, named_inputs)) else _compile
+    try:
+        made = cache.stage(tools=["jax", "jaxlib"])(build)(function, dict(options), inputs, named_inputs)
+    except Uncacheable as error:
+        step_aside(f"cachec_jax.aot: {error}; the function is what jax.jit gives", strict=False)
+        run: Callable[..., Any] = jax.jit(function, **options)
+        return run
+    if isinstance(made, File):
+        from cachec.programs.linker import link
+
+        run = link(made, _no_weights())
+    else:
+        run = jax.jit(made.call)
+    return run
+
+
+def _compile(
+    function: Callable[..., Any], options: dict[str, Any], inputs: tuple[Any, ...], named_inputs: dict[str, Any]
+) -> File:
+    from cachec_jax.compiling import compile_xla
+
+    def alone(_: Any, *args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return compile_xla(alone, _no_weights(), *inputs, options=options, **named_inputs)
+
+
+def _export(
+    function: Callable[..., Any], options: dict[str, Any], inputs: tuple[Any, ...], named_inputs: dict[str, Any]
+) -> Any:
+    import jax.export
+
+    return jax.export.export(jax.jit(function, **options))(*inputs, **named_inputs)
+
+
+def _no_weights() -> WeightSet:
+    return WeightSet.from_arrays({})
+
+
+def _spec(leaf: Any) -> Any:
+    """The type of an array; anything else as it is."""
+    import jax
+
+    if isinstance(leaf, jax.ShapeDtypeStruct) or not hasattr(leaf, "shape"):
+        return leaf
+    sharding = leaf.sharding if getattr(leaf, "committed", False) else None
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding, weak_type=getattr(leaf, "weak_type", False))
+
+
+def _is_symbolic(tree: Any) -> bool:
+    import jax
+
+    shapes = (getattr(leaf, "shape", ()) for leaf in jax.tree.leaves(tree))
+    return any(not isinstance(dimension, int) for shape in shapes for dimension in shape)

@@ -1,0 +1,274 @@
+"""Every private name of JAX and jaxlib that this package uses, wherever the installed release has it.
+
+A name is looked for when it is first used, so that importing this module does not import JAX. Where releases differ in
+how something is called, a function here calls it. Which form a release has is decided by what is there, not by its
+number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from inspect import signature
+from operator import attrgetter
+from types import FunctionType
+from typing import Any
+
+from cachec.errors import UnsupportedVersion
+
+_SRC = "jax._src."
+
+#: Name -> the places that releases have for it, the newest first: a module, or ``module:attribute``.
+_PLACES: Mapping[str, tuple[str, ...]] = {
+    "CacheInterface": (f"{_SRC}compilation_cache_interface:CacheInterface",),
+    # Until 0.6 ``Layout`` is a pair with a sharding, and this the first of it.
+    "Layout": (f"{_SRC}layout:DeviceLocalLayout", f"{_SRC}layout:Layout"),
+    "array": (f"{_SRC}array",),
+    "cache_key": (f"{_SRC}cache_key",),
+    "compilation_cache": (f"{_SRC}compilation_cache",),
+    "config": (f"{_SRC}config",),
+    "core": (f"{_SRC}core",),
+    "debugging": (f"{_SRC}debugging",),
+    "empty_mesh": (f"{_SRC}mesh:EMPTY_ENV.physical_mesh",),
+    "enable_x64": ("jax:enable_x64", "jax.experimental:enable_x64"),
+    "gpu_solver": (f"{_SRC}lax.linalg:gpu_solver",),
+    "hlo_options": tuple(f"jaxlib.{each}:HloPrintOptions" for each in ("_hlo", "_jax", "xla_extension")),
+    "initialize_lapack": (f"{_SRC}lax.linalg:initialize_lapack", f"{_SRC}lax.linalg:lapack._lapack.initialize"),
+    "ir": (f"{_SRC}lib.mlir:ir",),
+    "jaxlib_extension": ("jaxlib._jax", "jaxlib.xla_extension"),
+    "jit_p": (f"{_SRC}pjit:jit_p", f"{_SRC}pjit:pjit_p"),
+    "lax": (f"{_SRC}lax.lax",),
+    "mesh": (f"{_SRC}mesh",),
+    "mlir": (f"{_SRC}interpreters.mlir",),
+    "pjit": (f"{_SRC}pjit",),
+    "prng": (f"{_SRC}random.prng", f"{_SRC}prng"),
+    "pxla": (f"{_SRC}interpreters.pxla",),
+    "set_mesh": ("jax:set_mesh", "jax.sharding:set_mesh"),
+    "sharding": (f"{_SRC}sharding",),
+    "sharding_impls": (f"{_SRC}sharding_impls",),
+    "stages": (f"{_SRC}stages",),
+    "tree_util": (f"{_SRC}tree_util",),
+    "xla_client": (f"{_SRC}lib:xla_client",),
+}  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    """Raises UnsupportedVersion for a name that the installed release has nowhere."""
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    for place in _PLACES[name]:
+        module, _, attribute = place.partition(":")
+        try:
+            found = import_module(module)
+            return attrgetter(attribute)(found) if attribute else found
+        except (ImportError, AttributeError) as error:
+            why = error
+    raise UnsupportedVersion(f"cachec_jax needs {_PLACES[name][0]} of JAX, found {type(why).__name__}: {why}")
+
+
+#: What older releases ask for where a program is made, and what it says: one program, placed as JAX was told.
+_FORMER: Mapping[str, Any] = {"spmd_lowering": True, "auto_spmd_lowering": False, "pmap_nreps": 1}
+
+
+def devices_of_executable(executable: Any) -> Any:
+    """The devices of an ``UnloadedMeshExecutable``."""
+    return executable.device_list if hasattr(executable, "device_list") else executable.device_assignment
+
+
+def devices_of_lowering(lowering: Any) -> Any:
+    """The devices of a ``MeshComputation``; None for one that is for none of this process."""
+    if hasattr(lowering, "_device_list"):
+        return lowering._device_list
+    return lowering.compile_args.get("device_assignment")
+
+
+def is_former_kind(known: Callable[[str, Any], Any]) -> bool:
+    """Whether a program is one that only older releases make: placed by XLA alone, or copied for ``pmap``.
+
+    known: what a program has by a name, or what is given for it where it has nothing.
+    """
+    return any(known(name, value) != value for name, value in _FORMER.items())
+
+
+def make_lowering(*, constants: list[Any], device_list: Any, **values: Any) -> Any:
+    """A ``MeshComputation``. values: what all releases take by these names."""
+    asked = {*signature(__getattr__("pxla").MeshComputation).parameters}
+    asked |= {*signature(__getattr__("pxla").UnloadedMeshExecutable.from_hlo).parameters}
+    more = {"const_args": constants, **_FORMER}
+    known = {name: value for name, value in more.items() if name in asked}
+    return __getattr__("pxla").MeshComputation(**values, **known, device_assignment=device_list)
+
+
+def make_executable(*, device_list: Any, **values: Any) -> Any:
+    """A ``MeshExecutable``. values: what all releases take by these names."""
+    made = __getattr__("pxla").UnloadedMeshExecutable
+    asked = signature(made).parameters
+    devices = "device_list" if "device_list" in asked else "device_assignment"
+    former = {name: value for name, value in _FORMER.items() if name in asked}
+    return made(**values, **former, **{devices: device_list}).load()
+
+
+def make_compiled(executable: Any, infos: Any, out_tree: Any, *, no_kwargs: bool) -> Any:
+    """A ``jax.stages.Compiled`` without constants."""
+    made = __getattr__("stages").Compiled
+    constants: dict[str, Any] = {"const_args": []} if "const_args" in signature(made).parameters else {}
+    return made(executable=executable, args_info=infos, out_tree=out_tree, no_kwargs=no_kwargs, **constants)
+
+
+def deserialize_executable(client: Any, data: bytes, devices: Any) -> Any:
+    """What XLA serialised, loaded. Where a release can't be told the devices, on those that are in ``data``."""
+    try:
+        return client.deserialize_executable(data, executable_devices=devices)
+    except TypeError:
+        return client.deserialize_executable(data, None)
+
+
+def make_structure(data: tuple[Any, Any], children: list[Any]) -> Any:
+    """A ``PyTreeDef`` of what ``node_data()`` gives, and of the structures below. Raises UnsupportedVersion."""
+    import jax
+
+    make = _maker_of_structures()
+    if make is not None:
+        return make(jax.tree_util.default_registry, data, children)
+    check_structure(*data)
+    kind, keys = data
+    values = [child.unflatten([0] * child.num_leaves) for child in children]
+    if hasattr(kind, "_fields"):
+        return jax.tree.structure(kind(*values))
+    return jax.tree.structure(dict(zip(keys, values, strict=True)) if kind is dict else kind(values))
+
+
+def check_structure(kind: type, data: Any) -> None:
+    """Raise UnsupportedVersion for a node of a tree that can't be made again: in JAX 0.6.1 to 0.7.2 one of a class."""
+    if _maker_of_structures() is None and kind not in {dict, list, tuple} and not hasattr(kind, "_fields"):
+        raise UnsupportedVersion(f"this release of JAX can't make a {kind.__qualname__} with {data!r} in a tree again")
+
+
+def _maker_of_structures() -> Any:
+    import jax
+
+    kind = jax.tree_util.PyTreeDef
+    former = getattr(kind, "make_from_node_data_and_children", None)
+    return getattr(kind, "from_node_data_and_children", former)
+
+
+def abstract_device(mesh: Any) -> tuple[str, int | None, str] | None:
+    """Kind, cores and platform of the devices of an ``AbstractMesh``, which older releases do not all say."""
+    device = getattr(mesh, "abstract_device", None)
+    if device is None:
+        return None
+    cores = device.num_cores if hasattr(device, "num_cores") else device.num_tpu_cores
+    return device.device_kind, cores, getattr(device, "platform", "")
+
+
+def make_abstract_mesh(sizes: Any, names: Any, types: Any, device: tuple[Any, ...] | None) -> Any:
+    """An ``AbstractMesh``. device: kind, cores and platform. Raises ValueError where it has no place for them."""
+    mesh = __getattr__("mesh")
+    if hasattr(mesh, "AbstractDevice"):
+        parts = [] if device is None else device[: len(signature(mesh.AbstractDevice).parameters)]
+        made = mesh.AbstractDevice(*parts) if parts else None
+        return mesh.AbstractMesh(sizes, names, axis_types=types, abstract_device=made)
+    if device is not None:
+        raise ValueError("meshes of this release of JAX do not say which devices they are for")
+    return mesh.AbstractMesh(sizes, names, axis_types=types)
+
+
+def layout_parts(layout: Any) -> tuple[Any, Any, int]:
+    """Order, tiling and bits of an element, as ``Layout`` takes them."""
+    tiling = layout.tiling if hasattr(layout, "tiling") else layout._tiling
+    bits = "sub_byte_element_size_in_bits"
+    return layout.major_to_minor, tiling, getattr(layout, bits if hasattr(layout, bits) else f"_{bits}")
+
+
+def symbolic_constraints(dimension: Any) -> str:
+    """What a symbolic dimension of ``jax.export`` is known to fulfil, which its own text leaves out."""
+    return "; ".join(each.debug_str for each in dimension.scope._explicit_constraints)
+
+
+def changing_values(variable: Any) -> bool:
+    """Whether what a variable of a jaxpr refers to changes as the program runs; in older releases none does."""
+    return any(getattr(variable, name, None) is not None for name in ("initial_qdd", "final_qdd"))
+
+
+def is_high(part: Any) -> bool:
+    """Whether a jaxpr, or a type, is of the kind that JAX lowers to another first; older releases have none."""
+    return bool(getattr(part, "is_high", False))
+
+
+def host_array(value: Any) -> Any:
+    """The array of NumPy's in what JAX 0.7.2 to 0.9 has in jaxprs in place of one; anything else as it is."""
+    wrapped = type(value).__module__ == f"{_SRC}literals" and hasattr(value, "val")
+    return value.val if wrapped else value
+
+
+def typed_literals() -> tuple[type, ...]:
+    """The classes of numbers with a dtype that are in jaxprs; older releases have none."""
+    try:
+        literals = import_module(f"{_SRC}literals")
+    except ImportError:
+        return ()
+    prefix = "Typed" if hasattr(literals, "TypedInt") else "Literal"
+    return tuple(getattr(literals, prefix + each) for each in ("Int", "Float", "Complex"))
+
+
+def trace_jit(function: Any, info: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, list[Any]]:
+    """What ``jax.jit`` traces of a call, and the flat arguments. info: what it has made of its options."""
+    pjit = __getattr__("pjit")
+    trace = getattr(pjit, "_infer_params", None) or pjit._trace_for_jit
+    traced, given = trace(function, info, args, kwargs)
+    return traced, given
+
+
+def run_jit(
+    traced: Any, given: list[Any], function: Any, info: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[Any, ...]:
+    """Run what ``trace_jit`` gave: results, flat results, their tree, arguments, jaxpr, executable, profiler."""
+    pjit = __getattr__("pjit")
+    if hasattr(pjit, "_run_python_pjit"):
+        more = (info,) if "jit_info" in signature(pjit._run_python_pjit).parameters else ()
+        ran = pjit._run_python_pjit(traced, given, function, *more, args, kwargs)
+        return tuple(ran[:7])
+    # Older releases trace and run in one function: it runs here with what was traced already.
+    whole = pjit._python_pjit_helper
+    names = {**vars(pjit), "_infer_params": lambda *_: (traced, given)}
+    ran = FunctionType(whole.__code__, names, whole.__name__, whole.__defaults__, whole.__closure__)(
+        function, info, *args, **kwargs
+    )
+    return tuple(ran[:7]) if _takes_constants() else (*ran[:5], *ran[-2:])
+
+
+def fast_path(executable: Any, ran: tuple[Any, ...], given: list[Any], constants: list[Any]) -> Any:
+    """What lets the next call of the kind go without Python; None where JAX has none for it."""
+    if constants and not _takes_constants():
+        return None
+    _, flat, out_tree, _, jaxpr, _, profiler = ran
+    values = {
+        "executable": executable,
+        "out_tree": out_tree,
+        "args_flat": given,
+        "out_flat": flat,
+        "effects": jaxpr.effects,
+        "consts": jaxpr.consts,
+        "consts_for_constvars": jaxpr.consts,
+        "pgle_profiler": profiler,
+        "const_args": constants,
+        "attrs_tracked": [],
+        "box_data": [],
+        "abstracted_axes": None,
+    }
+    make = __getattr__("pjit")._get_fastpath_data
+    return make(**{name: values[name] for name in signature(make).parameters})
+
+
+def place_constants(executable: Any, arrays: list[Any]) -> Any:
+    """The arrays where the executable needs them; older releases place them at each call."""
+    return executable.shard_const_args(arrays) if hasattr(executable, "shard_const_args") else arrays
+
+
+def has_side_states(traced: Any) -> bool:
+    """Whether a traced function reads or writes attributes of objects, which older releases pass as arguments."""
+    return any(getattr(traced, name, None) for name in ("attrs_tracked", "box_data"))
+
+
+def _takes_constants() -> bool:
+    return "const_args" in signature(__getattr__("pjit")._get_fastpath_data).parameters

@@ -1,0 +1,112 @@
+"""Whether this package works with the installed JAX: run in a process of its own for a newer release than it was tried
+with (``Plugin.self_test``)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import cachec
+from cachec.events import read_log
+from cachec.model import Reason
+
+_X = np.linspace(-1, 1, 8, dtype="f4").reshape(2, 4)
+
+
+def self_test() -> None:
+    """Raises where something does not work: compiles, looks for them again, compares the numbers."""
+    # On the processor: the accelerator may be in use by the process that waits for this one.
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    _check_settings()
+    _check_stage()
+    _check_programs()
+    _check_install()
+
+
+def _check_settings() -> None:
+    """A setting that changes results counts."""
+    import jax
+
+    from cachec_jax import plugin
+
+    before = plugin.ambient()
+    with jax.default_matmul_precision("highest"):
+        _expect(plugin.ambient() != before, "a changed option counts")
+
+
+def _function(weights: Any, x: Any) -> Any:
+    import jax.numpy as jnp
+
+    return jnp.tanh(x @ weights["a"])
+
+
+def _compile(weights: cachec.WeightSet) -> cachec.File:
+    import cachec_jax
+
+    return cachec_jax.compile_xla(_function, weights.placeholders(), _X)
+
+
+def _check_stage() -> None:
+    """A compiled program is stored, and found by a cache that has not seen it, with other weights."""
+    for seed, reason in ((0, Reason.FIRST_RUN), (1, Reason.HIT)):
+        cache = cachec.Cache()
+        arrays = {"a": np.random.default_rng(seed).normal(size=(4, 4)).astype("f4")}
+        weights = cachec.WeightSet.from_arrays(arrays)
+        program, outcome = cache.call(cache.stage(tools=["jax", "jaxlib"], isolated=False)(_compile), weights)
+        _expect(
+            outcome.reason is reason, f"a compiled program is a {reason.value}: {outcome.reason.value} {outcome.detail}"
+        )
+        _expect_equal(cachec.link(program, weights).numpy(_X), np.tanh(_X @ arrays["a"]))
+
+
+def _check_programs() -> None:
+    """What is lowered goes to bytes and back, and StableHLO takes its weights by name."""
+    import jax
+
+    import cachec_jax
+    from cachec_jax import executables
+    from cachec_jax.forms import described
+
+    lowered = jax.jit(lambda x: np.float32(2) * x).lower(_X)
+    again = executables.restored(*described(executables.dumped(lowered)))
+    _expect_equal(again.compile()(_X), 2 * _X)
+    weights = cachec.WeightSet.from_arrays({"a": np.ones((4, 4), "f4")})
+    text = cachec_jax.to_stablehlo(_function, weights.placeholders(), _X).text
+    _expect('"model"::"a"' in text, "a weight has its name in StableHLO")
+
+
+def _check_install() -> None:
+    """Plain ``jax.jit`` and ``cachec_jax.jit`` find in the store what was compiled."""
+    import jax
+
+    import cachec_jax
+
+    cache = cachec_jax.install(cachec.Cache(Path("installed").absolute()), min_compile_time=0, strict=True)
+    for _ in range(2):
+        _expect_equal(jax.jit(lambda x: x * 3 - 1)(_X), _X * 3 - 1)
+        jax.clear_caches()
+    for seed in range(2):
+        held = np.random.default_rng(seed).normal(size=(4, 4)).astype("f4")
+        _expect_equal(_closing_over(jax.numpy.asarray(held))(_X), _X @ held)
+        jax.clear_caches()
+    hits = [each for each in read_log(cache.dir) if each.reason is Reason.HIT]
+    _expect(len(hits) >= 2, f"programs are found in the store: {len(hits)} were")
+    cachec_jax.uninstall()
+
+
+def _closing_over(held: Any) -> Any:
+    import cachec_jax
+
+    return cachec_jax.jit(lambda x: x @ held)
+
+
+def _expect_equal(found: Any, expected: np.ndarray[Any, Any]) -> None:
+    _expect(np.allclose(np.asarray(found), expected, rtol=1e-5, atol=1e-5), f"the numbers are {expected}: {found}")
+
+
+def _expect(true: bool, what: str) -> None:
+    if not true:
+        raise AssertionError(f"expected that {what}")
