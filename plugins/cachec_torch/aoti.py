@@ -27,6 +27,7 @@ from cachec_torch.describing import described_call, dtype_name, written_names
 from cachec_torch.libraries import ALIGNMENT, LibraryForm, PlacedForm, write
 from cachec_torch.plugin import KIND
 from cachec_torch.programs import LoadedProgram
+from cachec_torch.seams import known_options
 from cachec_torch.shim import ModelContainer, torch_version
 from cachec_torch.toolchain import recorded_compiler, replaced
 
@@ -77,7 +78,7 @@ def _built(loaded: LoadedProgram, options: Mapping[str, Any], folder: Path) -> t
     unread = recorded_compiler(folder, lambda: _check_untouched(loaded, options))
     with unread, _values_unread(loaded), torch.inference_mode(False), torch.no_grad():
         package = torch._inductor.aoti_compile_and_package(
-            loaded.exported, package_path=str(folder / "model.pt2"), inductor_configs={**_NAMING, **REQUIRED, **options}
+            loaded.exported, package_path=str(folder / "model.pt2"), inductor_configs={**known_options(_NAMING | REQUIRED), **options}
         )
     with zipfile.ZipFile(package) as held:
         libraries = [name for name in held.namelist() if name.endswith(".so")]

@@ -180,19 +180,21 @@ class _StoredCompiles:
         self._replace(cpp_builder, "_run_compile_cmd", self)
         details = codecache.FxGraphHashDetails
         self._replace(details, "__init__", self.hash_details(details.__init__))
-        for name in ("get_hash", "get_key"):
+        for name in seams.key_methods(codecache.FxGraphCachePickler):
             hashed = getattr(codecache.FxGraphCachePickler, name)
             self._replace(codecache.FxGraphCachePickler, name, _marking(hashed))
         self._replace(Library, "impl", self.recorder.impl(Library.impl))
         self._replace(Library, "define", self.recorder.define(Library.define))
         self._replace(Library, "fallback", self.recorder.fallback(Library.fallback))
-        self._replace(cpu_vec_isa.VecISA, "_probe_load", lambda _, library: self.loads(library))
+        if (probes := seams.probe_owner(cpu_vec_isa)) is not None:
+            self._replace(probes, "_probe_load", lambda _, library: self.loads(library))
         for kind, name in NAMES.items():
             self._foreign[name] = _foreign(self.cache, name, shared=shared)
             self._replace(getattr(remote_cache, kind), "backend_override_cls", _backend(self._foreign[name]))
         self._replace(config, "fx_graph_remote_cache", True)
         self._replace(autograd, "enable_remote_autograd_cache", True)
-        self._replace(config, "cpp_cache_precompile_headers", False)
+        for name, value in seams.known_options({"cpp_cache_precompile_headers": False}).items():
+            self._replace(config, name, value)
         _forget()
 
     def remove(self) -> None:
