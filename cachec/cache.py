@@ -350,7 +350,7 @@ def _engine(opened: OpenedCache) -> Engine:
 
     settings, digests = opened.settings, opened.store.digests
     distributions = Distributions()
-    plugins = Plugins(distributions)
+    plugins = Plugins(distributions, settings.store_folder)
     tools = ToolKeys(digests, distributions)
     recorded = settings.record == "auto"
     encode = GlobalKeys(digests, plugins).encode

@@ -268,6 +268,9 @@ TOKEN, KEY, SECRET = "CACHEC_REMOTE_TOKEN", "CACHEC_REMOTE_KEY", "CACHEC_REMOTE_
 #: How many launchers are around a process (``launcher.depth``). No setting: a launcher sets it for its command.
 DEPTH = "CACHEC_DEPTH"
 
+#: Set in the process of a plugin's self-test (``programs.self_tests``), which runs no other one. No setting.
+SELF_TEST = "CACHEC_SELF_TEST"
+
 #: What a user does about a store without a folder.
 _STORE_REMEDY = "set CACHEC_DIR, XDG_CACHE_HOME or HOME to an absolute path"
 
@@ -419,7 +422,7 @@ def trusted() -> tuple[Path, ...]:
 def unknown_variables(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
     """A warning for each variable ``CACHEC_*`` that is no setting. Not an error: it may be meant for a newer cachec."""
     names = os.environ if environ is None else environ
-    known = {*_VARIABLES.values(), TOKEN, KEY, SECRET, DEPTH}
+    known = {*_VARIABLES.values(), TOKEN, KEY, SECRET, DEPTH, SELF_TEST}
     strange = sorted(name for name in names if name.startswith("CACHEC_") and name not in known)
     return tuple(f"{name} is not a setting{suggestion(name, sorted(known))}" for name in strange)
 

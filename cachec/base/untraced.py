@@ -35,7 +35,12 @@ def is_unseen() -> bool:
 
 def unseen() -> AbstractContextManager[None]:
     """What this thread looks up in the body is not recorded. Costs nothing where no stage is traced: each hit asks."""
-    return _hide_lookups() if _WORKER in sys.modules else _NOTHING
+    return _hide_lookups() if is_worker() else _NOTHING
+
+
+def is_worker() -> bool:
+    """Whether this process runs a stage under the tracer."""
+    return _WORKER in sys.modules
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import click
@@ -21,8 +22,8 @@ def command(session: Session, fix: bool) -> None:
     """Say what is wrong with the store, its settings or this machine, and what to do about it.
 
     Looked at are: who owns and can write the store, its file system and disk, the index, what killed processes have
-    left, weights, settings, the clock, inotify, and the versions of compilers that the plugins know. What it says of
-    the platform tells why two machines do not share results: all of it is in each key.
+    left, weights, settings, the clock, inotify, and the releases of compilers, with what their self-tests said. What it
+    says of the platform tells why two machines do not share results: all of it is in each key.
 
     \b
     Examples:
@@ -109,10 +110,12 @@ def facts_lines(folder: str, facts: dict[str, Any]) -> list[str]:
     size = "" if disk["size"] is None else f", {report.size(disk['size'])} of artifacts"
     limit = "" if disk["limit"] is None else f", limit {report.size(disk['limit'])}"
     reflink = {True: ", shares blocks", False: ", copies bytes", None: ""}[disk["reflink"]]
-    installed = [
-        f"{name} {each['version']} ({each['supported']})"
-        for name, each in facts["compilers"].items()
-        if each["version"]
+    compilers = {name: each for name, each in facts["compilers"].items() if each["version"]}
+    installed = [f"{name} {each['version']} ({each['tried']})" for name, each in compilers.items()]
+    passed = [
+        f"{name} {each['version']} passed on {time.strftime('%Y-%m-%d', time.localtime(each['self_test']['time']))}"
+        for name, each in compilers.items()
+        if "self_test" in each and not each["self_test"]["failure"]
     ]
     told = f"{platform['machine']}, {platform['system']}, {platform['libc']}, {platform['python']} {platform['abi']}"
     features = f"{len(platform['cpu'])} features of {platform['processor'] or 'an unknown processor'}"
@@ -125,6 +128,7 @@ def facts_lines(folder: str, facts: dict[str, Any]) -> list[str]:
         f"index      SQLite {index['sqlite']}, {report.size(index['size'])}{unread}{records}",
         f"cachec     {facts['cachec']}, Python {facts['python']['version']}",
         f"compilers  {', '.join(installed) or 'none that a plugin knows'}",
+        *([f"self-tests {', '.join(passed)}"] if passed else []),
         f"platform   {platform['digest'][:12]}: {told}; {features}",
         f"inotify    {facts['inotify']['instances']} instances, {facts['inotify']['watches']} watches",
     ]

@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from cachec.base import fsio
-from cachec.doctor import disk, machine, remotes, rights, state
+from cachec.doctor import disk, machine, releases, remotes, rights, state
 from cachec.doctor.case import Case, Finding
 from cachec.errors import StoreFault
 
 #: What is looked at, also where there is no store yet.
 _ANYWHERE = (
     *(machine.settings, machine.commands, rights.rights, disk.check_free_space),
-    *(machine.clock, machine.kernel, machine.tracer, machine.compilers),
+    *(machine.clock, machine.kernel, machine.tracer, releases.compilers),
 )
 
 #: What needs one.

@@ -18,12 +18,11 @@ from cachec.base import __version__
 from cachec.base.inotify import IN_ATTRIB, Inotify
 from cachec.commands.traced import BARE, WORDS, run_traced_apart
 from cachec.doctor.case import Case, Finding
+from cachec.doctor.releases import compiler_facts
 from cachec.errors import ConfigError
 from cachec.key.tools.platform import accelerators_digest, platform_facts, platform_part, processor_digest
 from cachec.launcher import adapters, exec_settings
 from cachec.model import Mode
-from cachec.programs.plugin import Plugin
-from cachec.programs.supported import is_within
 from cachec.tracing.accesses import Reason
 
 #: Seconds that two clocks may differ by, and a file may be ahead.
@@ -153,37 +152,13 @@ def _way(reason: Reason) -> str:
     return "allow seccomp(2) with a listener, process_vm_readv(2) and pidfd_open(2), as Docker's own profile does"
 
 
-def compilers(case: Case) -> Iterator[Finding]:
-    """Plugins that can't be imported, and compilers that they do not know."""
-    if case.plugins_refused:
-        yield Finding("plugin", case.plugins_refused, "repair or uninstall its package: every stage asks for plugins")
-    for plugin in case.plugins:
-        for name, (version, versions) in _versions(plugin, case).items():
-            if version and not is_within(version, versions):
-                yield Finding(
-                    "compiler",
-                    f"the plugin {plugin.name} knows {name}{versions}, and has {version}: its stages run uncached",
-                    f"pip install '{name}{versions}', or a newer cachec",
-                )
-
-
-def _versions(plugin: Plugin, case: Case) -> dict[str, tuple[str, str]]:
-    """Of each distribution that a plugin speaks for: the installed version, empty for none, and those that it knows."""
-    found = {name: case.distributions.find(name) for name in plugin.supported}
-    return {name: ("" if (d := found[name]) is None else d.version, plugin.supported[name]) for name in found}
-
-
 def machine_facts(case: Case) -> dict[str, Any]:
     """What is told of this machine, wrong or not."""
     facts = platform_facts()
     return {
         "cachec": __version__,
         "python": {"version": platform.python_version(), "executable": sys.executable},
-        "compilers": {
-            name: {"version": version or None, "supported": versions, "plugin": plugin.name}
-            for plugin in case.plugins
-            for name, (version, versions) in _versions(plugin, case).items()
-        },
+        "compilers": compiler_facts(case),
         "platform": {
             "digest": platform_part().digest,
             "portable": platform_part(portable=True).digest,

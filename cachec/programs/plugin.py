@@ -63,9 +63,14 @@ class Plugin:
     name: str = ""
     #: Installed distributions whose live state ``ambient`` speaks for.
     distributions: tuple[str, ...] = ()
-    #: Distribution -> the versions that this plugin knows (``>=0.10,<0.11``). With another one, and where what a verb
-    #: uses of the library is gone (an AttributeError, ImportError or TypeError), stages run without the cache.
-    supported: Mapping[str, str] = MappingProxyType({})
+    #: Distribution -> the releases that the conformance suite was run with (``>=0.10,<0.11``). A newer one is used once
+    #: ``self_test`` passed. With an older one, and where what a verb uses of the library is gone (an AttributeError,
+    #: ImportError or TypeError), stages run without the cache.
+    tried_releases: Mapping[str, str] = MappingProxyType({})
+    #: ``module:function`` of a test without arguments, which raises where the plugin does not work with the installed
+    #: releases: it compiles something tiny, asks for it again, and compares the numbers. It runs in a process of its
+    #: own, where ``cachec.Cache()`` is a temporary one. Empty: newer releases are not used.
+    self_test: str = ""
     #: Modules, with those in them, of these libraries that start programs by themselves (a compiler, an assembler). The
     #: plugin answers for what these programs read: by ``ambient``, and by the distributions that they are in.
     programs: tuple[str, ...] = ()

@@ -12,6 +12,8 @@ from cachec.base.texts import module_of
 from cachec.errors import PluginError, UnsupportedVersion
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from cachec.programs.plugin import Plugin
 
 #: The entry-point group under which a package offers its plugin object as ``module:attribute``.
@@ -25,13 +27,15 @@ class Plugins:
     an error and not left out, because its ambient state would then be missing from keys.
     """
 
-    def __init__(self, distributions: Distributions) -> None:
+    def __init__(self, distributions: Distributions, store: Path | None = None) -> None:
+        """store: the folder in which verdicts of self-tests are remembered; see ``supported.why_unsupported``."""
         self._distributions = distributions
+        self._store = store
         self._lock = threading.Lock()
         self._all: tuple[Plugin, ...] | None = None
         self._by_type: dict[type, Plugin | None] = {}
         self._by_distributions: dict[frozenset[str], tuple[Plugin, ...]] = {}
-        self._outside: dict[str, str] = {}
+        self._unsupported: dict[str, str] = {}
 
     def all(self) -> tuple[Plugin, ...]:
         """Every installed plugin, sorted by name. Raises PluginError where one can't be imported."""
@@ -64,7 +68,7 @@ class Plugins:
     def for_type(self, cls: type) -> Plugin | None:
         """The plugin that handles values of this class, by the names in its method resolution order.
 
-        Raises UnsupportedVersion where its library is none that it supports.
+        Raises UnsupportedVersion where it can't use the installed release of its library.
         """
         try:
             return self._by_type[cls]
@@ -86,14 +90,14 @@ class Plugins:
         return plugins
 
     def _check(self, plugins: Iterable[Plugin]) -> None:
-        """The versions are looked at once a process."""
-        from cachec.programs.supported import unsupported_version
+        """Raise UnsupportedVersion where a plugin can't use its library. The releases are compared once a process."""
+        from cachec.programs.supported import why_unsupported
 
         for plugin in plugins:
-            if plugin.name not in self._outside:
-                self._outside[plugin.name] = unsupported_version(plugin, self._distributions)
-            if self._outside[plugin.name]:
-                raise UnsupportedVersion(self._outside[plugin.name])
+            if plugin.name not in self._unsupported:
+                self._unsupported[plugin.name] = why_unsupported(plugin, self._distributions, self._store)
+            if self._unsupported[plugin.name]:
+                raise UnsupportedVersion(self._unsupported[plugin.name])
 
 
 @lru_cache(maxsize=1)

@@ -1,10 +1,17 @@
-"""Whether the installed libraries are those that a plugin knows, and what becomes of one that is not."""
+"""Whether the installed libraries are of releases that a plugin works with, and what becomes of one that is not.
+
+An older release than a plugin was tried with is not used. A newer one is, once its self-test passed (``self_tests``).
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from pathlib import Path
 from types import TracebackType
+from typing import NamedTuple
 
+from cachec.base.callers import warn_caller
 from cachec.base.distributions import Distributions
 from cachec.errors import ProcessBoundProgram, Uncacheable, UnstorableValue, UnsupportedVersion
 from cachec.model import Reason
@@ -13,7 +20,7 @@ from cachec.programs.plugin import Plugin
 #: What is raised where something of a library that a plugin uses is gone, or is to be called in another way.
 GONE = (AttributeError, ImportError, TypeError)
 
-_CLAUSE = r"(>=|<)(\d+(?:\.\d+)*)"
+_RANGE = r">=(\d+(?:\.\d+)*),<(\d+(?:\.\d+)*)"
 _RELEASE = r"\d+(?:\.\d+)*"
 
 
@@ -30,10 +37,23 @@ class Asking:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         if isinstance(error, GONE):
-            known = ", ".join(name + versions for name, versions in self._plugin.supported.items())
+            tried = ", ".join(name + releases for name, releases in self._plugin.tried_releases.items())
             raise UnsupportedVersion(
-                f"{_package(self._plugin)} knows {known or 'another library'}, and met {type(error).__name__}: {error}"
+                f"{package_of(self._plugin)} was tried with {tried or 'another library'}, and met "
+                f"{type(error).__name__}: {error}"
             ) from error
+
+
+class Releases(NamedTuple):
+    """The installed releases of a plugin's libraries.
+
+    installed: version by distribution. too_old: why they are not used, in words; empty where none is older than tried.
+    newer: those newer than tried, in words; empty for none.
+    """
+
+    installed: Mapping[str, str]
+    too_old: str
+    newer: str
 
 
 def bypass_reason(error: Uncacheable) -> Reason:
@@ -43,13 +63,43 @@ def bypass_reason(error: Uncacheable) -> Reason:
     return Reason.PROCESS_BOUND if isinstance(error, ProcessBoundProgram) else Reason.UNSUPPORTED_VERSION
 
 
-def unsupported_version(plugin: Plugin, distributions: Distributions) -> str:
-    """Which installed distribution is of no version that the plugin supports, in words; empty for none."""
-    for name, versions in plugin.supported.items():
-        installed = distributions.find(name)
-        if installed is not None and not is_within(installed.version, versions):
-            return f"{_package(plugin)} needs {name}{versions}, found {installed.version}"
-    return ""
+def why_unsupported(plugin: Plugin, distributions: Distributions, store: Path | None) -> str:
+    """Why the installed releases can't be used by a plugin, in words; empty where they can.
+
+    Runs the plugin's self-test for newer ones than it was tried with, unless the verdict is remembered in the folder
+    ``store``. None: another process has asked, or nothing will be stored, so newer ones are used.
+    """
+    releases = installed_releases(plugin, distributions)
+    if releases.too_old or not releases.newer or store is None:
+        return releases.too_old
+    from cachec.programs.self_tests import why_failing  # of few machines
+
+    return why_failing(plugin, releases, store)
+
+
+def installed_releases(plugin: Plugin, distributions: Distributions) -> Releases:
+    """Compare what is installed with what a plugin was tried with."""
+    installed: dict[str, str] = {}
+    too_old, newer = "", []
+    for name, tried in plugin.tried_releases.items():
+        found = distributions.find(name)
+        if found is None:
+            continue
+        installed[name] = found.version
+        side = compare(found.version, tried)
+        if side < 0:
+            too_old = too_old or f"{package_of(plugin)} needs {name}{tried.partition(',')[0]}, found {found.version}"
+        elif side > 0:
+            newer.append(f"{name} {found.version} is newer than {package_of(plugin)} was tried with ({tried})")
+    return Releases(installed, too_old, "; ".join(newer))
+
+
+def step_aside(reason: str, *, strict: bool) -> None:
+    """Tell the caller of an ``install`` that nothing is installed: a warning, once a place; with ``strict`` raise
+    UnsupportedVersion."""
+    if strict:
+        raise UnsupportedVersion(reason)
+    warn_caller(reason)
 
 
 def version_of(name: str) -> str:
@@ -58,23 +108,23 @@ def version_of(name: str) -> str:
     return "" if installed is None else installed.version
 
 
-def is_within(version: str, versions: str) -> bool:
-    """Whether a version is one of ``>=A,<B``, by its release alone: ``0.11.0.dev1`` counts as 0.11.
+def compare(version: str, tried: str) -> int:
+    """-1 for a version below ``>=A,<B``, 0 within, 1 above, by its release alone: ``0.11.0.dev1`` counts as 0.11.
 
-    Raises ValueError for another notation of ``versions``.
+    What is no version is below. Raises ValueError for another notation of ``tried``.
     """
+    match = re.fullmatch(_RANGE, tried)
+    if match is None:
+        raise ValueError(f"{tried!r} is no range such as '>=1.2,<2'")
     found = re.match(_RELEASE, version)
     release = _numbers(found[0]) if found is not None else ()
-    for clause in versions.split(","):
-        match = re.fullmatch(_CLAUSE, clause)
-        if match is None:
-            raise ValueError(f"{versions!r} is no range such as '>=1.2,<2'")
-        if (release < _numbers(match[2])) is (match[1] == ">="):
-            return False
-    return True
+    if release < _numbers(match[1]):
+        return -1
+    return 0 if release < _numbers(match[2]) else 1
 
 
-def _package(plugin: Plugin) -> str:
+def package_of(plugin: Plugin) -> str:
+    """The package that a plugin is in."""
     return type(plugin).__module__.partition(".")[0]
 
 

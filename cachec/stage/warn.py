@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-import warnings
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from cachec.base.distributions import OWN_FOLDER
-from cachec.errors import CachecWarning
+from cachec.base.callers import warn_caller
 from cachec.key.arguments import path_like_text
 from cachec.key.inventory import Inventory
 from cachec.key.options import StageOptions
@@ -23,18 +20,18 @@ def warn_on_miss(
     for name, value in arguments.items():
         wanted = annotations.get(name)
         if isinstance(value, dict) and (wanted is WeightSet or str(wanted).rpartition(".")[2] == "WeightSet"):
-            _warn(
+            warn_caller(
                 f"stage {options.name}: argument {name} is a dict, and annotated as a WeightSet; pass "
                 f"cachec.WeightSet.from_tree({name}), which is keyed by names"
             )
     for name, (count, nbytes) in inventory.large.items():
-        _warn(
+        warn_caller(
             f"stage {options.name}: {name}: {count} {'array' if count == 1 else 'arrays'}, {nbytes / 1e6:.0f} MB, "
             "keyed by content; pass a WeightSet to key them by name (cachec.open_weights, WeightSet.from_tree)"
         )
     texts = {} if options.isolated else {k: v for k, v in arguments.items() if k not in options.ignore}
     for name in path_like_text(texts):  # what an isolated stage opens counts
-        _warn(
+        warn_caller(
             f"stage {options.name}: argument {name}={arguments[name]!r} names a file but is a str, so it is "
             "keyed by its text; pass pathlib.Path or cachec.File to key it by content"
         )
@@ -42,7 +39,7 @@ def warn_on_miss(
 
 def warn_unrepeatable(stage: str, seen: Collection[str]) -> None:
     """Warn of what a run looked at and no later look can see alike."""
-    _warn(
+    warn_caller(
         f"stage {stage}: its run looked at {', '.join(sorted(seen)[:3])}, which can't be read again alike, so a hit "
         "takes no notice of it; pass what it gives as an argument"
     )
@@ -63,11 +60,4 @@ def undeclared_program(program: str, module: str, place: str) -> str:
 
 def warn_undeclared_program(stage: str, said: str) -> None:
     """Warn of a stage of which nothing is stored, as a program or process works for it."""
-    _warn(f"stage {stage} is not stored: {said}")
-
-
-def _warn(message: str) -> None:
-    frame, level = sys._getframe(), 1
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(OWN_FOLDER):
-        frame, level = frame.f_back, level + 1
-    warnings.warn(message, CachecWarning, stacklevel=level)
+    warn_caller(f"stage {stage} is not stored: {said}")

@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 FOLDERS = ("index", "objects", "trees", "leases", "locks", "tmp", "log", "weights")
 
 #: Folders of a store, with those that only some uses of it make.
-PARTS = (*FOLDERS, "direct", "warm", "remote", "shared")
+PARTS = (*FOLDERS, "direct", "warm", "remote", "shared", "probes")
 
 T = TypeVar("T")
 

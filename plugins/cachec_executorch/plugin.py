@@ -19,7 +19,7 @@ class ExecutorchPlugin(FilePlugin):
     name = "executorch"
     distributions = ("executorch",)
     programs = ("executorch.exir",)
-    supported = MappingProxyType({"executorch": ">=1.5,<1.6"})
+    tried_releases = MappingProxyType({"executorch": ">=1.5,<1.6"})
 
     def link(self, artifact: File | Program, weights: WeightSet) -> Any:
         """A ``cachec_executorch.running.LinkedMethod`` over the weights. Imports torch and ExecuTorch's runtime."""

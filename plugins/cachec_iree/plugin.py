@@ -21,7 +21,7 @@ class IreePlugin(FilePlugin):
     name = "iree"
     distributions = ("iree-base-compiler", "iree-base-runtime")
     programs = ("iree.compiler",)
-    supported = MappingProxyType({"iree-base-compiler": ">=3.13,<3.14", "iree-base-runtime": ">=3.13,<3.14"})
+    tried_releases = MappingProxyType({"iree-base-compiler": ">=3.13,<3.14", "iree-base-runtime": ">=3.13,<3.14"})
 
     def ambient(self) -> Mapping[str, str]:
         """Nothing: a command gets only the variables that the stage declares, and iree-compile needs none."""

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from cachec.errors import UnsupportedVersion
 from cachec.model import Reason
-from cachec.programs.supported import GONE, is_within
-from cachec_jax.versions import SUPPORTED
+from cachec.programs.supported import GONE, compare
+from cachec_jax.versions import TRIED_RELEASES
 
 if TYPE_CHECKING:
     from cachec.cache import Cache
@@ -198,15 +198,15 @@ def _detail(key: str) -> str:
 
 def checked_seam() -> Any:
     """The module of JAX that is changed, in which everything is as it is known. Raises UnsupportedVersion."""
-    known = ", ".join(name + versions for name, versions in SUPPORTED.items())
+    known = ", ".join(name + versions for name, versions in TRIED_RELEASES.items())
     try:
         import jax
         import jaxlib
     except ImportError as error:
         raise UnsupportedVersion(f"cachec_jax.install needs {known}, found none: {error}") from error
     found = f"jax {jax.__version__}, jaxlib {jaxlib.__version__}"
-    for module, versions in zip((jax, jaxlib), SUPPORTED.values(), strict=True):
-        if not is_within(module.__version__, versions):
+    for module, versions in zip((jax, jaxlib), TRIED_RELEASES.values(), strict=True):
+        if compare(module.__version__, versions):
             raise UnsupportedVersion(f"cachec_jax.install needs {known}, found {found}; JAX keeps its own cache")
     try:
         from jax._src import compilation_cache, config

@@ -12,7 +12,7 @@ from cachec.programs.artifact import File
 from cachec.programs.plugin import ArtifactWriter, Fingerprint
 from cachec.programs.program import Program
 from cachec.weights import WeightSet
-from cachec_jax.versions import SUPPORTED
+from cachec_jax.versions import TRIED_RELEASES
 from cachec_mlir.plugin import MlirFormats
 
 #: Devices, and what names some: in a key by their form, never in a result.
@@ -31,7 +31,7 @@ class JaxPlugin(MlirFormats):
     name = "jax"
     distributions = ("jax", "jaxlib")
     programs = ("jax", "jaxlib")
-    supported = SUPPORTED
+    tried_releases = TRIED_RELEASES
     types = (
         "jaxlib._jax.ArrayImpl",  # every concrete jax.Array of JAX 0.10
         "jax._src.random.prng.PRNGKeyArray",

@@ -23,7 +23,7 @@ class OnnxRuntimePlugin(FilePlugin):
 
     name = "onnxruntime"
     distributions = ("onnxruntime",)
-    supported = MappingProxyType({"onnxruntime": ">=1.31,<1.32"})
+    tried_releases = MappingProxyType({"onnxruntime": ">=1.31,<1.32"})
 
     def ambient(self) -> Mapping[str, str]:
         """The variables that ONNX Runtime reads; its options are a session's, and no state of the process."""

@@ -24,8 +24,8 @@ from cachec.commands.run import commands_alone, host_processor, run, scratch
 from cachec.errors import UnsupportedVersion
 from cachec.model import Reason
 from cachec.programs.artifact import File
-from cachec.programs.supported import GONE, is_within
-from cachec_torch.versions import SUPPORTED
+from cachec.programs.supported import GONE, compare
+from cachec_torch.versions import TRIED_RELEASES
 
 if TYPE_CHECKING:
     from cachec.blob_cache import Foreign
@@ -320,13 +320,13 @@ def _put(made: Path, output: Path) -> None:
 
 def checked_seam() -> Any:
     """The module that runs the C++ compiler, after a look at all that is replaced. Raises UnsupportedVersion."""
-    known = ", ".join(name + versions for name, versions in SUPPORTED.items())
+    known = ", ".join(name + versions for name, versions in TRIED_RELEASES.items())
     try:
         import torch
     except ImportError as error:
         raise UnsupportedVersion(f"cachec_torch.install needs {known}, found none: {error}") from error
     found = f"torch {torch.__version__}"
-    if not is_within(torch.__version__, SUPPORTED["torch"]):
+    if compare(torch.__version__, TRIED_RELEASES["torch"]):
         raise UnsupportedVersion(f"cachec_torch.install needs {known}, found {found}; torch keeps its own caches")
     try:
         from torch._functorch import config as autograd

@@ -12,7 +12,7 @@ from cachec.programs.generator import Generator
 from cachec.programs.plugin import ArtifactWriter, Fingerprint, Plugin
 from cachec.programs.program import Program
 from cachec.weights import WeightSet
-from cachec_torch.versions import SUPPORTED
+from cachec_torch.versions import TRIED_RELEASES
 
 #: Of the files that ``compile_aoti`` makes.
 KIND = "torch:aoti"
@@ -24,7 +24,7 @@ class TorchPlugin(Plugin):
     name = "torch"
     distributions = ("torch",)
     programs = ("torch._inductor",)
-    supported = SUPPORTED
+    tried_releases = TRIED_RELEASES
     types = ("torch.Tensor", "torch.nn.parameter.Parameter", "torch.dtype", "torch.device", "torch.Size")
     reduced = ("torch.storage.TypedStorage",)
 

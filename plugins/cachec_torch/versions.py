@@ -5,5 +5,5 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-#: Distribution -> versions, as of ``Plugin.supported``.
-SUPPORTED: Mapping[str, str] = MappingProxyType({"torch": ">=2.13,<2.14"})
+#: Distribution -> versions, as of ``Plugin.tried_releases``.
+TRIED_RELEASES: Mapping[str, str] = MappingProxyType({"torch": ">=2.13,<2.14"})

@@ -6,8 +6,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from cachec.errors import UnsupportedVersion
-from cachec.programs.supported import GONE, is_within
-from cachec_triton.versions import SUPPORTED
+from cachec.programs.supported import GONE, compare
+from cachec_triton.versions import TRIED_RELEASES
 
 if TYPE_CHECKING:
     from cachec.cache import Cache
@@ -37,13 +37,13 @@ def uninstall() -> None:
 
 def _checked() -> Any:
     """Triton's settings. Raises UnsupportedVersion."""
-    known = ", ".join(name + versions for name, versions in SUPPORTED.items())
+    known = ", ".join(name + versions for name, versions in TRIED_RELEASES.items())
     try:
         import triton
     except ImportError as error:
         raise UnsupportedVersion(f"cachec_triton.install needs {known}, found none: {error}") from error
     found = f"triton {triton.__version__}"
-    if not is_within(triton.__version__, SUPPORTED["triton"]):
+    if compare(triton.__version__, TRIED_RELEASES["triton"]):
         raise UnsupportedVersion(f"cachec_triton.install needs {known}, found {found}; triton keeps its own cache")
     try:
         from triton import knobs

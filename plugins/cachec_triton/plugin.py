@@ -10,7 +10,7 @@ from typing import Any
 from cachec.errors import PluginError
 from cachec.programs.artifact import Dir
 from cachec.programs.plugin import Fingerprint, Plugin
-from cachec_triton.versions import SUPPORTED
+from cachec_triton.versions import TRIED_RELEASES
 
 #: Variables that Triton, its passes and ptxas read begin so.
 _PREFIXES = ("AMDGCN_", "MLIR_", "NVPTX_", "PTXAS_", "TRITON_")
@@ -43,7 +43,7 @@ class TritonPlugin(Plugin):
     name = "triton"
     distributions = ("triton",)
     programs = ("triton",)
-    supported = SUPPORTED
+    tried_releases = TRIED_RELEASES
     types = ("triton.runtime.jit.JITCallable",)
 
     def ambient(self) -> Mapping[str, str]:

@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import tomllib
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -237,8 +236,3 @@ def test_every_module_with_options_is_there() -> None:
 
     for name in OPTIONS:
         assert importlib.import_module(name)._config
-
-
-def test_the_range_is_that_of_the_package() -> None:
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert [name + versions for name, versions in plugin.supported.items()] == extras["torch"]

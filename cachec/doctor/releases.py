@@ -1,0 +1,47 @@
+"""Releases of compilers: older ones than plugins were tried with, and newer ones with the verdicts of self-tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from cachec.doctor.case import Case, Finding
+from cachec.programs.self_tests import remembered_verdict, run_and_remember
+from cachec.programs.supported import installed_releases, package_of
+
+
+def compilers(case: Case) -> Iterator[Finding]:
+    """Plugins that can't be imported, and releases of compilers that they are not used with."""
+    if case.plugins_refused:
+        yield Finding("plugin", case.plugins_refused, "repair or uninstall its package: every stage asks for plugins")
+    for plugin in case.plugins:
+        releases = installed_releases(plugin, case.distributions)
+        if releases.too_old:
+            wanted = " ".join(f"'{name}{tried}'" for name, tried in plugin.tried_releases.items())
+            yield Finding("compiler", f"{releases.too_old}: its stages run uncached", f"pip install {wanted}")
+        elif releases.newer:
+            verdict = remembered_verdict(plugin, releases, case.folder)
+            if verdict is not None and not verdict.reason:
+                continue
+            state = "its self-test has not run yet" if verdict is None else verdict.reason
+            yield Finding(
+                "compiler",
+                f"{releases.newer}: {state}" + ("" if verdict is None else ", so its stages run uncached"),
+                "install a release that was tried, or a newer cachec",
+                partial(run_and_remember, plugin, releases, case.folder, again=True),
+                f"run the self-test of {package_of(plugin)}",
+            )
+
+
+def compiler_facts(case: Case) -> dict[str, Any]:
+    """The installed compilers by distribution, each with what its plugin was tried with."""
+    facts: dict[str, Any] = {}
+    for plugin in case.plugins:
+        releases = installed_releases(plugin, case.distributions)
+        verdict = remembered_verdict(plugin, releases, case.folder) if releases.newer else None
+        for name, tried in plugin.tried_releases.items():
+            facts[name] = {"version": releases.installed.get(name), "tried": tried, "plugin": plugin.name}
+            if verdict is not None:
+                facts[name]["self_test"] = {"failure": verdict.reason or None, "time": verdict.time}
+    return facts
