@@ -80,6 +80,8 @@ class Switch(NamedTuple):
 
     def value(self, torch: Any) -> Any:
         """What it is now, in this thread."""
+        if self.name == "default_device":
+            return _default_device(torch)
         return attrgetter(self.getter)(torch)(*self.arguments)
 
     def is_default(self, value: str) -> bool:
@@ -101,7 +103,9 @@ LIVE = (
     Switch("dispatch_modes", "_C._len_torch_dispatch_stack", "0"),
     Switch("blas_backend", "_C._get_blas_preferred_backend", "_BlasBackend.Cublas"),
     Switch("cpu_fp16_reduction", "_C._get_cpu_allow_fp16_reduced_precision_reduction", "False"),
-    Switch("cublas_bf16_reduction", "_C._get_cublas_allow_bf16_reduced_precision_reduction", "(True, True)", earlier="True"),
+    Switch(
+        "cublas_bf16_reduction", "_C._get_cublas_allow_bf16_reduced_precision_reduction", "(True, True)", earlier="True"
+    ),
     Switch("cublas_fp16_accumulation", "_C._get_cublas_allow_fp16_accumulation", "False"),
     Switch(
         "cublas_fp16_reduction",
@@ -136,7 +140,9 @@ LIVE = (
 )
 
 #: Switches that the oldest releases lack.
-ADDED = frozenset({"cublaslt_grouped_gemm", "cudnn_depthwise_kernel", "dtensor_implicit_replication", "miopen_immediate"})
+ADDED = frozenset(
+    {"cublaslt_grouped_gemm", "cudnn_depthwise_kernel", "dtensor_implicit_replication", "miopen_immediate"}
+)
 
 #: The switches of precisions: those of releases that have a function for all of them, and of earlier ones.
 _PRECISION_GETTER = "_get_fp32_precision_getter"
@@ -237,7 +243,7 @@ def settings() -> dict[str, str]:
         found["flush_denormal"] = "True"
     torch = sys.modules.get("torch")
     if is_imported(torch):
-        found |= _switched(torch)
+        found |= switched(torch) | _hooked()
         for module, prefix in OPTIONS.items():
             config = sys.modules.get(module)
             if config is not None and hasattr(config, "_config"):
@@ -257,7 +263,8 @@ def is_flushing() -> bool:
     return smallest / 2 == 0
 
 
-def _switched(torch: Any) -> dict[str, str]:
+def switched(torch: Any) -> dict[str, str]:
+    """The switches and the number of threads that are not at their defaults."""
     found = {}
     for switch in switches():
         value = str(switch.value(torch))
@@ -270,18 +277,29 @@ def _switched(torch: Any) -> dict[str, str]:
     threads = torch.get_num_threads()
     if threads != threads_at_import():
         found["threads"] = str(threads)
-    return found | _hooked()
+    return found
+
+
+def _default_device(torch: Any) -> Any:
+    """Also that of ``with torch.device(...)``, which ``get_default_device`` of earlier releases does not look at."""
+    device = torch.get_default_device()
+    if str(device) != "cpu":
+        return device
+    context = torch.utils._device.DeviceContext
+    modes = reversed(torch.overrides._get_current_function_mode_stack())
+    return next((mode.device for mode in modes if isinstance(mode, context)), device)
 
 
 @lru_cache(maxsize=1)
 def switches() -> tuple[Switch, ...]:
     """Those that the imported torch has."""
     torch: Any = sys.modules["torch"]
-    there = []
-    for switch in (*LIVE, *(_PRECISIONS if hasattr(torch._C, _PRECISION_GETTER) else _EARLIER_PRECISIONS)):
-        if switch.name not in ADDED or hasattr(torch._C, switch.getter.removeprefix("_C.")):
-            there.append(switch)
-    return tuple(there)
+    precisions = _PRECISIONS if hasattr(torch._C, _PRECISION_GETTER) else _EARLIER_PRECISIONS
+    return tuple(
+        switch
+        for switch in (*LIVE, *precisions)
+        if switch.name not in ADDED or hasattr(torch._C, switch.getter.removeprefix("_C."))
+    )
 
 
 @lru_cache(maxsize=1)

@@ -145,7 +145,10 @@ class OperationsKey:
             entry = simple_registry.singleton.find(operation)
             definer = self._recorder.definers.get(each) or self._definer(operation)
             walk.note(definer, f"operation {operation}")
-            yield f"operation {operation}", f"{torch._C._get_schema(name, overload)} {tags} {seams.effects(operation, entry)}"
+            yield (
+                f"operation {operation}",
+                f"{torch._C._get_schema(name, overload)} {tags} {seams.effects(operation, entry)}",
+            )
 
     def _is_of_torch(self, operation: str) -> bool:
         if operation.partition("::")[0] in TORCH_NAMESPACES:

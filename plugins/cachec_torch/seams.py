@@ -33,7 +33,7 @@ def key_methods(pickler: type) -> tuple[str, ...]:
 
 
 def probe_owner(cpu_vec_isa: ModuleType) -> Any:
-    """The class whose ``_probe_load`` asks the processor in a child process; None where a release has no such method."""
+    """The class whose ``_probe_load`` asks the processor in a child process; None where a release has none."""
     return cpu_vec_isa.VecISA if hasattr(cpu_vec_isa.VecISA, "_probe_load") else None
 
 
@@ -95,3 +95,10 @@ def known_options(options: Mapping[str, Any]) -> dict[str, Any]:
     from torch._inductor import config
 
     return {name: value for name, value in options.items() if name in config._config}
+
+
+def give_weights(runner: Any, tensors: Mapping[str, Any]) -> None:
+    """Give weights to torch's loader of libraries: in place, but to that of the oldest releases, which copies them."""
+    words = runner.update_constant_buffer.__doc__
+    is_in_place = "user_managed" in words or "arg3" in words
+    runner.update_constant_buffer(tensors, False, True, *([True] if is_in_place else []))
