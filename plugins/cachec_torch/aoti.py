@@ -83,7 +83,7 @@ def _built(loaded: LoadedProgram, options: Mapping[str, Any], folder: Path) -> t
         package = torch._inductor.aoti_compile_and_package(
             loaded.exported,
             package_path=str(folder / "model.pt2"),
-            inductor_configs={**known_options(_NAMING | REQUIRED), **options},
+            inductor_configs={**known_options({**_NAMING, **REQUIRED}), **options},
         )
     with zipfile.ZipFile(package) as held:
         libraries = [name for name in held.namelist() if name.endswith(".so")]

@@ -42,7 +42,7 @@ from cachec_torch.native_libraries import library_parts
 from cachec_torch.project_modules import TORCH, ProjectModules, UnstorableOperation
 
 #: Namespaces of torch for which torch itself calls ``torch.library.register_autograd``, ``impl`` or ``define``.
-TORCH_NAMESPACES = frozenset({"_c10d_functional", "_c10d_functional_autograd", "_dtensor", "debugprims"})
+TORCH_NAMESPACES = frozenset({"_c10d_functional", "_c10d_functional_autograd", "_dtensor", "coor", "debugprims"})
 
 #: A line of the dispatcher's description of an operation.
 _KERNEL = re.compile(r"^(\w+)(?:\[alias\])?: registered at (.*):\d+ ::", re.MULTILINE)
@@ -161,7 +161,7 @@ class OperationsKey:
     def _definer(self, operation: str) -> str:
         """The file that made the library which defined an operation, empty for none."""
         defined = _DEFINED.search(_dispatcher_text(operation))
-        return "" if defined is None else defined[1]
+        return "" if defined is None else seams.registered_by(defined[1], operation)
 
     def _check_earlier(self, walk: _Walk) -> None:
         """Note the distributions that registered kernels before the recorder was there.
@@ -190,13 +190,16 @@ class OperationsKey:
             namespace, name = operation.split("::")
             entry = simple_registry.singleton.find(operation) if operation in simple_registry.singleton._data else None
             has_fake = entry is not None and bool(seams.fake_kernels(entry))
-            for key, place in _KERNEL.findall(_dispatcher_text(operation)):
+            for key, told in _KERNEL.findall(_dispatcher_text(operation)):
                 names = {f"{namespace}/{name}/{key}"}
                 if key == "CompositeImplicitAutograd":  # the key of a call that names none
                     names.add(f"{namespace}/{name}/")
-                is_of_torch = self._modules.is_torch_file(place)
                 if not names & self._recorder.earlier or (key == "Meta" and has_fake):
                     continue
+                place = seams.registered_by(told, min(names & self._recorder.earlier))
+                if place == seams.NO_PLACE and namespace in TORCH_NAMESPACES:
+                    continue
+                is_of_torch = self._modules.is_torch_file(place)
                 if is_of_torch and (not place.endswith(FOR_CALLERS) or namespace in TORCH_NAMESPACES):
                     continue
                 if not (is_of_torch and place.endswith(FOR_CALLERS[1]) and operation in custom_ops.OPDEFS):

@@ -6,19 +6,22 @@ key, the lookup raises AttributeError or ImportError, and nothing is stored.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import json
+import sys
 from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
-from torch.library import Library
+from torch import library
+from torch._library import custom_ops
 
 
-def operator_name(library: Library, operator: Any) -> str:
+def operator_name(held: library.Library, operator: Any) -> str:
     """The name by which a library notes an operator that a kernel is registered for."""
-    resolve = getattr(library, "_resolve_op_name", None)
+    resolve = getattr(held, "_resolve_op_name", None)
     if resolve is not None:
         return str(resolve(operator, "impl"))
     if isinstance(operator, str):
@@ -41,6 +44,40 @@ def user_lowerings(lowering: ModuleType) -> Mapping[Any, Any]:
     """Lowerings that users registered; releases without that table put them among all others."""
     table: Mapping[Any, Any] = getattr(lowering, "user_lowerings", {})
     return table
+
+
+#: What the dispatcher of the oldest releases says in place of every file that registered something.
+NO_PLACE = "/dev/null"
+
+
+def registered_by(place: str, name: str) -> str:
+    """The file that registered an operation or a kernel, by the dispatcher's word.
+
+    name: as ``Library`` notes it. Where the dispatcher names no file, the module of torch that holds the library, or
+    ``NO_PLACE``.
+    """
+    if place != NO_PLACE:
+        return place
+    return _places(len(library._defs), len(library._impls)).get(name, NO_PLACE)
+
+
+@functools.lru_cache(maxsize=1)
+def _places(_definitions: int, _kernels: int) -> dict[str, str]:
+    """Modules of torch by what their libraries have registered. The numbers say whether that is current."""
+    found: dict[str, str] = {}
+    for made in custom_ops.OPDEFS.values():
+        found |= dict.fromkeys(_noted(made._lib), str(custom_ops.__file__))
+    for module in list(sys.modules.values()):
+        if isinstance(module, ModuleType) and module.__name__.startswith("torch."):
+            for held in list(vars(module).values()):
+                if issubclass(type(held), library.Library):  # some values of torch warn when asked
+                    found |= dict.fromkeys(_noted(held), str(module.__file__))
+    return found
+
+
+def _noted(held: library.Library) -> set[str]:
+    """What a library defined and implements; a schema may begin with a line of its own."""
+    return {"".join(each.split()) for each in (*held._op_defs, *held._op_impls)}
 
 
 def fake_kernels(entry: Any) -> list[Any]:
