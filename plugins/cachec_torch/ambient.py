@@ -282,12 +282,11 @@ def switched(torch: Any) -> dict[str, str]:
 
 def _default_device(torch: Any) -> Any:
     """Also that of ``with torch.device(...)``, which ``get_default_device`` of earlier releases does not look at."""
-    device = torch.get_default_device()
-    if str(device) != "cpu":
+    device, contexts = torch.get_default_device(), sys.modules.get("torch.utils._device")
+    if contexts is None or str(device) != "cpu":
         return device
-    context = torch.utils._device.DeviceContext
     modes = reversed(torch.overrides._get_current_function_mode_stack())
-    return next((mode.device for mode in modes if isinstance(mode, context)), device)
+    return next((mode.device for mode in modes if isinstance(mode, contexts.DeviceContext)), device)
 
 
 @lru_cache(maxsize=1)

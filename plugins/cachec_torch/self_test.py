@@ -51,12 +51,12 @@ def _function(x: Any) -> Any:
 
 def _check_settings(torch: Any) -> None:
     """A switch and an option show, and nothing else does."""
-    import torch._inductor.config  # the options are there from now on
+    from torch._inductor import config
 
     from cachec_torch import plugin
 
     before = dict(plugin.ambient())
-    with torch.device("meta"), torch._inductor.config.patch(max_autotune=not torch._inductor.config.max_autotune):
+    with torch.device("meta"), config.patch(max_autotune=not config.max_autotune):
         names = plugin.ambient().keys() - before.keys()
         _expect({"default_device", "inductor/max_autotune"} <= names, f"settings do not show: {sorted(names)}")
     _expect(dict(plugin.ambient()) == before, "settings do not go back")
