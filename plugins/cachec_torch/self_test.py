@@ -67,10 +67,12 @@ def _check_library(torch: Any) -> None:
 
     import cachec
     import cachec_torch
+    from cachec_torch.seams import known_options
 
     weight = np.arange(8, dtype=np.float32).reshape(2, 4)
     weights = cachec.WeightSet.from_arrays({"weight": weight})
     x = np.ones((3, 4), np.float32)
     program = cachec_torch.to_exported(lambda: torch.nn.Linear(4, 2, bias=False), weights, (torch.from_numpy(x),))
-    library = cachec_torch.compile_aoti(program)
+    quick = known_options({"aot_inductor.compile_wrapper_opt_level": "O0"})
+    library = cachec_torch.compile_aoti(program, options=quick)
     _expect(np.allclose(cachec.link(library, weights)(x), x @ weight.T), "a library computes other numbers")
