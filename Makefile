@@ -18,7 +18,7 @@ endif
 # Tests, the demo and the benches start hundreds of processes, each of which would compile cachec's sources again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo demo-torch check test test-long test-costly lint format bench docs man soundness mutants faults clean
+.PHONY: demo demo-torch check test test-long test-costly lint format bench docs man soundness mutants faults compat clean
 
 demo: $(VENV)/.demo-ready
 	$(BIN)/python examples/minilm/demo.py
@@ -78,6 +78,10 @@ mutants: $(VENV)/.dev-ready $(VENV)/.tools-ready
 # Failed system calls, kills, many processes, damaged files and foreign bytes: 0 wrong, 0 lost, 0 stuck. Hours; ROUNDS=1 of the calls. COUNT=10000 SEED=7
 faults: $(VENV)/.dev-ready
 	$(BIN)/python -m tests.faults --count $(or $(COUNT),10000) --seed $(or $(SEED),0) --rounds $(or $(ROUNDS),20) --minutes $(or $(MINUTES),10)
+
+# Plugins with other releases of their libraries, each in an environment below build/compat. ARGS='jax==0.6.2 iree'
+compat: $(VENV)/bin/python
+	$(BIN)/python scripts/compat.py $(ARGS)
 
 clean:
 	rm -rf $(VENV) .demo .demo-torch .demo-vit bench/out build site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

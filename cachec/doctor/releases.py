@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import partial
 from typing import Any
 
 from cachec.doctor.case import Case, Finding
+from cachec.key.tools.requirements import required
 from cachec.programs.self_tests import remembered_verdict, run_and_remember
-from cachec.programs.supported import installed_releases, package_of
+from cachec.programs.supported import installed_releases
 
 
 def compilers(case: Case) -> Iterator[Finding]:
@@ -19,9 +20,11 @@ def compilers(case: Case) -> Iterator[Finding]:
         releases = installed_releases(plugin, case.distributions)
         if releases.too_old:
             wanted = " ".join(f"'{name}{tried}'" for name, tried in plugin.tried_releases.items())
-            yield Finding("compiler", f"{releases.too_old}: its stages run uncached", f"pip install {wanted}")
+            owner = next(_requirers(plugin.tried_releases, case), "")
+            way = f"a newer release of {owner}, which says what it goes with" if owner else f"pip install {wanted}"
+            yield Finding("compiler", f"{releases.too_old}: its stages run uncached", way)
         elif releases.newer:
-            verdict = remembered_verdict(plugin, releases, case.folder)
+            verdict = remembered_verdict(plugin, releases.installed, case.folder)
             if verdict is not None and not verdict.reason:
                 continue
             state = "its self-test has not run yet" if verdict is None else verdict.reason
@@ -29,9 +32,18 @@ def compilers(case: Case) -> Iterator[Finding]:
                 "compiler",
                 f"{releases.newer}: {state}" + ("" if verdict is None else ", so its stages run uncached"),
                 "install a release that was tried, or a newer cachec",
-                partial(run_and_remember, plugin, releases, case.folder, again=True),
-                f"run the self-test of {package_of(plugin)}",
+                partial(run_and_remember, plugin, releases.installed, case.folder, again=True),
+                f"run the self-test of {plugin.package}",
             )
+
+
+def _requirers(names: Collection[str], case: Case) -> Iterator[str]:
+    """Installed distributions that require one of these without an extra: they may refuse another release of it."""
+    for each in case.distributions:
+        if each.name not in {"cachec", *names}:
+            found = {one.name for one in required(each.read("METADATA")) if not one.of}
+            if not found.isdisjoint(names):
+                yield f"{each.name} {each.version}"
 
 
 def compiler_facts(case: Case) -> dict[str, Any]:
@@ -39,7 +51,7 @@ def compiler_facts(case: Case) -> dict[str, Any]:
     facts: dict[str, Any] = {}
     for plugin in case.plugins:
         releases = installed_releases(plugin, case.distributions)
-        verdict = remembered_verdict(plugin, releases, case.folder) if releases.newer else None
+        verdict = remembered_verdict(plugin, releases.installed, case.folder) if releases.newer else None
         for name, tried in plugin.tried_releases.items():
             facts[name] = {"version": releases.installed.get(name), "tried": tried, "plugin": plugin.name}
             if verdict is not None:

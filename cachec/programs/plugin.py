@@ -81,6 +81,11 @@ class Plugin:
     #: ``module.qualname`` of what goes to another process by ``reduce``, so that its data is not copied.
     reduced: tuple[str, ...] = ()
 
+    @property
+    def package(self) -> str:
+        """The package that this plugin is in."""
+        return type(self).__module__.partition(".")[0]
+
     def reduce(self, value: Any) -> Any:
         """As ``object.__reduce__``: an importable function and its arguments, the data as an array of numpy, which is
         sent as it lies in memory. NotImplemented for a value that is sent as it pickles itself.

@@ -29,7 +29,6 @@ from cachec.base.untraced import is_worker, unseen
 from cachec.config import SELF_TEST
 from cachec.model import MALFORMED_JSON
 from cachec.programs.plugin import Plugin
-from cachec.programs.supported import Releases, package_of
 from cachec.store.locks import forking_to_exec
 
 #: Folder of the verdicts in a store.
@@ -71,9 +70,11 @@ class _Failure(NamedTuple):
     is_lasting: bool = True
 
 
-def why_failing(plugin: Plugin, releases: Releases, store: Path) -> str:
+def why_failing(plugin: Plugin, releases: Mapping[str, str], newer: str, store: Path) -> str:
     """Why newer releases are not used, in words; empty where the self-test passes with them. Runs it where no verdict
     is remembered in the folder of a store.
+
+    releases: what is installed, here and below. newer: those that are newer than tried, in words.
     """
     with unseen():
         verdict = remembered_verdict(plugin, releases, store)
@@ -85,10 +86,10 @@ def why_failing(plugin: Plugin, releases: Releases, store: Path) -> str:
             reason = "its self-test does not run within a stage; run `cachec doctor --fix`"
         else:
             reason = run_and_remember(plugin, releases, store)
-    return f"{releases.newer}, and {reason}" if reason else ""
+    return f"{newer}, and {reason}" if reason else ""
 
 
-def run_and_remember(plugin: Plugin, releases: Releases, store: Path, *, again: bool = False) -> str:
+def run_and_remember(plugin: Plugin, releases: Mapping[str, str], store: Path, *, again: bool = False) -> str:
     """Run the self-test, remember the verdict where the folder can be written, and return why it failed.
 
     again: whether a remembered verdict is replaced. Processes at once wait for the first one and take its verdict.
@@ -108,7 +109,7 @@ def run_and_remember(plugin: Plugin, releases: Releases, store: Path, *, again: 
     return failure.reason
 
 
-def remembered_verdict(plugin: Plugin, releases: Releases, store: Path) -> Verdict | None:
+def remembered_verdict(plugin: Plugin, releases: Mapping[str, str], store: Path) -> Verdict | None:
     """The verdict in a store; None where there is none that counts."""
     subject = _subject(plugin, releases)
     try:
@@ -119,8 +120,8 @@ def remembered_verdict(plugin: Plugin, releases: Releases, store: Path) -> Verdi
     return None if is_old or verdict.subject != subject else verdict
 
 
-def _subject(plugin: Plugin, releases: Releases) -> Subject:
-    return Subject(plugin.name, dict(releases.installed), sys.version.partition(" ")[0], __version__)
+def _subject(plugin: Plugin, releases: Mapping[str, str]) -> Subject:
+    return Subject(plugin.name, dict(releases), sys.version.partition(" ")[0], __version__)
 
 
 def _place(subject: Subject, store: Path) -> Path:
@@ -137,17 +138,17 @@ def _remember(verdict: Verdict, store: Path) -> None:
 
 def _run(plugin: Plugin) -> _Failure:
     if not plugin.self_test:
-        return _Failure(f"{package_of(plugin)} has no self-test", is_lasting=False)
+        return _Failure(f"{plugin.package} has no self-test", is_lasting=False)
     try:
         with tempfile.TemporaryDirectory(prefix="cachec-", ignore_cleanup_errors=True) as folder:
             return _run_in(Path(folder), plugin)
     except OSError as error:
-        return _Failure(f"the self-test of {package_of(plugin)} could not be run: {error}", is_lasting=False)
+        return _Failure(f"the self-test of {plugin.package} could not be run: {error}", is_lasting=False)
 
 
 def _run_in(folder: Path, plugin: Plugin) -> _Failure:
     report = folder / "report"
-    what = f"the self-test of {package_of(plugin)}"
+    what = f"the self-test of {plugin.package}"
     with forking_to_exec():
         process = subprocess.Popen(
             [*_python(), "-c", _CHILD, _own_path(), json.dumps([plugin.self_test, str(report), _path()])],

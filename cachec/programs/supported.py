@@ -39,7 +39,7 @@ class Asking:
         if isinstance(error, GONE):
             tried = ", ".join(name + releases for name, releases in self._plugin.tried_releases.items())
             raise UnsupportedVersion(
-                f"{package_of(self._plugin)} was tried with {tried or 'another library'}, and met "
+                f"{self._plugin.package} was tried with {tried or 'another library'}, and met "
                 f"{type(error).__name__}: {error}"
             ) from error
 
@@ -74,7 +74,7 @@ def why_unsupported(plugin: Plugin, distributions: Distributions, store: Path | 
         return releases.too_old
     from cachec.programs.self_tests import why_failing  # of few machines
 
-    return why_failing(plugin, releases, store)
+    return why_failing(plugin, releases.installed, releases.newer, store)
 
 
 def installed_releases(plugin: Plugin, distributions: Distributions) -> Releases:
@@ -88,9 +88,9 @@ def installed_releases(plugin: Plugin, distributions: Distributions) -> Releases
         installed[name] = found.version
         side = compare(found.version, tried)
         if side < 0:
-            too_old = too_old or f"{package_of(plugin)} needs {name}{tried.partition(',')[0]}, found {found.version}"
+            too_old = too_old or f"{plugin.package} needs {name}{tried.partition(',')[0]}, found {found.version}"
         elif side > 0:
-            newer.append(f"{name} {found.version} is newer than {package_of(plugin)} was tried with ({tried})")
+            newer.append(f"{name} {found.version} is newer than {plugin.package} was tried with ({tried})")
     return Releases(installed, too_old, "; ".join(newer))
 
 
@@ -121,11 +121,6 @@ def compare(version: str, tried: str) -> int:
     if release < _numbers(match[1]):
         return -1
     return 0 if release < _numbers(match[2]) else 1
-
-
-def package_of(plugin: Plugin) -> str:
-    """The package that a plugin is in."""
-    return type(plugin).__module__.partition(".")[0]
 
 
 def _numbers(release: str) -> tuple[int, ...]:

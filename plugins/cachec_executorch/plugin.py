@@ -19,7 +19,8 @@ class ExecutorchPlugin(FilePlugin):
     name = "executorch"
     distributions = ("executorch",)
     programs = ("executorch.exir",)
-    tried_releases = MappingProxyType({"executorch": ">=1.5,<1.6"})
+    tried_releases = MappingProxyType({"executorch": ">=1.3,<1.6"})
+    self_test = "cachec_executorch.self_test:self_test"
 
     def link(self, artifact: File | Program, weights: WeightSet) -> Any:
         """A ``cachec_executorch.running.LinkedMethod`` over the weights. Imports torch and ExecuTorch's runtime."""

@@ -11,7 +11,8 @@ from typing import Any
 from cachec.errors import PluginError, UsageError
 from cachec.programs.artifact import File
 from cachec.programs.program import Program
-from cachec_iree.phases import END, FORMAT, name_of, split
+from cachec.programs.supported import compare, version_of
+from cachec_iree.phases import CONST_EVAL, END, FORMAT, name_of, split
 
 #: The kind of the files made here.
 KIND = "iree:vmfb"
@@ -46,6 +47,10 @@ _KEEPING = frozenset(
 
 #: Flags by which LLVM asks the machine that it runs on.
 _HOST = ("iree-llvmcpu-target-cpu=host", "iree-llvmcpu-target-cpu-features=host")
+
+#: From this release on iree-compile leaves weights alone where it evaluates constants. Older ones fail: "required
+#: module 'io_parameters' not registered".
+_EVALUATES_WITHOUT_WEIGHTS = ">=3.7,<4"
 
 _INPUT = "program.mlir"
 _OUTPUT = "program.vmfb"
@@ -93,6 +98,7 @@ def compile(
         f"--iree-hal-local-target-device-backends={target}",
         *([f"--iree-llvmcpu-target-cpu={cpu}"] if target == "llvm-cpu" else []),
         *_REPRODUCIBLE,
+        *([f"--{CONST_EVAL}=false"] if _evaluates_weights() and CONST_EVAL not in map(name_of, options) else []),
         *options,
     )
     run_phase = compile_phase if phase is None else phase
@@ -140,6 +146,11 @@ def _from_to(program: Program, until: str) -> list[str]:
     if program.format.startswith(FORMAT):
         flags.append(f"--compile-from={program.format.removeprefix(FORMAT)}")
     return flags
+
+
+def _evaluates_weights() -> bool:
+    version = version_of("iree-base-compiler")
+    return bool(version) and compare(version, _EVALUATES_WITHOUT_WEIGHTS) < 0
 
 
 def _helpers(executable: Path) -> list[Path]:

@@ -54,7 +54,9 @@ END = "end"
 #: The format of a program that stopped after a phase is this and the phase.
 FORMAT = "iree:"
 
-_CONST_EVAL = "iree-opt-const-eval"
+#: Whether the compiler evaluates constants, by running a program of its own.
+CONST_EVAL = "iree-opt-const-eval"
+
 _ORDER = (*PHASES, END)
 
 #: The first phase that an option can affect; see above. Options that write files of their own are absent.
@@ -106,8 +108,8 @@ def split(flags: Sequence[str], phases: Sequence[str]) -> list[tuple[str, tuple[
     loose = [flag for flag in flags if not flag.startswith("-")]
     if loose:
         raise UsageError(f"options expected --NAME or --NAME=VALUE where phases are given, found {loose[0]!r}")
-    const_eval = not any(flag.lstrip("-") in {f"{_CONST_EVAL}=false", f"{_CONST_EVAL}=0"} for flag in flags)
-    const_eval = const_eval or sum(name_of(flag) == _CONST_EVAL for flag in flags) > 1
+    const_eval = not any(flag.lstrip("-") in {f"{CONST_EVAL}=false", f"{CONST_EVAL}=0"} for flag in flags)
+    const_eval = const_eval or sum(name_of(flag) == CONST_EVAL for flag in flags) > 1
     first = {flag: _ORDER.index(first_phase(flag, const_eval=const_eval)) for flag in flags}
     return [(until, tuple(flag for flag in flags if first[flag] <= _ORDER.index(until))) for until in (*phases, END)]
 

@@ -21,7 +21,8 @@ class IreePlugin(FilePlugin):
     name = "iree"
     distributions = ("iree-base-compiler", "iree-base-runtime")
     programs = ("iree.compiler",)
-    tried_releases = MappingProxyType({"iree-base-compiler": ">=3.13,<3.14", "iree-base-runtime": ">=3.13,<3.14"})
+    tried_releases = MappingProxyType({"iree-base-compiler": ">=3.4,<3.14", "iree-base-runtime": ">=3.4,<3.14"})
+    self_test = "cachec_iree.self_test:self_test"
 
     def ambient(self) -> Mapping[str, str]:
         """Nothing: a command gets only the variables that the stage declares, and iree-compile needs none."""

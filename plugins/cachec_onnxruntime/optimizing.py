@@ -18,11 +18,11 @@ from cachec_onnxruntime.names import CONFIGURATION, FORMAT, KIND, PROVIDERS, VER
 #: Entries of a session's configuration that begin so move what is written elsewhere.
 _WRITING = "session.optimized_model_"
 
+#: Levels by name, as far as this release has them: ``layout`` came with 1.22.
 LEVELS = {
-    "basic": ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
-    "extended": ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
-    "layout": ort.GraphOptimizationLevel.ORT_ENABLE_LAYOUT,
-    "all": ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
+    name: getattr(ort.GraphOptimizationLevel, f"ORT_ENABLE_{name.upper()}")
+    for name in ("basic", "extended", "layout", "all")
+    if hasattr(ort.GraphOptimizationLevel, f"ORT_ENABLE_{name.upper()}")
 }
 
 

@@ -23,7 +23,8 @@ class OnnxRuntimePlugin(FilePlugin):
 
     name = "onnxruntime"
     distributions = ("onnxruntime",)
-    tried_releases = MappingProxyType({"onnxruntime": ">=1.31,<1.32"})
+    tried_releases = MappingProxyType({"onnxruntime": ">=1.20,<1.33"})
+    self_test = "cachec_onnxruntime.self_test:self_test"
 
     def ambient(self) -> Mapping[str, str]:
         """The variables that ONNX Runtime reads; its options are a session's, and no state of the process."""

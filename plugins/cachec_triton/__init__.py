@@ -46,7 +46,7 @@ def compile(
     return compiled(kernel, signature, constexprs, target, options)
 
 
-def install(cache: Cache | None = None) -> Cache:
+def install(cache: Cache | None = None, *, strict: bool = False) -> Cache:
     """Let Triton keep what it compiles in ``cache``, by default ``cachec.Cache()``; returns that.
 
     By Triton's own setting (``TRITON_CACHE_MANAGER``), for this process. Imports triton. Called again, it changes to
@@ -55,11 +55,12 @@ def install(cache: Cache | None = None) -> Cache:
 
     Where there is no folder for a store, Triton goes on with its own cache (``bypass:no-store-folder``).
 
-    Raises UnsupportedVersion where triton is of another release than this package knows, or is not there.
+    Where triton is missing, too old, or fails the self-test, it warns, and Triton goes on with its own cache.
+    strict: raise UnsupportedVersion instead.
     """
     from cachec_triton.installing import install as put
 
-    return put(cache)
+    return put(cache, strict=strict)
 
 
 def uninstall() -> None:

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from cachec.errors import UnsupportedVersion
-from cachec.programs.supported import GONE, compare
-from cachec_triton.versions import TRIED_RELEASES
+from cachec.base.distributions import Distributions
+from cachec.programs.supported import GONE, step_aside, why_unsupported
+from cachec_triton.plugin import TritonPlugin
 
 if TYPE_CHECKING:
     from cachec.cache import Cache
 
 
-def install(cache: Cache | None) -> Cache:
+def install(cache: Cache | None, *, strict: bool) -> Cache:
     """See ``cachec_triton.install``."""
-    knobs = _checked()
+    from cachec.cache import Cache
+
+    chosen = Cache() if cache is None else cache
+    reason = why_unsupported(TritonPlugin(), Distributions(), chosen.settings.store_folder) or _why_moved()
+    if reason:
+        step_aside(f"cachec_triton.install: {reason}; triton keeps its own cache", strict=strict)
+        return chosen
+    from triton import knobs
+
     from cachec_triton.persistent import NAME, StoredKernels, opened, storing_in
 
     there = knobs.cache.manager_class
@@ -35,16 +43,8 @@ def uninstall() -> None:
         knobs.cache.manager_class = knobs.env
 
 
-def _checked() -> Any:
-    """Triton's settings. Raises UnsupportedVersion."""
-    known = ", ".join(name + versions for name, versions in TRIED_RELEASES.items())
-    try:
-        import triton
-    except ImportError as error:
-        raise UnsupportedVersion(f"cachec_triton.install needs {known}, found none: {error}") from error
-    found = f"triton {triton.__version__}"
-    if compare(triton.__version__, TRIED_RELEASES["triton"]):
-        raise UnsupportedVersion(f"cachec_triton.install needs {known}, found {found}; triton keeps its own cache")
+def _why_moved() -> str:
+    """What of triton that is used here is gone, in words; empty where all is there."""
     try:
         from triton import knobs
         from triton.runtime.cache import FileCacheManager
@@ -52,8 +52,5 @@ def _checked() -> Any:
         used = (knobs.env, knobs.cache.manager_class, FileCacheManager.put_group, FileCacheManager.get_group)
         del used
     except GONE as error:
-        raise UnsupportedVersion(
-            f"cachec_triton.install knows {known}, and met in {found} {type(error).__name__}: {error}; "
-            "triton keeps its own cache"
-        ) from error
-    return knobs
+        return f"{type(error).__name__}: {error}"
+    return ""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from cachec.errors import PluginError
 from cachec.programs.artifact import Dir
 from cachec.programs.plugin import Fingerprint, Plugin
-from cachec_triton.versions import TRIED_RELEASES
 
 #: Variables that Triton, its passes and ptxas read begin so.
 _PREFIXES = ("AMDGCN_", "MLIR_", "NVPTX_", "PTXAS_", "TRITON_")
@@ -43,7 +43,8 @@ class TritonPlugin(Plugin):
     name = "triton"
     distributions = ("triton",)
     programs = ("triton",)
-    tried_releases = TRIED_RELEASES
+    tried_releases = MappingProxyType({"triton": ">=3.7,<3.10"})
+    self_test = "cachec_triton.self_test:self_test"
     types = ("triton.runtime.jit.JITCallable",)
 
     def ambient(self) -> Mapping[str, str]:

@@ -32,7 +32,8 @@ class TvmPlugin(FilePlugin):
     name = "tvm"
     distributions = ("apache-tvm", "apache-tvm-ffi")
     programs = ("tvm.support.cc", "tvm.support.clang", "tvm.support.nvcc", "tvm.support.rocm", "tvm.support.tar")
-    tried_releases = MappingProxyType({"apache-tvm": ">=0.27,<0.28"})
+    tried_releases = MappingProxyType({"apache-tvm": ">=0.26,<0.28"})
+    self_test = "cachec_tvm.self_test:self_test"
 
     def ambient(self) -> Mapping[str, str]:
         """The context of passes and the target that are in force, where they are not the defaults; TVM's variables."""

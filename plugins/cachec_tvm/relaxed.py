@@ -26,6 +26,12 @@ from cachec.programs.program import Program
 from cachec.weights import WeightSet
 from cachec_tvm.names import RELAX
 
+#: The class of constants with dimensions, and its attribute with the array: a class of all of TVM from 0.27 on, one of
+#: Relax before.
+_CONSTANT, _PAYLOAD = (
+    (tvm.ir.expr.GenericConst, "value") if hasattr(tvm.ir.expr, "GenericConst") else (relax.Constant, "data")
+)
+
 
 def stripped(module: Any, weights: WeightSet, names: Mapping[str, str]) -> Program:
     """See ``cachec_tvm.strip``."""
@@ -76,8 +82,8 @@ def _check_constants(name: str, function: Any) -> None:
     shapes = []
 
     def look(expression: Any) -> None:
-        shape = getattr(getattr(expression, "value", None), "shape", None)
-        if isinstance(expression, tvm.ir.expr.GenericConst) and shape:
+        shape = getattr(getattr(expression, _PAYLOAD, None), "shape", None)
+        if isinstance(expression, _CONSTANT) and shape:
             shapes.append(list(shape))
 
     relax.analysis.post_order_visit(function, look)

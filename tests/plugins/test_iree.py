@@ -15,6 +15,7 @@ import pytest
 import cachec
 import cachec_iree
 from cachec.errors import LinkError, PluginError, UsageError
+from cachec.programs.supported import compare, version_of
 from cachec.weights import WeightSet
 from cachec_iree.compiler import KIND
 from cachec_jax import to_stablehlo
@@ -277,6 +278,8 @@ def test_aligned_weights_are_used_in_place(tmp_path, aligned):
     assert done.returncode == 0, done.stderr
     grown, first = json.loads(done.stdout)
     assert first == 4096
+    if compare(version_of("iree-base-compiler"), ">=3.8,<99") < 0:
+        return  # older ones pack this weight at the start, into memory of their own
     if aligned:
         assert grown < size // 4
     else:

@@ -412,7 +412,9 @@ def test_damaged_models_are_refused(tmp_path: Path) -> None:
         assert program != plain  # a model of fewer fields
     file = co.optimize(plain)
     weights = cachec.WeightSet.from_arrays({**arrays(0), "factor": np.float32(2), "shape": np.array([4, 4])})
-    for data in (b"", b"\x00", file.read_bytes()[:-40], whole, file.read_bytes().replace(b"1.31", b"1.30")):
+    version = ort.__version__.encode()
+    other = file.read_bytes().replace(version, b"0" * len(version))
+    for data in (b"", b"\x00", file.read_bytes()[:-40], whole, other):
         path.write_bytes(data)
         with pytest.raises(cachec.LinkError, match=r"m\.onnx"):
             co.plugin.link(cachec.File(path, kind=file.kind), weights)
@@ -420,7 +422,7 @@ def test_damaged_models_are_refused(tmp_path: Path) -> None:
 
 def test_what_optimize_and_link_refuse() -> None:
     program = co.strip(perceptron(arrays(0)), constants=CONSTANTS)
-    with pytest.raises(cachec.UsageError, match="level expected one of basic, extended, layout, all"):
+    with pytest.raises(cachec.UsageError, match=r"level expected one of basic, extended,.* all"):
         co.optimize(program, level="none")
     with pytest.raises(cachec.UsageError, match="no CUDAExecutionProvider; it has"):
         co.optimize(program, providers=["CUDAExecutionProvider"])

@@ -184,11 +184,21 @@ def test_the_variable_is_enough(tmp_path: Path) -> None:
         assert f"Reason.{word}" in done.stdout, done.stdout
 
 
-def test_another_triton_keeps_its_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(triton, "__version__", "4.0.0", raising=False)
-    monkeypatch.setattr(sys.modules["triton"], "__version__", "4.0.0")
-    with pytest.raises(UnsupportedVersion, match=r"triton>=3\.9,<3\.10, found triton 4\.0\.0"):
-        cachec_triton.install()
+def test_another_triton_keeps_its_cache(cache: cachec.Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(cachec_triton.plugin), "tried_releases", {"triton": ">=99,<100"})
+    before = knobs.cache.manager_class
+    words = rf"needs triton>=99, found {re.escape(triton.__version__)}; triton keeps its own cache"
+    with pytest.warns(cachec.CachecWarning, match=words):
+        assert cachec_triton.install(cache) is cache
+    with pytest.raises(UnsupportedVersion, match=words):
+        cachec_triton.install(cache, strict=True)
+    assert knobs.cache.manager_class is before
+
+
+def test_a_triton_in_which_something_moved(cache: cachec.Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(sys.modules["triton.runtime.cache"].FileCacheManager, "put_group")
+    with pytest.warns(cachec.CachecWarning, match="AttributeError.*put_group"):
+        cachec_triton.install(cache)
 
 
 class _Groups:

@@ -105,15 +105,17 @@ def generic(module: Any, *, locations: bool = False) -> bytes:
     """A live module in MLIR's generic notation: aliases spelt out, values and blocks numbered in the order of the text,
     constants by value, resources by name alone. locations: print them too.
     """
-    text: bytes = module.operation.get_asm(
+    get_asm = module.operation.get_asm
+    text: bytes = get_asm(
         binary=True,
         print_generic_op_form=True,
         use_local_scope=True,
         assume_verified=True,
         enable_debug_info=locations,
-        large_resource_limit=0,
+        # Before LLVM 21 there is no such limit, and the bytes are printed to be cut off below.
+        **({"large_resource_limit": 0} if "large_resource_limit" in (get_asm.__doc__ or "") else {}),
     )
-    # Without its resources an empty trailer is left. No line of the generic notation begins so; no string has lines.
+    # Resources stand in a trailer, which is empty without their bytes. No line of the generic notation begins so; no string has lines.
     return text.partition(b"\n{-#")[0].rstrip() + b"\n"
 
 
