@@ -81,7 +81,7 @@ class Switch(NamedTuple):
     def value(self, torch: Any) -> Any:
         """What it is now, in this thread."""
         if self.name == "default_device":
-            return _default_device(torch)
+            return default_device(torch)
         return attrgetter(self.getter)(torch)(*self.arguments)
 
     def is_default(self, value: str) -> bool:
@@ -163,7 +163,7 @@ _PRECISIONS = tuple(
 _EARLIER_PRECISIONS = (
     Switch("cublas_allow_tf32", "_C._get_cublas_allow_tf32", "False"),
     Switch("cudnn_allow_tf32", "_C._get_cudnn_allow_tf32", "True"),
-    Switch("onednn_allow_tf32", "_C._get_onednn_allow_tf32", "False"),
+    Switch("onednn_allow_tf32", "_C._get_onednn_allow_tf32", "False", earlier="None"),
 )
 
 #: Getters below ``torch._C`` with a setter that change no result: what is checked, warned of or noted; what another
@@ -280,9 +280,12 @@ def switched(torch: Any) -> dict[str, str]:
     return found
 
 
-def _default_device(torch: Any) -> Any:
-    """Also that of ``with torch.device(...)``, which ``get_default_device`` of earlier releases does not look at."""
-    device, contexts = torch.get_default_device(), sys.modules.get("torch.utils._device")
+def default_device(torch: Any) -> Any:
+    """Also that of ``with torch.device(...)``, which ``get_default_device`` of earlier releases does not look at. That of
+    the oldest releases fails after the default was set back."""
+    is_set_back = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", torch) is None
+    device = torch.device("cpu") if is_set_back else torch.get_default_device()
+    contexts = sys.modules.get("torch.utils._device")
     if contexts is None or str(device) != "cpu":
         return device
     modes = reversed(torch.overrides._get_current_function_mode_stack())

@@ -11,7 +11,16 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
-from cachec_torch.ambient import OPTIONS, Switch, is_flushing, is_imported, overridden, switches, threads_at_import
+from cachec_torch.ambient import (
+    OPTIONS,
+    Switch,
+    default_device,
+    is_flushing,
+    is_imported,
+    overridden,
+    switches,
+    threads_at_import,
+)
 
 #: Setters, below ``torch``, that are not called like their getters.
 _SETTERS = {
@@ -70,7 +79,7 @@ def write(values: Mapping[str, Any]) -> None:
     _write_inference_mode(torch, is_on="inference_mode" in wanted)
     _write_determinism(torch, wanted)
     device = wanted.pop("default_device", None)
-    if device is not None or str(torch.get_default_device()) != "cpu":
+    if device is not None or str(default_device(torch)) != "cpu":
         torch.set_default_device(device)
     for switch in switches():
         _write_switch(torch, switch, wanted)
