@@ -281,8 +281,10 @@ def switched(torch: Any) -> dict[str, str]:
 
 
 def default_device(torch: Any) -> Any:
-    """Also that of ``with torch.device(...)``, which ``get_default_device`` of earlier releases does not look at. That of
-    the oldest releases fails after the default was set back."""
+    """Also that of ``with torch.device(...)``.
+
+    The function of earlier releases does not look at that, and that of the oldest fails once the default was set back.
+    """
     is_set_back = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", torch) is None
     device = torch.device("cpu") if is_set_back else torch.get_default_device()
     contexts = sys.modules.get("torch.utils._device")

@@ -120,9 +120,8 @@ CHANGES: dict[str, tuple[Any, dict[str, str]]] = {
     "autocast to half": (lambda: torch.autocast("cpu", torch.float16), {"autocast": "cpu torch.float16"}),
     "oneDNN": (lambda: torch.backends.mkldnn.flags(enabled=False), {"mkldnn_enabled": "False"}),
     "attention": (
-        lambda: torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH),
-        {"sdp_flash": "False", "sdp_cudnn": "False", "sdp_mem_efficient": "False"}
-        | there(torch.nn.attention.SDPBackend, "OVERRIDEABLE", {"sdp_overrideable": "False"}),
+        lambda: changed(torch.backends.cuda.flash_sdp_enabled, torch.backends.cuda.enable_flash_sdp, False),
+        {"sdp_flash": "False"},
     ),
     "Inductor": (lambda: option("torch._inductor.config", "max_autotune", True), {"inductor/max_autotune": "True"}),
     "Inductor, of a function": (
