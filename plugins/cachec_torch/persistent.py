@@ -267,12 +267,14 @@ def _named(words: list[str], cwd: str) -> tuple[list[str], dict[str, bytes], Pat
 
     root = cache_dir()
     named: list[str] = []
+    searched: set[Path] = set()
     sources: dict[str, bytes] = {}
     output = None
     for before, word in zip(["", *words], words, strict=False):
         path = Path(word)
         if word.startswith("-I") and Path(word[2:]).is_relative_to(root):
-            continue  # what sources include from there lies beside them
+            searched.add(Path(word[2:]))
+            continue
         if not path.is_relative_to(root):
             if root in word or (not path.is_absolute() and os.path.lexists(os.path.join(cwd, word))):
                 return None
@@ -285,16 +287,18 @@ def _named(words: list[str], cwd: str) -> tuple[list[str], dict[str, bytes], Pat
         else:
             return None
         named.append(path.name)
-    _take_headers(sources, root)
+    if not searched <= _take_headers(sources, root):
+        return None
     if output is None or output.name in sources or any(root.encode() in source for source in sources.values()):
         return None
     return named, sources, output
 
 
-def _take_headers(sources: dict[str, bytes], root: str) -> None:
+def _take_headers(sources: dict[str, bytes], root: str) -> set[Path]:
     """Sources that earlier releases of torch make include a header of its own by its path in Inductor's folder, where
-    its name is a digest of its text: the header becomes a source, included by name."""
-    waiting = list(sources)
+    its name is a digest of its text: the header becomes a source, included by name. Returns the folders
+    of these headers, in which the compiler need not search any more."""
+    waiting, folders = list(sources), set()
     while waiting:
         name = waiting.pop()
         for line, path in set(re.findall(rb'^(#include "([^"\n]+)")$', sources[name], re.MULTILINE)):
@@ -305,6 +309,8 @@ def _take_headers(sources: dict[str, bytes], root: str) -> None:
                 sources[header.name] = header.read_bytes()
                 waiting.append(header.name)
             sources[name] = sources[name].replace(line, b'#include "' + os.fsencode(header.name) + b'"')
+            folders.add(header.parent)
+    return folders
 
 
 @commands_alone
