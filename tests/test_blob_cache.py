@@ -34,20 +34,20 @@ class TestSelective(ForeignConformance):
     def make(self, cache):
         return cache.foreign("choosy", selective=True)
 
-    def test_what_cannot_be_stored_is_a_miss_all_the_same(self, opened):
-        cache, seam = opened(max_size=100_000)
+    def test_what_cannot_be_stored_is_a_miss_all_the_same(self, open_cache):
+        cache, seam = open_cache(max_size=100_000)
         assert seam.get(self.key(0)) is None
         seam.put(self.key(0), self.data(0, 200_000))
         (outcome,) = read_log(cache.dir)
         assert (outcome.reason, outcome.fault, outcome.stored) == (Reason.FIRST_RUN, Fault.STORE_FULL, False)
 
-    def test_what_is_forgotten_is_a_miss_at_once(self, opened):
-        _, seam = opened()
+    def test_what_is_forgotten_is_a_miss_at_once(self, open_cache):
+        _, seam = open_cache()
         seam.put(self.key(0), self.data(0))
-        cache, _ = opened()
+        cache, _ = open_cache()
         for entry in list(cache.store.entries()):
             cache.store.invalidate(entry.key)
-        cache, seam = opened(mode="require")
+        cache, seam = open_cache(mode="require")
         with pytest.raises(cachec.CacheMissError, match="entry-gone"):
             seam.get(self.key(0))
 

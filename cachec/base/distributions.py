@@ -69,6 +69,7 @@ class Distribution:
         self.root = root
         self.folder = os.path.join(root, folder)
         self.record_path = f"{self.folder}/RECORD"
+        self.is_vendored = os.path.basename(root) == "_vendor"  # a copy that is part of another distribution
         self._text: tuple[Identity, bytes] | None = None
         self._other_rows: tuple[Identity, bytes] | None = None
         self._record: InstallRecord | None = None
@@ -334,9 +335,12 @@ class Distributions:
         return found
 
     def find_required(self, names: Iterable[str]) -> list[Distribution | None]:
-        """The same; also those of which no more is known than name and version (``.egg-info``)."""
+        """The same; also those of which no more is known than name and version (``.egg-info``).
+
+        Not those that setuptools brings along: it puts them in the path when it is imported, which may be during a run.
+        """
         wanted = list(names)
-        found = self.find_each(wanted)
+        found = [None if one is None or one.is_vendored else one for one in self.find_each(wanted)]
         if None in found:
             eggs: dict[str, Distribution] = {}
             for site in self._sites.values():

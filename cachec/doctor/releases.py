@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import partial
 from typing import Any
 
 from cachec.doctor.case import Case, Finding
+from cachec.key.tools.requirements import parse_requirements
 from cachec.programs.self_tests import remembered_verdict, run_and_remember
 from cachec.programs.supported_versions import installed_releases
 
@@ -19,7 +20,9 @@ def compilers(case: Case) -> Iterator[Finding]:
         releases = installed_releases(plugin, case.distributions)
         if releases.too_old:
             wanted = " ".join(f"'{name}{tried}'" for name, tried in plugin.tried_releases.items())
-            yield Finding("compiler", f"{releases.too_old}: its stages run uncached", f"pip install {wanted}")
+            owner = next(_requirers(plugin.tried_releases, case), "")
+            way = f"a newer release of {owner}, which says what it goes with" if owner else f"pip install {wanted}"
+            yield Finding("compiler", f"{releases.too_old}: its stages run uncached", way)
         elif releases.newer:
             verdict = remembered_verdict(plugin, releases.installed, case.folder)
             if verdict is not None and not verdict.reason:
@@ -32,6 +35,15 @@ def compilers(case: Case) -> Iterator[Finding]:
                 partial(run_and_remember, plugin, releases.installed, case.folder, again=True),
                 f"run the self-test of {plugin.package}",
             )
+
+
+def _requirers(names: Collection[str], case: Case) -> Iterator[str]:
+    """Installed distributions that require one of these without an extra: they may refuse another release of it."""
+    for each in case.distributions:
+        if each.name not in {"cachec", *names}:
+            found = {one.name for one in parse_requirements(each.read("METADATA")) if not one.of}
+            if not found.isdisjoint(names):
+                yield f"{each.name} {each.version}"
 
 
 def compiler_facts(case: Case) -> dict[str, Any]:

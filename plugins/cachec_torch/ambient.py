@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
 from functools import lru_cache, partial
 from operator import attrgetter
 from pathlib import Path
@@ -38,7 +39,9 @@ VARIABLES = frozenset(
     {
         "CC",
         "CXX",
+        "ENABLE_HOST_SIDE_TMA",
         "ENABLE_PERSISTENT_TMA_MATMUL",
+        "ENABLE_TEMPLATE_AUTOWS",
         "ENABLE_TEMPLATE_TMA_STORE",
         "ENABLE_TMA_LOAD_FOR_TEMPLATE_EPILOGUE",
         "FAKE_ALLOW_META",
@@ -66,12 +69,24 @@ IRRELEVANT = (
 
 
 class Switch(NamedTuple):
-    """A switch of the library. getter: its function, below ``torch``. default: what that returns, as text."""
+    """A switch of the library. getter: its function, below ``torch``. default: what that returns, as text. earlier: the
+    same in earlier releases."""
 
     name: str
     getter: str
     default: str
     arguments: tuple[Any, ...] = ()
+    earlier: str | None = None
+
+    def value(self, torch: Any) -> Any:
+        """What it is now, in this thread."""
+        if self.name == "default_device":
+            return default_device(torch)
+        return attrgetter(self.getter)(torch)(*self.arguments)
+
+    def is_default(self, value: str) -> bool:
+        """Whether a value is the default, or the same in effect: a precision is ``ieee`` after it was set back."""
+        return value in {self.default, self.earlier} or (value, self.default) == ("ieee", "none")
 
 
 LIVE = (
@@ -88,9 +103,17 @@ LIVE = (
     Switch("dispatch_modes", "_C._len_torch_dispatch_stack", "0"),
     Switch("blas_backend", "_C._get_blas_preferred_backend", "_BlasBackend.Cublas"),
     Switch("cpu_fp16_reduction", "_C._get_cpu_allow_fp16_reduced_precision_reduction", "False"),
-    Switch("cublas_bf16_reduction", "_C._get_cublas_allow_bf16_reduced_precision_reduction", "(True, True)"),
+    Switch(
+        "cublas_bf16_reduction", "_C._get_cublas_allow_bf16_reduced_precision_reduction", "(True, True)", earlier="True"
+    ),
     Switch("cublas_fp16_accumulation", "_C._get_cublas_allow_fp16_accumulation", "False"),
-    Switch("cublas_fp16_reduction", "_C._get_cublas_allow_fp16_reduced_precision_reduction", "(True, True)"),
+    Switch(
+        "cublas_fp16_reduction",
+        "_C._get_cublas_allow_fp16_reduced_precision_reduction",
+        "(True, True)",
+        earlier="True",
+    ),
+    Switch("cublaslt_grouped_gemm", "_C._get_cublaslt_prefer_grouped_gemm", "False"),
     Switch("cudnn_benchmark", "_C._get_cudnn_benchmark", "False"),
     Switch("cudnn_depthwise_kernel", "_C._get_cudnn_depthwise_kernel", "auto"),
     Switch("cudnn_deterministic", "_C._get_cudnn_deterministic", "False"),
@@ -105,7 +128,8 @@ LIVE = (
     Switch("nnpack_enabled", "_C._get_nnpack_enabled", "True"),
     Switch("quantized_engine", "_C._get_qengine", "4" if os.uname().machine == "x86_64" else "3"),
     Switch("rocm_attention", "_C._get_rocm_fa_preferred_backend", "_ROCmFABackend.Default"),
-    Switch("sdp_order", "_C._get_sdp_priority_order", "[1, 2, 0, 3, 4]"),
+    # The last one is of devices that are none of torch's.
+    Switch("sdp_order", "_C._get_sdp_priority_order", "[1, 2, 0, 3, 4]", earlier="[1, 2, 0, 3, 0]"),
     Switch("sdp_cudnn", "_C._get_cudnn_sdp_enabled", "True"),
     Switch("sdp_flash", "_C._get_flash_sdp_enabled", "True"),
     Switch("sdp_math", "_C._get_math_sdp_enabled", "True"),
@@ -113,28 +137,52 @@ LIVE = (
     Switch("sdp_overrideable", "_C._get_overrideable_sdp_enabled", "True"),
     Switch("sm_carveout", "_C._get_sm_carveout_experimental", "None"),
     Switch("mha_fastpath", "backends.mha.get_fastpath_enabled", "True"),
-    *(
-        Switch(f"fp32_precision/{backend}/{operation}", "_C._get_fp32_precision_getter", default, (backend, operation))
-        for backend, operation, default in (
-            ("generic", "all", "none"),
-            ("mkldnn", "all", "none"),
-            ("mkldnn", "conv", "none"),
-            ("mkldnn", "matmul", "none"),
-            ("mkldnn", "rnn", "none"),
-            ("cuda", "all", "none"),
-            ("cuda", "conv", "tf32"),
-            ("cuda", "matmul", "none"),
-            ("cuda", "rnn", "tf32"),
-        )
-    ),
 )
 
-#: What a precision is after it was set back, and before it was set: the same in effect.
-_ONE = ("ieee", "none")
+#: Switches that the oldest releases lack.
+ADDED = frozenset(
+    {"cublaslt_grouped_gemm", "cudnn_depthwise_kernel", "dtensor_implicit_replication", "miopen_immediate"}
+)
+
+#: The switches of precisions: those of releases that have a function for all of them, and of earlier ones.
+_PRECISION_GETTER = "_get_fp32_precision_getter"
+_PRECISIONS = tuple(
+    Switch(f"fp32_precision/{backend}/{operation}", f"_C.{_PRECISION_GETTER}", default, (backend, operation))
+    for backend, operation, default in (
+        ("generic", "all", "none"),
+        ("mkldnn", "all", "none"),
+        ("mkldnn", "conv", "none"),
+        ("mkldnn", "matmul", "none"),
+        ("mkldnn", "rnn", "none"),
+        ("cuda", "all", "none"),
+        ("cuda", "conv", "tf32"),
+        ("cuda", "matmul", "none"),
+        ("cuda", "rnn", "tf32"),
+    )
+)
+_EARLIER_PRECISIONS = (
+    Switch("cublas_allow_tf32", "_C._get_cublas_allow_tf32", "False"),
+    Switch("cudnn_allow_tf32", "_C._get_cudnn_allow_tf32", "True"),
+    Switch("onednn_allow_tf32", "_C._get_onednn_allow_tf32", "False", earlier="None"),
+)
+
+#: Getters below ``torch._C`` with a setter that change no result: what is checked, warned of or noted; what another
+#: switch shows too; what is no setting. A newer release has others: their values count, whatever they are.
+UNRELATED_SWITCHES = frozenset(
+    {
+        *("_get_autograd_fallback_mode", "_get_backcompat_broadcast_warn", "_get_backcompat_keepdim_warn"),
+        *("_get_cublas_allow_tf32", "_get_cudnn_allow_tf32", "_get_onednn_allow_tf32", "_get_graph_exec_group"),
+        *("_get_deterministic_algorithms", "_get_float32_matmul_precision", "_get_thread_name"),
+        *("_get_dispatch_mode", "_get_tensor_metadata", "_get_torch_function_state", "_get_tracing_state"),
+        *("_get_value_trace", "_get_warnAlways"),
+    }
+)
 
 #: Modules with options, where they are imported, and the name that an option's setting gets in front of its own.
 OPTIONS: Mapping[str, str] = {
     "torch._inductor.config": "inductor",
+    "torch._inductor.config_comms": "inductor_comms",
+    "torch.distributed.config": "distributed",
     "torch._dynamo.config": "dynamo",
     "torch._functorch.config": "functorch",
     "torch._export.config": "export",
@@ -195,7 +243,7 @@ def settings() -> dict[str, str]:
         found["flush_denormal"] = "True"
     torch = sys.modules.get("torch")
     if is_imported(torch):
-        found |= _switched(torch)
+        found |= switched(torch) | _hooked()
         for module, prefix in OPTIONS.items():
             config = sys.modules.get(module)
             if config is not None and hasattr(config, "_config"):
@@ -215,19 +263,56 @@ def is_flushing() -> bool:
     return smallest / 2 == 0
 
 
-def _switched(torch: Any) -> dict[str, str]:
+def switched(torch: Any) -> dict[str, str]:
+    """The switches and the number of threads that are not at their defaults."""
     found = {}
-    for switch in LIVE:
-        value = str(attrgetter(switch.getter)(torch)(*switch.arguments))
-        if value != switch.default and (value, switch.default) != _ONE:
+    for switch in switches():
+        value = str(switch.value(torch))
+        if not switch.is_default(value):
             found[switch.name] = value
+    found |= {name: str(getattr(torch._C, name)()) for name in unknown_switches()}
     if "autocast" in found:
         kinds = (kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind))
         found["autocast"] = ", ".join(f"{kind} {torch.get_autocast_dtype(kind)}" for kind in kinds) or "other"
     threads = torch.get_num_threads()
     if threads != threads_at_import():
         found["threads"] = str(threads)
-    return found | _hooked()
+    return found
+
+
+def default_device(torch: Any) -> Any:
+    """Also that of ``with torch.device(...)``.
+
+    The function of earlier releases does not look at that, and that of the oldest fails once the default was set back.
+    """
+    is_set_back = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", torch) is None
+    device = torch.device("cpu") if is_set_back else torch.get_default_device()
+    contexts = sys.modules.get("torch.utils._device")
+    if contexts is None or str(device) != "cpu":
+        return device
+    modes = reversed(torch.overrides._get_current_function_mode_stack())
+    return next((mode.device for mode in modes if isinstance(mode, contexts.DeviceContext)), device)
+
+
+@lru_cache(maxsize=1)
+def switches() -> tuple[Switch, ...]:
+    """Those that the imported torch has."""
+    torch: Any = sys.modules["torch"]
+    precisions = _PRECISIONS if hasattr(torch._C, _PRECISION_GETTER) else _EARLIER_PRECISIONS
+    return tuple(
+        switch
+        for switch in (*LIVE, *precisions)
+        if switch.name not in ADDED or hasattr(torch._C, switch.getter.removeprefix("_C."))
+    )
+
+
+@lru_cache(maxsize=1)
+def unknown_switches() -> tuple[str, ...]:
+    """The getters of the imported torch that have a setter, and that no table here has."""
+    core = sys.modules["torch"]._C
+    known = {switch.getter.removeprefix("_C.") for switch in switches()} | UNRELATED_SWITCHES
+    pairs = {name for name in dir(core) if name.startswith("_get_") and hasattr(core, "_set_" + name[5:])}
+    return tuple(sorted(pairs - known))
 
 
 def _hooked() -> dict[str, str]:
@@ -253,7 +338,9 @@ def _name(hook: Any) -> str:
 def overridden(options: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
     """Those that are set to something else than what they would be otherwise, and that count."""
     for name, option in options.items():
-        value = option.user_override.get(option)  # the option itself where nobody has set it
+        # A context variable; in earlier releases the value. The option itself, or an object, where nobody has set it.
+        held = option.user_override
+        value = held.get(option) if isinstance(held, ContextVar) else held
         if type(value) is object or value is option:
             continue
         default = option.default if type(option.env_value_default) is object else option.env_value_default

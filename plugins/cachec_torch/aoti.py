@@ -27,7 +27,8 @@ from cachec_torch.describing import described_call, dtype_name, written_names
 from cachec_torch.libraries import ALIGNMENT, LibraryForm, PlacedForm, write
 from cachec_torch.plugin import KIND
 from cachec_torch.programs import LoadedProgram
-from cachec_torch.shim import ModelContainer, torch_version
+from cachec_torch.seams import known_options
+from cachec_torch.shim import BINDING, ModelContainer, torch_version
 from cachec_torch.toolchain import recorded_compiler, replaced
 
 #: Options that say whether weights stay outside, by name, all of them; and that nothing but this program is used.
@@ -65,6 +66,9 @@ def compiled(program: Program, options: Mapping[str, Any]) -> File:
     if extern:
         form = _for_loader(form, loaded.exported.call_spec, "it calls operations that torch has no C function for")
         form = msgspec.structs.replace(form, extern=extern)
+    if BINDING.encode() not in library and not form.by_torch:
+        reason = f"torch {torch.__version__} has no C function that takes weights in place"
+        form = _for_loader(form, loaded.exported.call_spec, reason)
     with open(output.path, "wb") as out:
         write(out, library, constants, form)
     _check_complete(output.path, form)
@@ -77,7 +81,9 @@ def _built(loaded: LoadedProgram, options: Mapping[str, Any], folder: Path) -> t
     unread = recorded_compiler(folder, lambda: _check_untouched(loaded, options))
     with unread, _values_unread(loaded), torch.inference_mode(False), torch.no_grad():
         package = torch._inductor.aoti_compile_and_package(
-            loaded.exported, package_path=str(folder / "model.pt2"), inductor_configs={**_NAMING, **REQUIRED, **options}
+            loaded.exported,
+            package_path=str(folder / "model.pt2"),
+            inductor_configs={**known_options({**_NAMING, **REQUIRED}), **options},
         )
     with zipfile.ZipFile(package) as held:
         libraries = [name for name in held.namelist() if name.endswith(".so")]

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorDeviceMismatchError, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.utils import _pytree as pytree
 
@@ -26,6 +26,9 @@ from cachec_torch.programs import stored_program
 
 #: How many names one error spells out.
 _SHOWN = 3
+
+#: How torch's error begins, in newer and in earlier releases.
+_DEVICES_DIFFER = ("Expected all tensors to be on the same device", "Unhandled FakeTensor Device Propagation")
 
 _MAKE = "make it on the CPU, or of weights in forward"
 
@@ -49,8 +52,9 @@ def exported(
         try:
             given, named = _each_its_own((tuple(args), dict(kwargs or {})))
             program = torch.export.export(hollow, given, named, dynamic_shapes=dynamic_shapes, strict=strict)
-        except FakeTensorDeviceMismatchError as error:
-            error.add_note("cachec: what is on meta is a plain tensor of the module, or made of a weight; " + _MAKE)
+        except RuntimeError as error:
+            if any(words in str(error) for words in _DEVICES_DIFFER):
+                error.add_note("cachec: what is on meta is a plain tensor of the module, or made of a weight; " + _MAKE)
             raise
     _check_returned(program)
     if isinstance(module, torch.nn.Module):

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 from torch import library
 
+from cachec_torch.seams import operator_name
+
 #: Files of torch that register an operation for their caller.
 FOR_CALLERS = ("torch/library.py", "torch/_library/custom_ops.py")
 
@@ -55,7 +57,7 @@ class KernelRecorder:
         @functools.wraps(original)
         def impl(lib: Any, op_name: Any, fn: Any, dispatch_key: str = "", **options: Any) -> Any:
             done = original(lib, op_name, fn, dispatch_key, **options)
-            name = lib._resolve_op_name(op_name, "impl").split("::")[-1]
+            name = operator_name(lib, op_name).split("::")[-1]
             # torch notes the key as its caller gave it, or the key of the library.
             key = f"{lib.ns}/{name}/{dispatch_key or lib.dispatch_key}"
             self._kernels.append(RecordedKernel(key, fn, _caller(), is_fallback=False))

@@ -26,7 +26,7 @@ from torch._decomp import global_decomposition_table
 from torch._inductor import decomposition, lowering, pattern_matcher
 from torch._inductor.codegen import common
 from torch._inductor.runtime.cache_dir_utils import cache_dir
-from torch._library import custom_ops, fake_class_registry, opaque_object, simple_registry
+from torch._library import custom_ops, fake_class_registry, simple_registry
 from torch._library.utils import Kernel
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket, _higher_order_ops, _OpNamespace
 from torch._subclasses import fake_impls
@@ -36,12 +36,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from cachec.base.distributions import Distribution
 from cachec.base.hashing import Hasher
 from cachec.model import Reason
+from cachec_torch import seams
 from cachec_torch.kernel_recorder import FOR_CALLERS, KernelRecorder
 from cachec_torch.native_libraries import library_parts
 from cachec_torch.project_modules import TORCH, ProjectModules, UnstorableOperation
 
 #: Namespaces of torch for which torch itself calls ``torch.library.register_autograd``, ``impl`` or ``define``.
-TORCH_NAMESPACES = frozenset({"_c10d_functional", "_c10d_functional_autograd", "_dtensor", "debugprims"})
+TORCH_NAMESPACES = frozenset({"_c10d_functional", "_c10d_functional_autograd", "_dtensor", "coor", "debugprims"})
 
 #: A line of the dispatcher's description of an operation.
 _KERNEL = re.compile(r"^(\w+)(?:\[alias\])?: registered at (.*):\d+ ::", re.MULTILINE)
@@ -142,10 +143,12 @@ class OperationsKey:
                 continue  # found is None where its library is gone
             tags = ", ".join(sorted(tag.name for tag in found[2]))
             entry = simple_registry.singleton.find(operation)
-            effects = f"{entry.effect._effect} {entry.symm_mem_args._symm_mem_args}"
             definer = self._recorder.definers.get(each) or self._definer(operation)
             walk.note(definer, f"operation {operation}")
-            yield f"operation {operation}", f"{torch._C._get_schema(name, overload)} {tags} {effects}"
+            yield (
+                f"operation {operation}",
+                f"{torch._C._get_schema(name, overload)} {tags} {seams.effects(operation, entry)}",
+            )
 
     def _is_of_torch(self, operation: str) -> bool:
         if operation.partition("::")[0] in TORCH_NAMESPACES:
@@ -158,7 +161,7 @@ class OperationsKey:
     def _definer(self, operation: str) -> str:
         """The file that made the library which defined an operation, empty for none."""
         defined = _DEFINED.search(_dispatcher_text(operation))
-        return "" if defined is None else defined[1]
+        return "" if defined is None else seams.registered_by(defined[1], operation)
 
     def _check_earlier(self, walk: _Walk) -> None:
         """Note the distributions that registered kernels before the recorder was there.
@@ -186,14 +189,17 @@ class OperationsKey:
         for operation in sorted({"::".join(key.split("/")[:2]) for key in self._recorder.earlier}):
             namespace, name = operation.split("::")
             entry = simple_registry.singleton.find(operation) if operation in simple_registry.singleton._data else None
-            has_fake = entry is not None and bool(entry.fake_impl.kernels)
-            for key, place in _KERNEL.findall(_dispatcher_text(operation)):
+            has_fake = entry is not None and bool(seams.fake_kernels(entry))
+            for key, told in _KERNEL.findall(_dispatcher_text(operation)):
                 names = {f"{namespace}/{name}/{key}"}
                 if key == "CompositeImplicitAutograd":  # the key of a call that names none
                     names.add(f"{namespace}/{name}/")
-                is_of_torch = self._modules.is_torch_file(place)
                 if not names & self._recorder.earlier or (key == "Meta" and has_fake):
                     continue
+                place = seams.registered_by(told, min(names & self._recorder.earlier))
+                if place == seams.NO_PLACE and namespace in TORCH_NAMESPACES:
+                    continue
+                is_of_torch = self._modules.is_torch_file(place)
                 if is_of_torch and (not place.endswith(FOR_CALLERS) or namespace in TORCH_NAMESPACES):
                     continue
                 if not (is_of_torch and place.endswith(FOR_CALLERS[1]) and operation in custom_ops.OPDEFS):
@@ -207,7 +213,7 @@ class OperationsKey:
                 if attribute.endswith(("_fn", "_fns", "_autocast_dtype")):
                     yield Registration(f"custom operation, {attribute}", name, value)
         for name, entry in list(simple_registry.singleton._data.items()):
-            for each in (*entry.fake_impl.kernels, entry.torch_dispatch_rules._data):
+            for each in (*seams.fake_kernels(entry), entry.torch_dispatch_rules._data):
                 yield Registration("fake function or rule of", name, each)
         for role, table in (*_tables(decompositions).items(), ("layout", lowering._maybe_layout_constraints)):
             for operator, function in list(table.items()):
@@ -234,9 +240,8 @@ class OperationsKey:
         for device, codegen in list(common.device_codegens.items()):
             for name, value in vars(codegen).items():
                 yield Registration(f"{name} of the device", device, value)
-        for kind, info in list(opaque_object._OPAQUE_TYPES.items()):
-            for value in (kind, info.guard_fn, info.reconstruct_fn):
-                yield Registration("opaque type", kind, value)
+        for kind, value in seams.opaque_types():
+            yield Registration("opaque type", kind, value)
         for base in (torch.Tensor, TorchDispatchMode, TorchFunctionMode):
             for kind in _subclasses(base):
                 yield Registration("subclass", kind, kind)
@@ -436,7 +441,7 @@ def _tables(decompositions: Mapping[Any, Any]) -> dict[str, Mapping[Any, Any]]:
         "decomposition (Inductor)": decomposition.decompositions,
         "decomposition (backend)": decompositions,
         "lowering": lowering.lowerings,
-        "lowering of the user": lowering.user_lowerings,
+        "lowering of the user": seams.user_lowerings(lowering),
     }
 
 

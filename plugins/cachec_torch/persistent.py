@@ -14,18 +14,18 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cachec.base.distributions import Distributions
 from cachec.commands.run import commands_alone, host_processor, run, scratch
-from cachec.errors import UnsupportedVersion
 from cachec.model import Reason
 from cachec.programs.artifact import File
-from cachec.programs.supported_versions import GONE, compare
-from cachec_torch.versions import TRIED_RELEASES
+from cachec.programs.supported_versions import GONE, step_aside, why_unsupported
 
 if TYPE_CHECKING:
     from cachec.blob_cache import Foreign
@@ -48,7 +48,7 @@ _UNSTORABLE = "-unstorable"
 _BUILDER = "torch._inductor.cpp_builder"
 
 
-def install(cache: Cache | None = None, *, shared: bool = False) -> Cache:
+def install(cache: Cache | None = None, *, shared: bool = False, strict: bool = False) -> Cache:
     """Let ``torch.compile`` keep what it compiles in ``cache``, by default ``cachec.Cache()``; returns that.
 
     Imports torch, so variables that torch reads have to be set before. What was compiled already stays as it is.
@@ -65,21 +65,28 @@ def install(cache: Cache | None = None, *, shared: bool = False) -> Cache:
 
     Where there is no folder for a store, torch goes on with its own caches (``bypass:no-store-folder``).
 
-    Raises UnsupportedVersion where torch is of another release than this package knows, or has moved what is replaced
-    here; torch goes on with its own caches then.
+    Where torch is missing, of a release that this package can't use, or lacks what is replaced here, torch goes on with
+    its own caches: a warning says why, and with ``strict`` UnsupportedVersion is raised.
     """
-    builder = checked_seam()
-    there = builder._run_compile_cmd
-    recorder = None
+    there = getattr(sys.modules.get(_BUILDER), "_run_compile_cmd", None)
     if isinstance(there, _StoredCompiles):
         if (cache is None or cache is there.cache) and (there.shared or not shared):
             return there.cache
-        there.remove()
-        cache, recorder = cache or there.cache, there.recorder
+        cache = cache or there.cache
     if cache is None:
         from cachec.cache import Cache
 
         cache = Cache()
+    from cachec_torch import plugin
+
+    reason = why_unsupported(plugin, Distributions(), cache.settings.store_folder) or seam_reason()
+    if reason:
+        step_aside(f"cachec_torch.install: {reason}; torch keeps its own caches", strict=strict)
+        return cache
+    recorder = None
+    if isinstance(there, _StoredCompiles):
+        there.remove()
+        recorder = there.recorder
     if cache.replaces("torch.inductor"):
         _StoredCompiles(cache, recorder).put(shared=shared)
     return cache
@@ -136,14 +143,18 @@ class _StoredCompiles:
             return False
 
     def hash_details(self, original: Callable[..., None]) -> Callable[..., None]:
-        """A constructor of what torch hashes to a key, with all operations that are not torch's."""
+        """A constructor of what torch hashes to a key, with all operations that are not torch's, and what the keys of
+        some releases lack."""
+        from cachec_torch.compile_key import check_options, missing_settings
         from cachec_torch.project_modules import UnstorableOperation
 
         @functools.wraps(original)
         def initialise(details: Any, *arguments: Any, **others: Any) -> None:
             original(details, *arguments, **others)
             config = getattr(details, "aot_config", None)  # AOTAutograd's details have one
+            details.cachec_settings = missing_settings(type(details))
             try:
+                check_options(details)
                 details.cachec_operations = self.operations().digest(getattr(config, "decompositions", None))
             except UnstorableOperation as error:
                 name = NAMES["RemoteFxGraphCache" if config is None else "RemoteAOTAutogradCache"]
@@ -178,26 +189,29 @@ class _StoredCompiles:
         from torch._inductor import codecache, config, cpp_builder, cpu_vec_isa, remote_cache
         from torch.library import Library
 
+        from cachec_torch import seams
         from cachec_torch.kernel_recorder import standing_recorder
 
         self._run_by_torch = cpp_builder._run_compile_cmd
         self._replace(cpp_builder, "_run_compile_cmd", self)
         details = codecache.FxGraphHashDetails
         self._replace(details, "__init__", self.hash_details(details.__init__))
-        for name in ("get_hash", "get_key"):
+        for name in seams.key_methods(codecache.FxGraphCachePickler):
             hashed = getattr(codecache.FxGraphCachePickler, name)
             self._replace(codecache.FxGraphCachePickler, name, _marking(hashed))
         if standing_recorder() is not self.recorder:
             self._replace(Library, "impl", self.recorder.impl(Library.impl))
             self._replace(Library, "define", self.recorder.define(Library.define))
             self._replace(Library, "fallback", self.recorder.fallback(Library.fallback))
-        self._replace(cpu_vec_isa.VecISA, "_probe_load", lambda _, library: self.loads(library))
+        if (probes := seams.probe_owner(cpu_vec_isa)) is not None:
+            self._replace(probes, "_probe_load", lambda _, library: self.loads(library))
         for kind, name in NAMES.items():
             self._foreign[name] = _foreign(self.cache, name, shared=shared)
             self._replace(getattr(remote_cache, kind), "backend_override_cls", _backend(self._foreign[name]))
         self._replace(config, "fx_graph_remote_cache", True)
         self._replace(autograd, "enable_remote_autograd_cache", True)
-        self._replace(config, "cpp_cache_precompile_headers", False)
+        for name, value in seams.known_options({"cpp_cache_precompile_headers": False}).items():
+            self._replace(config, name, value)
         _forget()
 
     def remove(self) -> None:
@@ -259,10 +273,14 @@ def _named(words: list[str], cwd: str) -> tuple[list[str], dict[str, bytes], Pat
 
     root = cache_dir()
     named: list[str] = []
+    searched: set[Path] = set()
     sources: dict[str, bytes] = {}
     output = None
     for before, word in zip(["", *words], words, strict=False):
         path = Path(word)
+        if word.startswith("-I") and Path(word[2:]).is_relative_to(root):
+            searched.add(Path(word[2:]))
+            continue
         if not path.is_relative_to(root):
             if root in word or (not path.is_absolute() and os.path.lexists(os.path.join(cwd, word))):
                 return None
@@ -275,9 +293,30 @@ def _named(words: list[str], cwd: str) -> tuple[list[str], dict[str, bytes], Pat
         else:
             return None
         named.append(path.name)
+    if not searched <= _take_headers(sources, root):
+        return None
     if output is None or output.name in sources or any(root.encode() in source for source in sources.values()):
         return None
     return named, sources, output
+
+
+def _take_headers(sources: dict[str, bytes], root: str) -> set[Path]:
+    """Sources that earlier releases of torch make include a header of its own by its path in Inductor's folder, where
+    its name is a digest of its text: the header becomes a source, included by name. Returns the folders
+    of these headers, in which the compiler need not search any more."""
+    waiting, folders = list(sources), set()
+    while waiting:
+        name = waiting.pop()
+        for line, path in set(re.findall(rb'^(#include "([^"\n]+)")$', sources[name], re.MULTILINE)):
+            header = Path(os.fsdecode(path))
+            if not header.is_relative_to(root) or not header.is_file():
+                continue
+            if header.name not in sources:
+                sources[header.name] = header.read_bytes()
+                waiting.append(header.name)
+            sources[name] = sources[name].replace(line, b'#include "' + os.fsencode(header.name) + b'"')
+            folders.add(header.parent)
+    return folders
 
 
 @commands_alone
@@ -321,16 +360,12 @@ def _put(made: Path, output: Path) -> None:
             raise
 
 
-def checked_seam() -> Any:
-    """The module that runs the C++ compiler, after a look at all that is replaced. Raises UnsupportedVersion."""
-    known = ", ".join(name + versions for name, versions in TRIED_RELEASES.items())
+def seam_reason() -> str:
+    """Why nothing can stand in this torch, in words: it can't be imported, or a name is gone. Empty where all can."""
     try:
         import torch
-    except ImportError as error:
-        raise UnsupportedVersion(f"cachec_torch.install needs {known}, found none: {error}") from error
-    found = f"torch {torch.__version__}"
-    if compare(torch.__version__, TRIED_RELEASES["torch"]):
-        raise UnsupportedVersion(f"cachec_torch.install needs {known}, found {found}; torch keeps its own caches")
+    except (ImportError, OSError) as error:
+        return f"torch can't be imported: {error}"
     try:
         from torch._functorch import config as autograd
         from torch._functorch._aot_autograd.autograd_cache import AOTAutogradCache
@@ -340,17 +375,13 @@ def checked_seam() -> Any:
 
         used = (
             *(codecache.FxGraphHashDetails.__init__, codecache.FxGraphCachePickler.get_hash, Library.fallback),
-            *(Library.impl, Library.define, codecache.FxGraphCachePickler.get_key),
-            *(cpp_builder._run_compile_cmd, cpu_vec_isa.VecISA._probe_load, cache_dir),
+            *(Library.impl, Library.define, cpp_builder._run_compile_cmd, cpu_vec_isa.VecISA, cache_dir),
             AOTAutogradCache.get_remote_cache.cache_clear,
             *(getattr(remote_cache, kind).backend_override_cls for kind in NAMES),
             *(remote_cache.RemoteCacheBackend._get, remote_cache.RemoteCacheBackend._put),
-            *(config.fx_graph_remote_cache, config.cpp_cache_precompile_headers, autograd.enable_remote_autograd_cache),
+            *(config.fx_graph_remote_cache, autograd.enable_remote_autograd_cache),
         )
         del used
     except GONE as error:
-        raise UnsupportedVersion(
-            f"cachec_torch.install knows {known}, and met in {found} {type(error).__name__}: {error}; "
-            "torch keeps its own caches"
-        ) from error
-    return cpp_builder
+        return f"torch {torch.__version__} lacks what it would replace: {type(error).__name__}: {error}"
+    return ""

@@ -25,6 +25,7 @@ class TorchPlugin(Plugin):
     distributions = ("torch",)
     programs = ("torch._inductor",)
     tried_releases = TRIED_RELEASES
+    self_test = "cachec_torch.self_test:self_test"
     types = ("torch.Tensor", "torch.nn.parameter.Parameter", "torch.dtype", "torch.device", "torch.Size")
     reduced = ("torch.storage.TypedStorage",)
 

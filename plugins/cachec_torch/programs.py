@@ -18,19 +18,14 @@ from typing import Any
 import msgspec
 import torch
 from torch._export.serde import schema
-from torch._export.serde.serialize import (
-    ExportedProgramDeserializer,
-    _bytes_to_dataclass,
-    _to_json_bytes,
-    canonicalize,
-    serialize,
-)
+from torch._export.serde.serialize import ExportedProgramDeserializer, _to_json_bytes, canonicalize
 from torch.utils import _pytree as pytree
 
 from cachec.base.hashing import Hasher
 from cachec.errors import PluginError
 from cachec.programs.program import Program
 from cachec.weights.manifest import Manifest
+from cachec_torch.seams import program_json, program_of_json
 
 #: What the format of a program says.
 FORMAT = "torch:export"
@@ -62,10 +57,7 @@ class _ProgramHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def stored_program(program: Any, names: Mapping[str, str], manifest: Manifest) -> Program:
     """An ``ExportedProgram`` of torch's without weights. Raises PluginError for a constant without bytes."""
     forms, blob = _constants(program.constants)
-    written = serialize(
-        program, serialize_state_dict=False, serialize_constants=False, serialize_example_inputs=False
-    ).exported_program
-    plain = _sorted_json(_without_metadata(json.loads(written)))
+    plain = _sorted_json(_without_metadata(json.loads(program_json(program))))
     head = msgspec.json.encode(_ProgramHead(msgspec.Raw(plain), forms, dict(sorted(names.items()))))
     hasher = Hasher(FORMAT)
     hasher.part("program", _canonical(plain, set(forms)))
@@ -77,7 +69,7 @@ def stored_program(program: Any, names: Mapping[str, str], manifest: Manifest) -
 
 
 def _canonical(plain: bytes, constants: set[str]) -> bytes:
-    form = json.loads(_to_json_bytes(canonicalize(_bytes_to_dataclass(schema.ExportedProgram, plain), constants)))
+    form = json.loads(_to_json_bytes(canonicalize(program_of_json(plain), constants)))
     del form["torch_version"]
     return _sorted_json(_without_metadata(form))
 
@@ -135,7 +127,7 @@ class LoadedProgram:
             raise PluginError(f"the IR of {program!r} is malformed: {error}") from error
         self.names, self.forms, self.blob = head.names, head.constants, ir[end:]
         self._memory = _Untouched(program.manifest)
-        serialized = _bytes_to_dataclass(schema.ExportedProgram, bytes(head.program))
+        serialized = program_of_json(bytes(head.program))
         constants = {name: restored_tensor(form, self.blob) for name, form in self.forms.items()}
         # A size that is computed of another (twice a dimension) has the range that follows. Given one of its own, torch
         # takes it for a symbol, and fails when it looks for those.

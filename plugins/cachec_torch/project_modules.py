@@ -152,7 +152,7 @@ class ProjectModules:
             yield f"file {label}", content_digest(self._checked(path, links))
         yield from self._main_part()
         for each in self._distributions:  # setuptools puts its own copies in the path when it is imported
-            if os.path.basename(each.root) != "_vendor":
+            if not each.is_vendored:
                 yield self.distribution_part(each)
 
     def _root(self, path: str) -> tuple[str, str]:

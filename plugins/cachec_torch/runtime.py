@@ -88,7 +88,9 @@ class LoadedLibrary:
             from cachec_torch.tensors import tensor_at
 
             self._tensors[constant.name.decode()] = tensor_at(_bound(constant, form, constants, weights))
-        self._runner.update_constant_buffer(self._tensors, False, True, True)
+        from cachec_torch.seams import give_weights
+
+        give_weights(self._runner, self._tensors)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """As of a ``LinkedLibrary``."""
@@ -140,8 +142,8 @@ def _bound(constant: LibraryConstant, form: LibraryForm, constants: Any, weights
         block = Block(array.ctypes.data, weight.dtype, weight.shape, _row_major(weight.shape), array)
     size = 0 if 0 in block.shape else 1 + sum((n - 1) * s for n, s in zip(block.shape, block.strides, strict=True))
     nbytes = size * numpy_dtype(block.dtype).itemsize
-    # The library's size may be padded.
-    if DTYPES.get(block.dtype) != constant.dtype or not 0 <= constant.nbytes - nbytes < _PADDING:
+    is_of_size = constant.nbytes is None or 0 <= constant.nbytes - nbytes < _PADDING  # which may be padded
+    if DTYPES.get(block.dtype) != constant.dtype or not is_of_size:
         raise LinkError(
             f"{constant.fqn!r}: the library has {constant.nbytes} bytes of type {constant.dtype}, the weight {nbytes} "
             f"of {block.dtype}"

@@ -11,7 +11,16 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
-from cachec_torch.ambient import LIVE, OPTIONS, Switch, is_flushing, is_imported, overridden, threads_at_import
+from cachec_torch.ambient import (
+    OPTIONS,
+    Switch,
+    default_device,
+    is_flushing,
+    is_imported,
+    overridden,
+    switches,
+    threads_at_import,
+)
 
 #: Setters, below ``torch``, that are not called like their getters.
 _SETTERS = {
@@ -38,11 +47,11 @@ def read() -> dict[str, Any]:
     torch: Any = sys.modules.get("torch")
     if not is_imported(torch):
         return {}
-    switches = {}
-    for switch in LIVE:
-        value = attrgetter(switch.getter)(torch)(*switch.arguments)
-        if str(value) != switch.default and not switch.name.endswith(("_modes", "autocast")):
-            switches[switch.name] = value
+    changed = {}
+    for switch in switches():
+        value = switch.value(torch)
+        if not switch.is_default(str(value)) and not switch.name.endswith(("_modes", "autocast")):
+            changed[switch.name] = value
     enabled = {kind: torch.get_autocast_dtype(kind) for kind in _KINDS if torch.is_autocast_enabled(kind)}
     options = {}
     for module in OPTIONS:
@@ -51,9 +60,9 @@ def read() -> dict[str, Any]:
             options[module] = dict(overridden(config._config, OPTIONS[module]))
     threads = torch.get_num_threads()
     found = {
-        "switches": switches,
+        "switches": changed,
         "autocast": enabled,
-        "options": {module: changed for module, changed in options.items() if changed},
+        "options": {module: values for module, values in options.items() if values},
         "threads": threads if threads != threads_at_import() else None,
         "flush_denormal": is_flushing(),
     }
@@ -66,14 +75,14 @@ def write(values: Mapping[str, Any]) -> None:
         return
     import torch
 
-    switches = dict(values.get("switches", {}))
-    _write_inference_mode(torch, is_on="inference_mode" in switches)
-    _write_determinism(torch, switches)
-    device = switches.pop("default_device", None)
-    if device is not None or str(torch.get_default_device()) != "cpu":
+    wanted = dict(values.get("switches", {}))
+    _write_inference_mode(torch, is_on="inference_mode" in wanted)
+    _write_determinism(torch, wanted)
+    device = wanted.pop("default_device", None)
+    if device is not None or str(default_device(torch)) != "cpu":
         torch.set_default_device(device)
-    for switch in LIVE:
-        _write_switch(torch, switch, switches)
+    for switch in switches():
+        _write_switch(torch, switch, wanted)
     for kind in _KINDS:
         dtype = values.get("autocast", {}).get(kind)
         if torch.is_autocast_enabled(kind) != (dtype is not None):
@@ -96,10 +105,10 @@ def _write_switch(torch: Any, switch: Switch, wanted: Mapping[str, Any]) -> None
         setter = "_C._set_fp32_precision_setter"
     if setter == switch.getter:
         return  # written above
-    now = attrgetter(switch.getter)(torch)(*switch.arguments)
+    now = switch.value(torch)
     if switch.name in wanted:
         value = wanted[switch.name]
-    elif str(now) == switch.default:
+    elif switch.is_default(str(now)):
         return
     else:  # this process has changed it
         value = torch.float32 if switch.name == "default_dtype" else _parsed(switch.default, now)
@@ -120,8 +129,8 @@ def _write_inference_mode(torch: Any, *, is_on: bool) -> None:
     _guards.append(guard)
 
 
-def _write_determinism(torch: Any, switches: Mapping[str, Any]) -> None:
-    wanted = (bool(switches.get("deterministic")), bool(switches.get("deterministic_warn_only")))
+def _write_determinism(torch: Any, switched: Mapping[str, Any]) -> None:
+    wanted = (bool(switched.get("deterministic")), bool(switched.get("deterministic_warn_only")))
     if wanted != (torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()):
         torch.use_deterministic_algorithms(wanted[0], warn_only=wanted[1])
 

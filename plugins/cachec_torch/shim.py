@@ -47,6 +47,10 @@ _CPU = 0
 _LIBRARIES = ("libc10.so", "libtorch_cpu.so", "libtorch.so")
 
 
+#: The function by which a library takes weights in place. Earlier releases have one that only C++ can call.
+BINDING = "UpdateUserManagedConstantBufferPairs"
+
+
 class Block(NamedTuple):
     """A tensor in memory. shape, strides: in elements. keeps: what holds the memory."""
 
@@ -58,12 +62,13 @@ class Block(NamedTuple):
 
 
 class LibraryConstant(NamedTuple):
-    """A constant of a library. name: its own. fqn: in the program. dtype: its number."""
+    """A constant of a library. name: its own. fqn: in the program. dtype: its number. nbytes: None where the library,
+    made by an earlier release, does not say."""
 
     name: bytes
     fqn: str
     dtype: int
-    nbytes: int
+    nbytes: int | None
 
 
 class _Pair(ctypes.Structure):
@@ -163,6 +168,7 @@ class ModelContainer:
     def constants(self) -> list[LibraryConstant]:
         """All but those that it computes itself from others."""
         found = []
+        has_sizes = hasattr(self._library, "AOTInductorModelContainerGetConstantDataSize")
         for index in map(ctypes.c_size_t, range(self._number("GetNumConstants"))):
             folded = self._asked("GetConstantFromFolded", index, ctypes.c_bool())
             if not folded:
@@ -171,7 +177,7 @@ class ModelContainer:
                         self._asked("GetConstantName", index, ctypes.c_char_p()),
                         self._asked("GetConstantOriginalFQN", index, ctypes.c_char_p()).decode(),
                         self._asked("GetConstantDtype", index, ctypes.c_int32()),
-                        self._asked("GetConstantDataSize", index, ctypes.c_size_t()),
+                        self._asked("GetConstantDataSize", index, ctypes.c_size_t()) if has_sizes else None,
                     )
                 )
         return found
@@ -185,7 +191,7 @@ class ModelContainer:
             pair.name, pair.handle = name, handles[-1]
         try:
             self._call(
-                "UpdateUserManagedConstantBufferPairs",
+                BINDING,
                 self._handle,
                 pairs,
                 ctypes.c_size_t(len(blocks)),

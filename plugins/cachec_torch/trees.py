@@ -28,7 +28,8 @@ def node_of(spec: Any) -> SpecNode:
     if spec.is_leaf():
         return SpecNode("leaf")
     kind = spec.type
-    children = tuple(map(node_of, spec.children()))
+    below = spec.children() if hasattr(spec, "children") else spec.children_specs  # of earlier releases
+    children = tuple(map(node_of, below))
     if kind in {tuple, list}:
         return SpecNode(kind.__name__, (), children)
     if kind in {dict, OrderedDict}:

@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,10 +19,12 @@ from torch.library import Library
 
 import cachec
 import cachec_torch
-from cachec.errors import UnsupportedVersion
+from cachec.errors import CachecWarning, UnsupportedVersion
 from cachec.model import Reason
 from cachec.testing.blob_caches import ForeignConformance
-from cachec_torch.persistent import NAMES, _backend, _foreign
+from cachec_torch.compile_key import check_options, missing_settings
+from cachec_torch.persistent import NAMES, _backend, _foreign, _StoredCompiles
+from cachec_torch.project_modules import UnstorableOperation
 
 ROOT = Path(__file__).parents[2]
 
@@ -81,9 +84,19 @@ def installed(tmp_path):
 
 def seam() -> tuple[object, ...]:
     overrides = [getattr(remote_cache, name).backend_override_cls for name in NAMES]
-    options = (config.fx_graph_remote_cache, autograd.enable_remote_autograd_cache, config.cpp_cache_precompile_headers)
+    options = (
+        config.fx_graph_remote_cache,
+        autograd.enable_remote_autograd_cache,
+        getattr(config, "cpp_cache_precompile_headers", None),
+    )
     registry = (Library.impl, Library.fallback, codecache.FxGraphHashDetails.__init__)
-    return (cpp_builder._run_compile_cmd, *overrides, *options, cpu_vec_isa.VecISA._probe_load, *registry)
+    return (
+        cpp_builder._run_compile_cmd,
+        *overrides,
+        *options,
+        getattr(cpu_vec_isa.VecISA, "_probe_load", None),
+        *registry,
+    )
 
 
 @pytest.mark.long
@@ -108,11 +121,60 @@ def test_torch_is_left_as_it_was(tmp_path) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("gone", ["_run_compile_cmd", "RemoteFxGraphCache"])
-def test_another_torch_keeps_its_caches(monkeypatch, gone) -> None:
+def test_install_steps_aside_where_torch_has_moved_a_name(monkeypatch, tmp_path, gone) -> None:
     module = cpp_builder if hasattr(cpp_builder, gone) else remote_cache
-    monkeypatch.delattr(module, gone)
-    with pytest.raises(UnsupportedVersion, match=r"torch>=2\.13,<2\.14.*torch keeps its own caches"):
-        cachec_torch.install()
+    cache = cachec.Cache(tmp_path / "store", log="off")
+    with monkeypatch.context() as patch:
+        patch.delattr(module, gone)
+        with pytest.warns(CachecWarning, match=rf"lacks .*{gone}.*torch keeps its own caches"):
+            assert cachec_torch.install(cache) is cache
+        with pytest.raises(UnsupportedVersion, match=gone):
+            cachec_torch.install(cache, strict=True)
+    assert not isinstance(cpp_builder._run_compile_cmd, _StoredCompiles)
+
+
+def test_install_steps_aside_with_an_older_release(monkeypatch, tmp_path) -> None:
+    monkeypatch.setattr(type(cachec_torch.plugin), "tried_releases", {"torch": ">=99,<100"})
+    with pytest.warns(CachecWarning, match=r"needs torch>=99, found .*torch keeps its own caches"):
+        cachec_torch.install(cachec.Cache(tmp_path / "store", log="off"))
+    assert not isinstance(cpp_builder._run_compile_cmd, _StoredCompiles)
+
+
+@pytest.mark.long
+def test_a_newer_release_is_used_after_its_self_test(monkeypatch, tmp_path) -> None:
+    """The real self-test, in a process of its own."""
+    monkeypatch.setattr(type(cachec_torch.plugin), "tried_releases", {"torch": ">=2.0,<2.1"})
+    cachec_torch.install(cachec.Cache(tmp_path / "store", log="off"), strict=True)
+    assert isinstance(cpp_builder._run_compile_cmd, _StoredCompiles)
+    cachec_torch.uninstall()
+
+
+def test_a_newer_release_that_fails_its_self_test_is_left_alone(monkeypatch, tmp_path) -> None:
+    kind = type(cachec_torch.plugin)
+    monkeypatch.setattr(kind, "tried_releases", {"torch": ">=2.0,<2.1"})
+    monkeypatch.setattr(kind, "self_test", "cachec_torch.self_test:is_gone")
+    with pytest.warns(CachecWarning, match=r"is newer than .*is_gone.*torch keeps its own caches"):
+        cachec_torch.install(cachec.Cache(tmp_path / "store", log="off"))
+    assert not isinstance(cpp_builder._run_compile_cmd, _StoredCompiles)
+
+
+def test_keys_hold_what_those_of_some_releases_lack(monkeypatch) -> None:
+    """The default dtype, and the number of threads that kernels are made for."""
+    before = missing_settings(object)
+    monkeypatch.setattr("torch.get_num_threads", lambda: 77)
+    assert ("threads", "77") in missing_settings(object)
+    assert ("threads", "77") not in before
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_an_option_set_to_code_is_stored_only_where_torch_counts_the_code(is_known) -> None:
+    details = SimpleNamespace(joint_custom_pre_pass=None) if is_known else SimpleNamespace()
+    with config.patch(joint_custom_pre_pass=print):
+        if is_known:
+            check_options(details)
+            return
+        with pytest.raises(UnstorableOperation, match="joint_custom_pre_pass"):
+            check_options(details)
 
 
 SOURCE = 'extern "C" int answer() {{ return {}; }}\n'
@@ -205,6 +267,7 @@ class TestStoredBackend(ForeignConformance):
 
 
 @pytest.mark.long
+@pytest.mark.skipif(not hasattr(cpu_vec_isa.VecISA, "_probe_load"), reason="this torch has no method for it")
 def test_what_the_processor_can_load_is_asked_once(installed, tmp_path) -> None:
     isa = cpu_vec_isa.VecAVX2()
     library = compiled(1)

@@ -122,6 +122,17 @@ def test_an_older_release_is_not_used(install: Install) -> None:
     assert (finding.fix, finding.repair) == ("pip install 'fake-dist>=1.0,<2'", None)
 
 
+def test_no_release_is_advised_that_another_distribution_may_refuse(install: Install) -> None:
+    """As torch refuses another release of triton than its own."""
+    fake = install(version="0.9.7")
+    owner = fake.site / "owner-3.1.dist-info"
+    owner.mkdir()
+    (owner / "METADATA").write_text("Name: owner\nVersion: 3.1\nRequires-Dist: fake-dist==0.9.7\n")
+    (owner / "RECORD").write_text("")
+    (finding,) = fake.findings()
+    assert finding.fix == "a newer release of owner 3.1, which says what it goes with"
+
+
 def test_a_newer_release_is_used_once_its_self_test_passed(install: Install) -> None:
     fake = install("import cachec; assert cachec.Cache().settings.dir.parent.samefile('.')")
     for _ in range(2):

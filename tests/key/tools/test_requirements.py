@@ -37,6 +37,15 @@ def _names(site: Path, *names: str) -> list[str]:
     return [part.detail for part in Requirements(Distributions([os.fspath(site)]), lambda: 0.0, 1.0).parts(names)]
 
 
+def test_a_copy_that_setuptools_brings_along_is_no_requirement(tmp_path) -> None:
+    """Importing setuptools puts its folder of copies in the path, and torch imports it during a compile."""
+    copies = tmp_path / "setuptools" / "_vendor"
+    _wheel(tmp_path, "one", "1.0", "two; python_version < '3.10'")
+    _wheel(copies, "two", "2.0")
+    requirements = Requirements(Distributions([os.fspath(tmp_path), os.fspath(copies)]), lambda: 0.0, 1.0)
+    assert requirements.parts(["one"]) == ()
+
+
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
