@@ -14,7 +14,14 @@ from cachec.model import GeneratorState
 from cachec.programs.generator import Generator
 from cachec.programs.registry import Plugins
 
-__all__ = ["digest", "every", "named", "put", "shared", "snapshot"]
+__all__ = ["STATES", "digest", "every", "moved", "named", "put", "shared", "snapshot"]
+
+#: Functions that return the state of a random generator of the process, or put it back.
+STATES: Final = {
+    "getstate": "random",
+    "get_state": "numpy.random",
+    **dict.fromkeys(("get_rng_state", "initial_seed", "fork_rng"), "torch"),
+}
 
 #: A Mersenne Twister: its words and its position; then whether half of a pair of normal numbers is left, and which.
 _TWISTER: Final = struct.Struct("<625I?d")
@@ -38,7 +45,22 @@ def named(plugins: Plugins, name: str) -> Generator | None:
 
 def snapshot(plugins: Plugins) -> dict[str, bytes]:
     """The states of now, by name."""
+    importlib.import_module("random")  # of one that comes later, no state from before is known
     return {each.name: state for each in every(plugins) if (state := each.state()) is not None}
+
+
+def moved(plugins: Plugins, before: Mapping[str, bytes]) -> str:
+    """The name of a generator of which a run in this process drew numbers or set the seed; empty for none.
+
+    before: the snapshot of then. Of one that was imported since, only a seed counts: no program chose what it draws.
+    """
+    for each in every(plugins):
+        state, known = each.state(), before.get(each.name)
+        if state is None:
+            continue
+        if each.is_seeded(state) if known is None else each.counted(state) != each.counted(known):
+            return each.name
+    return ""
 
 
 def digest(generator: Generator, state: bytes) -> str:

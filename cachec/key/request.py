@@ -90,7 +90,7 @@ class _ToldCode(msgspec.Struct, frozen=True):
 class Request:
     """The key of one call, and what was found in its arguments."""
 
-    __slots__ = ("_parts", "_payloads", "_said", "_told", "codes", "digest", "inventory", "stage")
+    __slots__ = ("_parts", "_payloads", "_said", "_told", "digest", "inventory", "reached", "stage")
 
     def __init__(
         self,
@@ -102,8 +102,8 @@ class Request:
     ) -> None:
         """told: the texts of the code that a request reaches."""
         self.stage = stage
-        #: The keys of the code that it reaches, once they were asked for.
-        self.codes: tuple[CodeKey, ...] = ()
+        #: The stages that it reaches, each with the key of its code, once they were asked for.
+        self.reached: list[tuple[Any, CodeKey]] = []
         self._told = told
         self._said: tuple[Part, ...] | None = None
         said = tuple([(payload.kind, payload.name, payload.data) for payload in payloads])
@@ -252,14 +252,23 @@ class Requests:
         for each, _ in stages:
             coverage.stages.append(each)
             coverage.distributions.update(tool for tool in each.options.tools if isinstance(tool, str))
-        for code in (*(code for _, code in stages), *request.inventory.callables):
+        for code in self._all_reached(request):
             coverage.add(code)
+        for _, code in self._find_stages(request):
+            coverage.add_values(code)
         return coverage
 
     def _stages(self, request: Request) -> list[tuple[Any, CodeKey]]:
-        """The stage of a request and those that it reaches, each with the key that its code has now."""
+        """The stage of a request and those that it reaches, each with the key that its code had when this was asked
+        first: before the run, as the modules that the run imports are not in the key of the request."""
+        if not request.reached:
+            request.reached = self._find_stages(request)
+        return request.reached
+
+    def _find_stages(self, request: Request) -> list[tuple[Any, CodeKey]]:
+        """The same, each with the key that its code has now."""
         pending: list[Any] = [request.stage, *request.inventory.stages]
-        found = []
+        found: list[tuple[Any, CodeKey]] = []
         for each in pending:
             code = self.code_of(each)
             found.append((each, code))
@@ -269,9 +278,7 @@ class Requests:
     def _all_reached(self, request: Request) -> tuple[CodeKey, ...]:
         if request.stage.options.isolated:
             return ()
-        if not request.codes:
-            request.codes = (*(code for _, code in self._stages(request)), *request.inventory.callables)
-        return request.codes
+        return (*(code for _, code in self._stages(request)), *request.inventory.callables)
 
     def _told_code(self, request: Request) -> _ToldCode:
         codes = self._all_reached(request)

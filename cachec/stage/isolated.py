@@ -48,12 +48,6 @@ _OF_PROCESS = frozenset({"global", "unset", "library", "memo", "imported", "proc
 _TIMES = frozenset(
     {"getmtime", "getctime", "getatime"} | {f"st_{each}time{end}" for each in "amc" for end in ("", "_ns")}
 )
-#: Functions that return the state of a random generator of the process, or put it back.
-_STATES = {
-    "getstate": "random",
-    "get_state": "numpy.random",
-    **dict.fromkeys(("get_rng_state", "initial_seed", "fork_rng"), "torch"),
-}
 _READ = Kind.CONTENT | Kind.EXECUTED
 
 
@@ -358,7 +352,7 @@ class IsolatedRun(Run):
     def _generator_reads(self, done: Done) -> Iterator[Read]:
         """The random generators whose state the run has used. Raises Fallback where no other process can have it again,
         and where it is no longer what the run began with."""
-        asked = {_STATES[name] for name in done.names & _STATES.keys()}
+        asked = {generators.STATES[name] for name in done.names & generators.STATES.keys()}
         nested = {read.where: read.digest for read in done.reads if read.kind == "generator"}
         for name in {*done.drawn, *asked} - self._generators.keys():
             raise Fallback(_unseeded(name, is_drawn=name in done.drawn))

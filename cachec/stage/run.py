@@ -19,6 +19,7 @@ from cachec.codecs.data import SCALARS
 from cachec.codecs.encoder import encode
 from cachec.codecs.files import files_size
 from cachec.errors import CachecError, LinkError, StoreFault, Uncacheable, UnkeyableArgument, UnresolvedCode, UsageError
+from cachec.key import generators
 from cachec.key.code.memos import memo_name
 from cachec.key.guard import bare, callers_weights, replace_weights, returned, short_texts
 from cachec.key.options import StageLike
@@ -110,6 +111,7 @@ class Run:
             with Asking(plugin):
                 around.append(plugin.running(request.digest))
         self.bracket = Bracket(around)
+        self._states = generators.snapshot(tools.plugins)
         self._started = time.perf_counter()
 
     def _guard(self, weights: WeightSet, path: str) -> WeightSet:
@@ -131,6 +133,8 @@ class Run:
         Raises UnstorableResult where no codec takes the result. A fault of the store costs the entry, not the result.
         """
         finished = Finished(result, time.perf_counter() - self._started)
+        if used := self._used_generator():
+            self.recorder.keep_out(Reason.VOLATILE_INPUT, _drawn(used))
         try:
             # Encoded first: weights that the stage derived are made now, and what they read counts too.
             node = self._encoded(finished) if store else None
@@ -173,6 +177,15 @@ class Run:
                 self._discard(finished)
             self.abandon()
         return finished
+
+    def _used_generator(self) -> str:
+        """The name of a random generator of this process that the run moved, or asked for its state; empty for none."""
+        net = self.recorder.net
+        codes = [] if net is None else [each.code for each in list(net.observed.ran.values())]
+        asked = {name for code in codes for name in code.co_names if name in generators.STATES}
+        return generators.moved(self._tools.plugins, self._states) or min(
+            map(generators.STATES.__getitem__, asked), default=""
+        )
 
     def _count_fills(self) -> list[str]:
         """Count what earlier runs read while they filled the memos that answered in this one. Returns the names of
@@ -446,6 +459,13 @@ class Run:
             guarded.close_guard()
         if self.recorder.net is not None and self.recorder.net.beside is not None:
             self.recorder.net.beside.close()
+
+
+def _drawn(name: str) -> str:
+    return (
+        f"it drew from the generator of {name} that the whole process shares, set its seed or asked for its state; use "
+        "a generator of its own, such as random.Random(seed) or numpy.random.default_rng(seed), or isolated=True"
+    )
 
 
 def _ambient(request: Request) -> dict[str, str]:
