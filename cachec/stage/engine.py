@@ -22,8 +22,8 @@ from cachec.errors import (
     StageFailed,
     StoreFault,
     Uncacheable,
+    UnreadableArgument,
     UnresolvedCode,
-    UnstorableResult,
     UsageError,
 )
 from cachec.events import EventLog
@@ -114,6 +114,9 @@ class Call:
         except UnresolvedCode as error:
             self.without = (Reason.UNRESOLVED_CODE, str(error))
             return None
+        except UnreadableArgument as error:  # the stage says for itself that a file is not there
+            self.without = (Reason.KEY_UNREADABLE, str(error))
+            return None
         except UsageError as error:
             self.outcome(Reason.USAGE, detail=str(error))
             raise
@@ -136,6 +139,8 @@ class Call:
                 self._request = self.engine.tools.requests.request(self.stage, self.arguments)
             except UnresolvedCode as error:
                 return self.described(Reason.UNRESOLVED_CODE, detail=str(error))
+            except UnreadableArgument as error:
+                return self.described(Reason.KEY_UNREADABLE, detail=str(error))
             except UsageError as error:
                 return self.described(Reason.USAGE, detail=str(error))
             except OSError as error:
@@ -541,10 +546,6 @@ async def _executed(call: Call, run: Run, look: Look, then: Callable[[Any], T]) 
         _computing.reset(token)
     try:
         return then(result)
-    except UnstorableResult as error:
-        run.abandon()
-        call.outcome(Reason.USAGE, detail=str(error))
-        raise
     except BaseException as error:  # a weight that the stage derives is made only when it is stored
         _raised(call, run, error)
         raise

@@ -18,7 +18,16 @@ from cachec.base.hashing import digest_bytes
 from cachec.codecs.data import SCALARS
 from cachec.codecs.encoder import encode
 from cachec.codecs.files import files_size
-from cachec.errors import CachecError, LinkError, StoreFault, Uncacheable, UnkeyableArgument, UnresolvedCode, UsageError
+from cachec.errors import (
+    CachecError,
+    LinkError,
+    StoreFault,
+    Uncacheable,
+    UnkeyableArgument,
+    UnresolvedCode,
+    UnstorableResult,
+    UsageError,
+)
 from cachec.key import generators
 from cachec.key.code.memos import memo_name
 from cachec.key.guard import bare, callers_weights, replace_weights, returned, short_texts
@@ -130,7 +139,7 @@ class Run:
     def finish(self, result: Any, *, store: bool) -> Finished:
         """Look at the inputs again, publish (where ``store``), and give the value that the caller gets.
 
-        Raises UnstorableResult where no codec takes the result. A fault of the store costs the entry, not the result.
+        A result that no codec takes, and a fault of the store, cost the entry and not the result.
         """
         finished = Finished(result, time.perf_counter() - self._started)
         if used := self._used_generator():
@@ -274,6 +283,8 @@ class Run:
             finished.fault, finished.detail = fault.fault, fault.detail
         except Uncacheable as error:
             finished.kept_out, finished.changed = bypass_reason(error), str(error)
+        except UnstorableResult as error:
+            finished.kept_out, finished.changed = Reason.UNSTORABLE, str(error)
         return None
 
     def _discard(self, finished: Finished) -> None:

@@ -66,6 +66,11 @@ def warn_undeclared_program(stage: str, said: str) -> None:
     _warn(f"stage {stage} is not stored: {said}")
 
 
+def warn_unstorable(stage: str, said: str) -> None:
+    """Warn of a stage of which nothing is stored, as its result has no stored form; Python tells it once."""
+    _warn(f"stage {stage} is not stored: {said}")
+
+
 def _warn(message: str) -> None:
     frame, level = sys._getframe(), 1
     while frame.f_back is not None and frame.f_code.co_filename.startswith(OWN_FOLDER):

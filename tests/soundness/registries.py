@@ -2,7 +2,6 @@
 name: each way to load such a module with each kind of registry, imported at the top or inside of the function."""
 
 # Programs are easier to read as they are.
-# ruff: noqa: E501
 
 from __future__ import annotations
 
