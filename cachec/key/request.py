@@ -349,9 +349,13 @@ class Requests:
             return False
         live, name = sys.modules.get(read.where), read.name.partition("=")[0]
         if live is None or name not in vars(live):
-            return True
+            return live is None or libraries.may_make(live, name)
         found = libraries.digest(live, name, self.forms.now().is_own_module)
         return libraries.read_of(read.where, name, found).name == read.name
+
+    def is_own_module(self, name: str) -> bool:
+        """Whether a module that is imported is the project's, or one that no file is known of."""
+        return self.forms.now().is_own_module(name)
 
     def imported_digest(self) -> str:
         """What stands for the names of the project's modules that are imported."""

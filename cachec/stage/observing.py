@@ -169,6 +169,7 @@ class Observing:
             states.add(ENVIRONMENT)  # ``find_spec(name).origin``
         if coverage.has_decimals:
             states.add(PACKAGES["decimal"])
+        looked |= frozenset(self._libraries(observed, recorder))
         # Tables count as the run found them: it may have filled them itself.
         looked |= {Read("state", state, "", state_digest(state, net.tables.get(state))) for state in states}
         for read in looked:
@@ -177,6 +178,23 @@ class Observing:
         if coverage.is_as_written:
             self._ran.brought(observed, coverage.derived, recorder.reads())
         return looked
+
+    def _libraries(self, observed: Observed, recorder: Recorder) -> Iterator[Read]:
+        """What code that ran took of libraries that it imports itself: anybody may have set that."""
+        from cachec.key import libraries
+
+        codes = [ran.code for ran in list(observed.ran.values())]
+        found, words = libraries.imported_inside(codes, self._requests.is_own_module)
+        for module, attributes in found.items():
+            for name, digest in attributes.items():
+                if digest:
+                    yield libraries.read_of(module, name, digest)
+                else:
+                    said = f"{name} of {module} is the project's or a mock, so {module} is not as it was imported"
+                    recorder.keep_out(Reason.UNRESOLVED_CODE, said)
+            unset = {word for word in words - attributes.keys() if not libraries.may_make(sys.modules[module], word)}
+            if unset:
+                yield Read("unset", module, " ".join(sorted(unset)), PRESENT)
 
     def _programs(self, observed: Observed, request: Request, recorder: Recorder) -> None:
         """Keep out a result in which a program took part that nobody answers for; say so once a stage."""
