@@ -199,7 +199,7 @@ class IsolatedRun(Run):
         self._values.replayed = replayed
         self._drop_what_cannot_be_sent(carried, missing)
         self._missing = frozenset(missing)
-        self._generators = generators.snapshot(self._tools.plugins)
+        self._generators = generators.snapshot(self._tools.plugins.all())
         self._carried = {(module, name) for module, names in carried.items() for name in names}
         function = self._stage.__wrapped__
         options = self._stage.options
@@ -356,7 +356,7 @@ class IsolatedRun(Run):
         nested = {read.where: read.digest for read in done.reads if read.kind == "generator"}
         for name in {*done.drawn, *asked} - self._generators.keys():
             raise Fallback(_unseeded(name, is_drawn=name in done.drawn))
-        for each in generators.every(self._tools.plugins):
+        for each in generators.every(self._tools.plugins.all()):
             before, left = self._generators.get(each.name), done.generators.get(each.name)
             if before is None:
                 continue
@@ -434,7 +434,7 @@ class IsolatedRun(Run):
         return f"a process of its own gives {one}, this one {other}{same}{held}"
 
     def _generators_differ(self, done: Done) -> str:
-        for each in generators.every(self._tools.plugins):
+        for each in generators.every(self._tools.plugins.all()):
             left, here = done.generators.get(each.name), each.state()
             if left is not None and here is not None and each.counted(here) != each.counted(left.state):
                 return f"a process of its own leaves the generator of {each.name} in another state than this one"

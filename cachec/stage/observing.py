@@ -43,7 +43,7 @@ from cachec.key.dependencies import (
 )
 from cachec.key.request import Request, Requests
 from cachec.key.tools.environment import EVERY_NAME, variable_digest
-from cachec.key.tools.process import ENVIRONMENT, PACKAGES, asked, state_digest
+from cachec.key.tools.process import ENVIRONMENT, PACKAGES, SEARCH_PATH, asked, state_digest
 from cachec.model import Read, Reason
 
 if TYPE_CHECKING:  # on a miss only, or for a read that few traces have
@@ -171,7 +171,8 @@ class Observing:
             states.add(PACKAGES["decimal"])
         looked |= frozenset(self._libraries(observed, recorder))
         # Tables count as the run found them: it may have filled them itself.
-        looked |= {Read("state", state, "", state_digest(state, net.tables.get(state))) for state in states}
+        found = {**net.tables, SEARCH_PATH: [*observed.path]}
+        looked |= {Read("state", state, "", state_digest(state, found.get(state))) for state in states}
         for read in looked:
             recorder.seen(read)
         self._files(request, recorder, net)

@@ -116,11 +116,12 @@ class Run:
         #: The request as it is at the end.
         self._again: Request | None = None
         around = []
-        for plugin in tools.requests.speaking(request):
+        self._speaking = tools.requests.speaking(request)
+        for plugin in self._speaking:
             with Asking(plugin):
                 around.append(plugin.running(request.digest))
         self.bracket = Bracket(around)
-        self._states = generators.snapshot(tools.plugins)
+        self._states = generators.snapshot(self._speaking)
         self._started = time.perf_counter()
 
     def _guard(self, weights: WeightSet, path: str) -> WeightSet:
@@ -192,7 +193,7 @@ class Run:
         net = self.recorder.net
         codes = [] if net is None else [each.code for each in list(net.observed.ran.values())]
         asked = {name for code in codes for name in code.co_names if name in generators.STATES}
-        return generators.moved(self._tools.plugins, self._states) or min(
+        return generators.moved(self._speaking, self._states) or min(
             map(generators.STATES.__getitem__, asked), default=""
         )
 

@@ -42,7 +42,8 @@ def _said(folder: Path, text: str, value: str) -> list[str]:
     (folder / "main.py").write_text(text)
     environ = {**os.environ, "STORE": str(folder / "store")}
     command = [sys.executable, "main.py", value]
-    ended = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=True)
+    ended = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
     return ended.stdout.split()
 
 
@@ -62,3 +63,38 @@ def test_what_the_project_puts_into_a_library_is_not_stored(tmp_path: Path) -> N
     text = SCRIPT.replace("$W", "import colorsys\n    return colorsys.strb()").replace("$M", "colorsys")
     assert _said(tmp_path, text, "lambda: 1") == ["1", "bypass:unresolved-code"]
     assert _said(tmp_path, text, "lambda: 2") == ["2", "bypass:unresolved-code"]
+
+
+#: What a stage asks of the imports of its process, and what a program does before that.
+IMPORTS = {
+    "in": ("'colorsys' in sys.modules", "import colorsys"),
+    "get": ("sys.modules.get('colorsys') is not None", "import colorsys"),
+    "modules kept": ("'colorsys' in MODULES", "import colorsys"),
+    "path": ("[each for each in sys.path if each.endswith('extra')]", "sys.path.append('/extra')"),
+    "path kept": ("[each for each in PATH if each.endswith('extra')]", "sys.path.append('/extra')"),
+    "path by an import": ("[each for each in path() if each.endswith('extra')]", "sys.path.append('/extra')"),
+}
+
+
+@pytest.mark.parametrize("name", IMPORTS)
+def test_what_is_imported_and_where_from_counts_for_who_asks(name: str, tmp_path: Path) -> None:
+    asks, does = IMPORTS[name]
+    text = f"""
+import os, sys, cachec
+from sys import modules as MODULES, path as PATH
+cache = cachec.Cache(os.environ["STORE"], log="off")
+def path():
+    from sys import path
+    return path
+@cache.stage
+def stage(n): return {asks}
+@cache.stage
+def other(n): return os.path.join("a", "b")
+if sys.argv[1] == "1": {does}
+print(str(stage(1)).replace(" ", ""), other.call(1)[1].reason.value)
+"""
+    without, other = _said(tmp_path, text, "0")
+    assert other == "miss:first-run"
+    found, other = _said(tmp_path, text, "1")
+    assert (found != without, other) == (True, "hit")
+    assert _said(tmp_path, text, "0") == [without, "hit"]

@@ -25,7 +25,7 @@ from cachec.base.hashing import Hasher
 from cachec.base.instances import attribute
 from cachec.errors import CachecError, CapturedWeights, UnkeyableArgument, UnresolvedCode
 from cachec.key.code.assigns import may_change
-from cachec.key.code.codeobjects import code_uses
+from cachec.key.code.codeobjects import code_uses, code_words
 from cachec.key.code.coverage import Coverage
 from cachec.key.code.dynamic import Reach, reach
 from cachec.key.code.fingerprint import CodeKey, CodeKeys
@@ -313,6 +313,14 @@ class RanKeys:
             return
         if Reach.PRESENT in reaches:
             yield Read("module", EVERY_MODULE, "", _names(self._imported_project(observed.modules)))
+            words = sorted(
+                filter(
+                    _is_module_name, {word for each in list(observed.ran.values()) for word in code_words(each.code)}
+                )
+            )
+            yield Read(
+                "module", EVERY_MODULE, " ".join(words), _names(each for each in words if each in observed.modules)
+            )
         for name in self._imported_project(list(sys.modules)):
             yield from self._named(name, coverage, anchors, loaded)
         main = sys.modules.get("__main__")
@@ -335,6 +343,8 @@ class RanKeys:
         """The digest that a read of code, a module or a distribution has now. path: of its file, None where it has
         none here. What is not there has a digest that nothing else has."""
         if read.kind == "module":
+            if read.where == EVERY_MODULE and read.name:
+                return _names(each for each in read.name.split() if each in sys.modules)
             if read.where == EVERY_MODULE:
                 return _names(self._imported_project(list(sys.modules)))
             return self._is_there(read.where)
@@ -373,6 +383,10 @@ def _check_unedited(paths: Iterable[str], observed: Observed) -> None:
         seen = (observed.sources.get(path), observed.opened.get(path))  # who executes the text of a file opens it
         if now is not None and now.changed >= observed.began and now not in seen:
             raise Lost(Reason.INPUT_CHANGED, f"file {path} was written to while the stage ran, which imported it")
+
+
+def _is_module_name(word: str) -> bool:
+    return all(each.isidentifier() for each in word.split("."))
 
 
 def _names(modules: Iterable[str]) -> str:

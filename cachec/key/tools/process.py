@@ -11,6 +11,7 @@ from _locale import LC_ALL, getencoding, setlocale  # `locale` compiles expressi
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache, lru_cache
+from itertools import pairwise
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 
 from cachec.base.hashing import Hasher
@@ -92,6 +93,8 @@ def _array_errors() -> object:
 _ERRORS = [("divide", "warn"), ("invalid", "warn"), ("over", "warn"), ("under", "ignore")]
 #: The state that stands for where Python and its packages are.
 ENVIRONMENT = "folders of this environment"
+#: The folders that modules are looked for in.
+SEARCH_PATH = "folders of imports"
 #: Attributes of ``sys`` that tell it.
 _PREFIXES = frozenset({"prefix", "exec_prefix", "base_prefix", "base_exec_prefix", "executable", "_base_executable"})
 #: States by which whole packages answer, by the package.
@@ -127,6 +130,7 @@ _STATES: Mapping[str, tuple[Callable[[], object], tuple[str, ...]]] = {
         _user_packages,
         ("getusersitepackages", "getuserbase", "USER_BASE", "USER_SITE"),
     ),
+    SEARCH_PATH: (lambda: [*sys.path], ()),
     "limit of recursion": (sys.getrecursionlimit, ("getrecursionlimit",)),
 }
 _NAMED = (BuiltinFunctionType, FunctionType, ModuleType, type)
@@ -159,6 +163,8 @@ def _asked(code: CodeType, namespace: Mapping[str, object]) -> Iterator[str]:
             yield _NAMES[name]
         if value is sys.flags or ("flags" in code.co_names and (value is sys or name == "sys")):
             yield "flags of the interpreter"
+        if value is sys.path or ((value is sys or name == "sys") and _takes(code, name, "path")):
+            yield SEARCH_PATH
         if (value is sys or name == "sys") and not _PREFIXES.isdisjoint(code.co_names):
             yield ENVIRONMENT
         if is_instance(value, *_NAMED):  # under another name, perhaps
@@ -180,10 +186,24 @@ def _asks_another(code: CodeType, name: str) -> bool:
     return any(each.argval == name and each.opname == "LOAD_ATTR" for each in dis.get_instructions(code))
 
 
+def _takes(code: CodeType, name: str, attribute: str) -> bool:
+    """Whether code takes an attribute of what it has under a name, or imports it from there."""
+    import dis  # rarely needed
+
+    if attribute not in code.co_names:
+        return False
+    steps = list(dis.get_instructions(code))
+    return any(
+        after.argval == attribute and (step.argval == name or after.opname == "IMPORT_FROM")
+        for step, after in pairwise(steps)
+    )
+
+
 def state_digest(state: str, tables: list[object] | None = None) -> str:
-    """The digest of a state as it is now. tables: what was in the tables of one that stands for such."""
+    """The digest of a state as it is now. tables: what it was in its place: of one that stands for tables, their
+    content."""
     if state in _STATES:
-        return _digest(state, repr(_STATES[state][0]()))
+        return _digest(state, repr(_STATES[state][0]() if tables is None else tables))
     from cachec.key.tools.tables import tables_of, tables_text  # few traces have such states
 
     return _digest(state, tables_text(tables_of(state) if tables is None else tables))
