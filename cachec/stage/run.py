@@ -433,7 +433,9 @@ class Run:
         if not is_same:
             from cachec.key.compare import first_difference  # rarely needed
 
-            return first_difference(self._request.parts(), again.parts()).detail
+            found = first_difference(self._request.parts(), again.parts())
+            # Code that was imported since is told in another way than by its text alone; a value changes by itself.
+            return next((each.words for each in found.parts if each.words.startswith("value ")), found.detail)
         self._again = again
         if without:
             with contextlib.suppress(UsageError, OSError):  # then the next call is told

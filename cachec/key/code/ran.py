@@ -29,7 +29,7 @@ from cachec.key.code.codeobjects import code_uses, code_words
 from cachec.key.code.coverage import Coverage
 from cachec.key.code.dynamic import Reach, reach
 from cachec.key.code.fingerprint import CodeKey, CodeKeys
-from cachec.key.code.graph import module_name
+from cachec.key.code.graph import module_name, reading_text_alone
 from cachec.key.code.modules import absolute, is_cell
 from cachec.key.dependencies import IMPORTED, LIVE
 from cachec.model import Read, Reason
@@ -325,7 +325,11 @@ class RanKeys:
             yield from self._named(name, coverage, anchors, loaded)
         main = sys.modules.get("__main__")
         if main is not None and self._code.is_project(_file(main) or "<typed>"):
-            yield self._live(module_name(vars(main)), "", "<module>", coverage)
+            # The next process has not imported what this run has; that counts by itself.
+            imported = frozenset(name for name, module in list(sys.modules.items()) if _file(module) in loaded)
+            with reading_text_alone(imported):
+                found = self._live(module_name(vars(main)), "", "<module>", coverage)
+            yield found
         yield Read("distribution", "*", "", self._tool("*"))
 
     def _imported_project(self, names: Iterable[str]) -> list[str]:
