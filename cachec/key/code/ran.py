@@ -328,8 +328,8 @@ class RanKeys:
             # The next process has not imported what this run has; that counts by itself.
             imported = frozenset(name for name, module in list(sys.modules.items()) if _file(module) in loaded)
             with reading_text_alone(imported):
-                found = self._live(module_name(vars(main)), "", "<module>", coverage)
-            yield found
+                script = self._live(module_name(vars(main)), "", "<module>", coverage)
+            yield script
         yield Read("distribution", "*", "", self._tool("*"))
 
     def _imported_project(self, names: Iterable[str]) -> list[str]:

@@ -89,6 +89,17 @@ def _array_errors() -> object:
     return sorted(numpy.geterr().items()) if numpy is not None else _ERRORS
 
 
+def _file_mask() -> object:
+    """As proc(5) has it: umask(2) would set another one, which other threads see."""
+    with open("/proc/self/status") as file:
+        return next((line for line in file if line.startswith("Umask:")), "")
+
+
+def _first_weekday() -> object:
+    calendar = sys.modules.get("calendar")
+    return calendar.firstweekday() if calendar is not None else 0
+
+
 #: How numpy handles errors where nobody said anything.
 _ERRORS = [("divide", "warn"), ("invalid", "warn"), ("over", "warn"), ("under", "ignore")]
 #: The state that stands for where Python and its packages are.
@@ -103,6 +114,7 @@ PACKAGES = {
     "decimal": "decimal context",
     "_pydecimal": "decimal context",
     "numpy": "numpy's errors",
+    "calendar": "first day of the week",
 }
 
 
@@ -131,6 +143,8 @@ _STATES: Mapping[str, tuple[Callable[[], object], tuple[str, ...]]] = {
         ("getusersitepackages", "getuserbase", "USER_BASE", "USER_SITE"),
     ),
     SEARCH_PATH: (lambda: [*sys.path], ()),
+    "first day of the week": (_first_weekday, ("calendar",)),
+    "mask of new files": (_file_mask, ("st_mode", "ST_MODE", "umask")),
     "limit of recursion": (sys.getrecursionlimit, ("getrecursionlimit",)),
 }
 _NAMED = (BuiltinFunctionType, FunctionType, ModuleType, type)
