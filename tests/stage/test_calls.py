@@ -102,7 +102,7 @@ def test_an_argument_that_cannot_be_keyed_is_refused_by_name(cache):
     with pytest.raises(cachec.UnkeyableArgument, match=r"options\['x'\]"):
         stage({"x": object()})
     with pytest.raises(cachec.UnkeyableArgument, match=r"missing\.bin"):
-        stage(Path("missing.bin"))
+        stage.key(Path("missing.bin"))
 
 
 def test_ignored_arguments_leave_the_key(cache):
