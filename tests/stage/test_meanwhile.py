@@ -38,7 +38,7 @@ threading.turns[1].set()
 thread.join()
 (value, outcome), = told
 assert value == 't1'
-print(outcome.reason.value + (" " + outcome.detail) * (outcome.reason.value[0] == "b"))
+print(outcome.reason.value)
 """
 ALONE = "from st import stage\nvalue, outcome = stage.call(1)\nprint(value, outcome.reason.value)\n"
 
