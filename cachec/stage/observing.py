@@ -169,7 +169,7 @@ class Observing:
             states.add(ENVIRONMENT)  # ``find_spec(name).origin``
         if coverage.has_decimals:
             states.add(PACKAGES["decimal"])
-        looked |= frozenset(self._libraries(observed, recorder))
+        looked |= frozenset(self._libraries(observed))
         # Tables count as the run found them: it may have filled them itself.
         found = {**net.tables, SEARCH_PATH: [*observed.path]}
         looked |= {Read("state", state, "", state_digest(state, found.get(state))) for state in states}
@@ -180,7 +180,7 @@ class Observing:
             self._ran.brought(observed, coverage.derived, recorder.reads())
         return looked
 
-    def _libraries(self, observed: Observed, recorder: Recorder) -> Iterator[Read]:
+    def _libraries(self, observed: Observed) -> Iterator[Read]:
         """What code that ran took of libraries that it imports itself: anybody may have set that."""
         from cachec.key import libraries
 
@@ -188,11 +188,8 @@ class Observing:
         found, words = libraries.imported_inside(codes, self._requests.is_own_module)
         for module, attributes in found.items():
             for name, digest in attributes.items():
-                if digest:
+                if digest:  # what the project has put there is in the key
                     yield libraries.read_of(module, name, digest)
-                else:
-                    said = f"{name} of {module} is the project's or a mock, so {module} is not as it was imported"
-                    recorder.keep_out(Reason.UNRESOLVED_CODE, said)
             unset = {word for word in words - attributes.keys() if not libraries.may_make(sys.modules[module], word)}
             if unset:
                 yield Read("unset", module, " ".join(sorted(unset)), PRESENT)
