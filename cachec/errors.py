@@ -3,10 +3,11 @@
     CachecError
     ├── UsageError               the API was used wrongly; the message says what to do instead
     │   ├── UnkeyableArgument        an argument has no stable key
+    │   │   └── UnreadableArgument       a path whose content can't be read; a call runs uncached then
     │   ├── UnresolvedCode           code was reached that can't be fingerprinted; a call runs uncached then
     │   ├── CapturedWeights          a weight set came in through a global or a closure
     │   ├── UnsupportedFunction      the function can't be a stage (a generator, say)
-    │   └── UnstorableResult         no codec can store what the stage returned
+    │   └── UnstorableResult         no codec can store what the stage returned; a call returns it all the same
     ├── ConfigError              a setting is unknown or malformed
     │   └── NoStoreFolder            no setting names the store, and there is no home folder to put it into
     ├── CacheMissError           mode ``require``, and the call would miss
@@ -83,6 +84,13 @@ class UnkeyableArgument(UsageError):
     """An argument of a stage has no stable key."""
 
 
+class UnreadableArgument(UnkeyableArgument):
+    """A path among the arguments is keyed by content that can't be read.
+
+    Only ``key()`` and ``invalidate()`` of a stage raise it: a call runs uncached, as ``bypass:key-unreadable``.
+    """
+
+
 class UnresolvedCode(UsageError):
     """The code of a stage reaches something that can't be fingerprinted; ``version=`` takes charge of it. Also where
     code of a value or an argument raises while the key is made.
@@ -100,7 +108,7 @@ class UnsupportedFunction(UsageError):
 
 
 class UnstorableResult(UsageError):
-    """The stage returned a value that no codec can store."""
+    """The stage returned a value that no codec can store; its caller gets it, as ``bypass:unstorable-value``."""
 
 
 class ConfigError(CachecError):

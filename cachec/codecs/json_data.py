@@ -5,7 +5,7 @@ Data is nested dicts (string keys), lists, tuples and scalars of the exact built
 is true, as an object with one reserved key:
 
     {"!t": [...]}     a tuple                  {"!i": "-0x1f..."}   an int beyond 64 bits
-    {"!f": "nan"}     a float that is not finite
+    {"!f": "inf"}     a float that is not finite; a NaN of other bits than Python's own is ``nan:`` and these
 
 and a key of the data that begins with ``!`` gets one more ``!`` in front.
 """
@@ -13,6 +13,7 @@ and a key of the data that begins with ``!`` gets one more ``!`` in front.
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -52,9 +53,18 @@ def _int(text: str) -> int:
     return value
 
 
+_NAN: Final = struct.pack(">d", math.nan).hex()
+
+
+def _float_text(value: float) -> str:
+    bits = struct.pack(">d", value).hex() if math.isnan(value) else _NAN
+    return repr(value) if bits == _NAN else f"nan:{bits}"
+
+
 def _float(text: str) -> float:
-    value = float(text)
-    if repr(value) != text:
+    nan = text.removeprefix("nan:")
+    value: float = float(text) if nan == text else struct.unpack(">d", bytes.fromhex(nan)[:8].ljust(8))[0]
+    if _float_text(value) != text:
         raise ValueError(f"{text[:40]!r} is not the form of a float")
     return value
 
@@ -98,8 +108,8 @@ def encode_scalar(value: Any, sink: ArtifactSink) -> Inline | Leaf:
     if cls is int:
         return Inline("int", int_text(value))
     if cls is float:
-        return Inline("float", repr(value))
-    return Inline("complex", f"{value.real!r} {value.imag!r}")
+        return Inline("float", _float_text(value))
+    return Inline("complex", f"{_float_text(value.real)} {_float_text(value.imag)}")
 
 
 #: The exact types that ``encode_scalar`` takes.
@@ -162,7 +172,7 @@ class _Tagging:
         if cls is int:
             return value if -(1 << 63) <= value < 1 << 63 else self._tag("!i", int_text(value))
         if cls is float:
-            return value if math.isfinite(value) else self._tag("!f", repr(value))
+            return value if math.isfinite(value) else self._tag("!f", _float_text(value))
         if cls not in _NESTED:
             raise _NotDataError
         if depth == 0:

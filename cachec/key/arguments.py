@@ -18,7 +18,7 @@ from cachec.base.display_text import module_of
 from cachec.base.hashing import FileDigests, Hasher, digest_bytes, frame
 from cachec.base.instances import attribute, class_attribute, function_of
 from cachec.base.lazy import later
-from cachec.errors import CachecError, PluginError, StoreFault, UnkeyableArgument, UnresolvedCode
+from cachec.errors import CachecError, PluginError, StoreFault, UnkeyableArgument, UnreadableArgument, UnresolvedCode
 from cachec.key import option_encoding
 from cachec.key.argument_info import ArgumentInfo
 from cachec.key.code.fingerprint import CodeKeys
@@ -230,7 +230,7 @@ class ArgumentCollector:
         except OSError as error:
             if fsio.is_exhausted(error):
                 raise
-            raise UnkeyableArgument(
+            raise UnreadableArgument(
                 f"argument {path} is a path and keyed by the content of {place!r}, which can't be read: "
                 f"{error.strerror}. Pass a str to key a path by its text, or leave it out with ignore=[...]"
             ) from error

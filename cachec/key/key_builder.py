@@ -90,7 +90,7 @@ class _CodeTexts(msgspec.Struct, frozen=True):
 class CacheKey:
     """The key of one call, and what was found in its arguments."""
 
-    __slots__ = ("_described_parts", "_find_texts", "_parts", "_payloads", "codes", "digest", "inventory", "stage")
+    __slots__ = ("_described_parts", "_find_texts", "_parts", "_payloads", "digest", "inventory", "reached", "stage")
 
     def __init__(
         self,
@@ -102,8 +102,8 @@ class CacheKey:
     ) -> None:
         """find_texts: the texts of the code that a key reaches."""
         self.stage = stage
-        #: The keys of the code that it reaches, once they were asked for.
-        self.codes: tuple[CodeKey, ...] = ()
+        #: The stages that it reaches, each with the key of its code, once they were asked for.
+        self.reached: list[tuple[Any, CodeKey]] = []
         self._find_texts = find_texts
         self._described_parts: tuple[Part, ...] | None = None
         payload_data = tuple([(payload.kind, payload.name, payload.data) for payload in payloads])
@@ -252,14 +252,23 @@ class KeyBuilder:
         for each, _ in stages:
             coverage.stages.append(each)
             coverage.distributions.update(tool for tool in each.options.tools if isinstance(tool, str))
-        for code in (*(code for _, code in stages), *cache_key.inventory.callables):
+        for code in self._all_reached(cache_key):
             coverage.add(code)
+        for _, code in self._find_stages(cache_key):
+            coverage.add_values(code)
         return coverage
 
     def _stages(self, cache_key: CacheKey) -> list[tuple[Any, CodeKey]]:
-        """The stage of a key and those that it reaches, each with the key that its code has now."""
+        """The stage of a key and those that it reaches, each with the key that its code had when this was asked
+        first: before the run, as the modules that the run imports are not in the key."""
+        if not cache_key.reached:
+            cache_key.reached = self._find_stages(cache_key)
+        return cache_key.reached
+
+    def _find_stages(self, cache_key: CacheKey) -> list[tuple[Any, CodeKey]]:
+        """The same, each with the key that its code has now."""
         pending: list[Any] = [cache_key.stage, *cache_key.inventory.stages]
-        found = []
+        found: list[tuple[Any, CodeKey]] = []
         for each in pending:
             code = self.code_of(each)
             found.append((each, code))
@@ -269,9 +278,7 @@ class KeyBuilder:
     def _all_reached(self, cache_key: CacheKey) -> tuple[CodeKey, ...]:
         if cache_key.stage.options.isolated:
             return ()
-        if not cache_key.codes:
-            cache_key.codes = (*(code for _, code in self._stages(cache_key)), *cache_key.inventory.callables)
-        return cache_key.codes
+        return (*(code for _, code in self._stages(cache_key)), *cache_key.inventory.callables)
 
     def _code_texts(self, cache_key: CacheKey) -> _CodeTexts:
         codes = self._all_reached(cache_key)
@@ -342,9 +349,13 @@ class KeyBuilder:
             return False
         live, name = sys.modules.get(read.where), read.name.partition("=")[0]
         if live is None or name not in vars(live):
-            return True
+            return live is None or library_patches.may_make(live, name)
         found = library_patches.digest(live, name, self.forms.now().is_own_module)
         return library_patches.read_of(read.where, name, found).name == read.name
+
+    def is_own_module(self, name: str) -> bool:
+        """Whether a module that is imported is the project's, or one that no file is known of."""
+        return self.forms.now().is_own_module(name)
 
     def imported_digest(self) -> str:
         """What stands for the names of the project's modules that are imported."""

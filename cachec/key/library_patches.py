@@ -7,13 +7,16 @@ mock replaced, a constant that was set. Limits: what the library calls itself, a
 from __future__ import annotations
 
 import builtins
+import opcode
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
-from types import BuiltinFunctionType, FunctionType, ModuleType
-from typing import Any, Final
+from importlib.machinery import PathFinder
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+from typing import Any, Final, TypeAlias
 
 from cachec.base.display_text import module_of
 from cachec.base.hashing import digest_bytes
+from cachec.key.code.code_objects import code_words
 from cachec.key.trace_validation import PRESENT
 from cachec.model import Read
 
@@ -21,8 +24,12 @@ from cachec.model import Read
 _PLAIN: Final = (bool, int, float, complex, str, bytes, type(None))
 #: An object of the library, or one that is made when it is first asked for.
 _OF_LIBRARY: Final = digest_bytes(b"of the library")
+_IMPORT: Final = opcode.opmap["IMPORT_NAME"]
 #: The first character of what stands for a plain value.
 _MARK: Final = "="
+
+#: Module -> attribute -> what stands for its value.
+Found: TypeAlias = dict[str, dict[str, str]]
 
 
 def named_modules(
@@ -41,14 +48,32 @@ def named_modules(
     return found
 
 
+def imported_inside(codes: Collection[CodeType], is_own: Callable[[str], bool]) -> tuple[Found, set[str]]:
+    """What code that ran may have taken of modules of libraries that it imports itself, as ``table`` has it; and the
+    names that it has. What it takes of those that are globals counts with its key."""
+    taking = (code for code in codes if _IMPORT in code.co_code[::2] or "__builtins__" in code.co_names)
+    importing = {name for code in taking for name in code.co_names}
+    modules = named_modules({}, importing, is_own)
+    if importing.isdisjoint({"builtins", "__builtins__"}):
+        del modules["builtins"]
+    words = {word for code in codes for word in code_words(code) if word.isidentifier() and word[:2] != "__"}
+    return table(modules, words, is_own), words
+
+
+def may_make(module: ModuleType, name: str) -> bool:
+    """Whether a module may have a name later that it has not: one that it makes when it is asked, or a module in it."""
+    if "__getattr__" in vars(module):
+        return True
+    path = vars(module).get("__path__")
+    return path is not None and PathFinder.find_spec(f"{module.__name__}.{name}", path) is not None
+
+
 def is_replaced(name: str) -> bool:
     """Whether the program has put None or another object in the place of a module: an import fails, or finds that."""
     return name in sys.modules and not issubclass(type(sys.modules[name]), ModuleType)
 
 
-def table(
-    modules: Mapping[str, ModuleType], names: Collection[str], is_own: Callable[[str], bool]
-) -> dict[str, dict[str, str]]:
+def table(modules: Mapping[str, ModuleType], names: Collection[str], is_own: Callable[[str], bool]) -> Found:
     """Module -> attribute -> what stands for its value, of those that are named."""
     return {
         name: {attribute: digest(module, attribute, is_own) for attribute in names & vars(module).keys()}

@@ -6,15 +6,23 @@ import importlib
 import os
 import struct
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from cachec.base.hashing import digest_bytes
 from cachec.model import GeneratorState
+from cachec.programs.plugin import Plugin
 from cachec.programs.random_generator import Generator
 from cachec.programs.registry import Plugins
 
-__all__ = ["digest", "every", "find_generator", "put", "shared_generator", "snapshot"]
+__all__ = ["STATES", "digest", "every", "find_generator", "moved", "put", "shared_generator", "snapshot"]
+
+#: Functions that return the state of a random generator of the process, or put it back.
+STATES: Final = {
+    "getstate": "random",
+    "get_state": "numpy.random",
+    **dict.fromkeys(("get_rng_state", "initial_seed", "fork_rng"), "torch"),
+}
 
 #: A Mersenne Twister: its words and its position; then whether half of a pair of normal numbers is left, and which.
 _TWISTER: Final = struct.Struct("<625I?d")
@@ -24,21 +32,36 @@ _WORDS: Final = 624
 _BLOCKS: Final = 2000
 
 
-def every(plugins: Plugins) -> Iterator[Generator]:
-    """All generators that are known."""
+def every(plugins: Iterable[Plugin]) -> Iterator[Generator]:
+    """All generators that are known, with those of some plugins."""
     yield from _OWN
-    for plugin in plugins.all():
+    for plugin in plugins:
         yield from plugin.generators()
 
 
 def find_generator(plugins: Plugins, name: str) -> Generator | None:
     """The generator of that name; None where no plugin that is installed has it."""
-    return next((each for each in every(plugins) if each.name == name), None)
+    return next((each for each in every(plugins.all()) if each.name == name), None)
 
 
-def snapshot(plugins: Plugins) -> dict[str, bytes]:
+def snapshot(plugins: Iterable[Plugin]) -> dict[str, bytes]:
     """The states of now, by name."""
+    importlib.import_module("random")  # of one that comes later, no state from before is known
     return {each.name: state for each in every(plugins) if (state := each.state()) is not None}
+
+
+def moved(plugins: Iterable[Plugin], before: Mapping[str, bytes]) -> str:
+    """The name of a generator of which a run in this process drew numbers or set the seed; empty for none.
+
+    before: the snapshot of then. Of one that was imported since, only a seed counts: no program chose what it draws.
+    """
+    for each in every(plugins):
+        state, known = each.state(), before.get(each.name)
+        if state is None:
+            continue
+        if each.is_seeded(state) if known is None else each.counted(state) != each.counted(known):
+            return each.name
+    return ""
 
 
 def digest(generator: Generator, state: bytes) -> str:

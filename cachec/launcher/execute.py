@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from cachec import config, recording
 from cachec.context import CacheContext
-from cachec.errors import CachecError, CacheMissError, UnstorableResult
+from cachec.errors import CachecError, CacheMissError
 from cachec.key.tools.executables import which
 from cachec.launcher import options
 from cachec.launcher.arguments import describe_here
@@ -197,12 +197,8 @@ def _through_engine(
                 publish_weights()  # first: an output that is there tells a build system that all is done
                 _hand_out(opened, command, value)
 
-            try:
-                answer = engine.call(stage, (command, stripped, spooled), {}, on_hit=hand_out)
-                value = answer.value
-            except UnstorableResult as error:  # a folder with a link that leads out of it, say: it did compile
-                say(f"not stored: {error}")
-                value = made[-1]
+            answer = engine.call(stage, (command, stripped, spooled), {}, on_hit=hand_out)
+            value = answer.value
             if made:
                 publish_weights()
         if draft is not None and answer is not None:

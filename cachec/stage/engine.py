@@ -22,8 +22,8 @@ from cachec.errors import (
     StageFailed,
     StoreFault,
     Uncacheable,
+    UnreadableArgument,
     UnresolvedCode,
-    UnstorableResult,
     UsageError,
 )
 from cachec.events import EventLog
@@ -117,6 +117,9 @@ class StageCall:
         except UnresolvedCode as error:
             self.without = (Reason.UNRESOLVED_CODE, str(error))
             return None
+        except UnreadableArgument as error:  # the stage says for itself that a file is not there
+            self.without = (Reason.KEY_UNREADABLE, str(error))
+            return None
         except UsageError as error:
             self.outcome(Reason.USAGE, detail=str(error))
             raise
@@ -139,6 +142,8 @@ class StageCall:
                 self._cache_key = self.engine.tools.key_builder.build(self.stage, self.arguments)
             except UnresolvedCode as error:
                 return self.make_outcome(Reason.UNRESOLVED_CODE, detail=str(error))
+            except UnreadableArgument as error:
+                return self.make_outcome(Reason.KEY_UNREADABLE, detail=str(error))
             except UsageError as error:
                 return self.make_outcome(Reason.USAGE, detail=str(error))
             except OSError as error:
@@ -552,10 +557,6 @@ async def _execute(call: StageCall, run: Run, lookup: LookupResult, then: Callab
         _computing.reset(token)
     try:
         return then(result)
-    except UnstorableResult as error:
-        run.abandon()
-        call.outcome(Reason.USAGE, detail=str(error))
-        raise
     except BaseException as error:  # a weight that the stage derives is made only when it is stored
         _count_failure(call, run, error)
         raise

@@ -56,12 +56,6 @@ _OF_PROCESS = frozenset({"global", "unset", "library", "memo", "imported", "proc
 _TIMES = frozenset(
     {"getmtime", "getctime", "getatime"} | {f"st_{each}time{end}" for each in "amc" for end in ("", "_ns")}
 )
-#: Functions that return the state of a random generator of the process, or put it back.
-_STATES = {
-    "getstate": "random",
-    "get_state": "numpy.random",
-    **dict.fromkeys(("get_rng_state", "initial_seed", "fork_rng"), "torch"),
-}
 _READ = Kind.CONTENT | Kind.EXECUTED
 
 
@@ -213,7 +207,7 @@ class IsolatedRun(Run):
         self._values.replayed = replayed
         self._drop_what_cannot_be_sent(carried, missing)
         self._missing = frozenset(missing)
-        self._generators = random_generators.snapshot(self._tools.plugins)
+        self._generators = random_generators.snapshot(self._tools.plugins.all())
         self._carried = {(module, name) for module, names in carried.items() for name in names}
         function = self._stage.__wrapped__
         options = self._stage.options
@@ -368,11 +362,11 @@ class IsolatedRun(Run):
     def _generator_reads(self, done: StageDone) -> Iterator[Read]:
         """The random generators whose state the run has used. Raises Fallback where no other process can have it again,
         and where it is no longer what the run began with."""
-        asked = {_STATES[name] for name in done.names & _STATES.keys()}
+        asked = {random_generators.STATES[name] for name in done.names & random_generators.STATES.keys()}
         nested = {read.where: read.digest for read in done.reads if read.kind == "generator"}
         for name in {*done.drawn, *asked} - self._generators.keys():
             raise Fallback(_unseeded_name(name, is_drawn=name in done.drawn))
-        for each in random_generators.every(self._tools.plugins):
+        for each in random_generators.every(self._tools.plugins.all()):
             before, final = self._generators.get(each.name), done.generators.get(each.name)
             if before is None:
                 continue
@@ -450,7 +444,7 @@ class IsolatedRun(Run):
         return f"a process of its own gives {one}, this one {other}{same}{settings}"
 
     def _generators_differ(self, done: StageDone) -> str:
-        for each in random_generators.every(self._tools.plugins):
+        for each in random_generators.every(self._tools.plugins.all()):
             final, here = done.generators.get(each.name), each.state()
             if final is not None and here is not None and each.counted(here) != each.counted(final.state):
                 return f"a process of its own leaves the generator of {each.name} in another state than this one"

@@ -366,7 +366,7 @@ def describe_change(read: Read, keeps_out: str = "", change: str = "") -> str:
             return f"{what} is not what it was in the process that ran the stage"
         return f"{what} changed (it ran, though no name leads to it)"
     if read.kind == "module":
-        return f"module {read.where} is there now"
+        return "other modules are imported" if read.where == "*" else f"module {read.where} is there now"
     if read.kind == "distribution":
         return f"distribution {read.where} changed (its code ran)"
     if read.kind == "stdin":

@@ -18,7 +18,17 @@ from cachec.base.hashing import digest_bytes
 from cachec.codecs.encoder import encode
 from cachec.codecs.files import files_size
 from cachec.codecs.json_data import SCALARS
-from cachec.errors import CachecError, LinkError, StoreFault, Uncacheable, UnkeyableArgument, UnresolvedCode, UsageError
+from cachec.errors import (
+    CachecError,
+    LinkError,
+    StoreFault,
+    Uncacheable,
+    UnkeyableArgument,
+    UnresolvedCode,
+    UnstorableResult,
+    UsageError,
+)
+from cachec.key import random_generators
 from cachec.key.code.lru_cache_validity import memo_name
 from cachec.key.describe import words_of
 from cachec.key.key_builder import CacheKey
@@ -111,10 +121,12 @@ class Run:
         #: The cache key as it is at the end.
         self._again: CacheKey | None = None
         around = []
-        for plugin in tools.key_builder.speaking(cache_key):
+        self._speaking = tools.key_builder.speaking(cache_key)
+        for plugin in self._speaking:
             with Asking(plugin):
                 around.append(plugin.running(cache_key.digest))
         self.bracket = Bracket(around)
+        self._states = random_generators.snapshot(self._speaking)
         self._started = time.perf_counter()
 
     def _guard(self, weights: WeightSet, path: str) -> WeightSet:
@@ -133,9 +145,11 @@ class Run:
     def finish(self, result: Any, *, store: bool) -> FinishedRun:
         """Look at the inputs again, publish (where ``store``), and give the value that the caller gets.
 
-        Raises UnstorableResult where no codec takes the result. A fault of the store costs the entry, not the result.
+        A result that no codec takes, and a fault of the store, cost the entry and not the result.
         """
         finished = FinishedRun(result, time.perf_counter() - self._started)
+        if used := self._used_generator():
+            self.recorder.refuse_storage(Reason.VOLATILE_INPUT, _drawn(used))
         try:
             # Encoded first: weights that the stage derived are made now, and what they read counts too.
             node = self._encode(finished) if store else None
@@ -182,6 +196,15 @@ class Run:
                 self._discard(finished)
             self.abandon()
         return finished
+
+    def _used_generator(self) -> str:
+        """The name of a random generator of this process that the run moved, or asked for its state; empty for none."""
+        net = self.recorder.net
+        codes = [] if net is None else [each.code for each in list(net.observed.executed_code.values())]
+        asked = {name for code in codes for name in code.co_names if name in random_generators.STATES}
+        return random_generators.moved(self._speaking, self._states) or min(
+            map(random_generators.STATES.__getitem__, asked), default=""
+        )
 
     def _count_fills(self) -> list[str]:
         """Count what earlier runs read while they filled the memos that answered in this one. Returns the names of
@@ -272,6 +295,8 @@ class Run:
             finished.fault, finished.detail = fault.fault, fault.detail
         except Uncacheable as error:
             finished.refusal_reason, finished.changed = bypass_reason(error), str(error)
+        except UnstorableResult as error:
+            finished.refusal_reason, finished.changed = Reason.UNSTORABLE, str(error)
         return None
 
     def _discard(self, finished: FinishedRun) -> None:
@@ -423,7 +448,9 @@ class Run:
         if not is_same:
             from cachec.key.key_diff import first_difference  # rarely needed
 
-            return first_difference(self._cache_key.parts(), again.parts()).detail
+            found = first_difference(self._cache_key.parts(), again.parts())
+            # Code that was imported since is told in another way than by its text alone; a value changes by itself.
+            return next((each.words for each in found.parts if each.words.startswith("value ")), found.detail)
         self._again = again
         if without:
             with contextlib.suppress(UsageError, OSError):  # then the next call is told
@@ -467,6 +494,13 @@ class Run:
             guarded.close_guard()
         if self.recorder.net is not None and self.recorder.net.native_reads is not None:
             self.recorder.net.native_reads.close()
+
+
+def _drawn(name: str) -> str:
+    return (
+        f"it drew from the generator of {name} that the whole process shares, set its seed or asked for its state; use "
+        "a generator of its own, such as random.Random(seed) or numpy.random.default_rng(seed), or isolated=True"
+    )
 
 
 def _ambient(cache_key: CacheKey) -> dict[str, str]:

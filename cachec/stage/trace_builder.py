@@ -30,7 +30,7 @@ from cachec.base.paths import absolute, current_folder, links_on, relative_to
 from cachec.key.code.module_sources import is_cell
 from cachec.key.key_builder import CacheKey, KeyBuilder
 from cachec.key.tools.environment import EVERY_NAME, variable_digest
-from cachec.key.tools.process_queries import ENVIRONMENT, PACKAGES, queried_states, state_digest
+from cachec.key.tools.process_queries import ENVIRONMENT, PACKAGES, SEARCH_PATH, queried_states, state_digest
 from cachec.key.trace_validation import (
     ABSENT,
     FOLDER,
@@ -177,14 +177,32 @@ class TraceBuilder:
             states.add(ENVIRONMENT)  # ``find_spec(name).origin``
         if coverage.has_decimals:
             states.add(PACKAGES["decimal"])
+        path_reads |= frozenset(self._libraries(observed))
         # Tables count as the run found them: it may have filled them itself.
-        path_reads |= {Read("state", state, "", state_digest(state, net.tables.get(state))) for state in states}
+        found = {**net.tables, SEARCH_PATH: [*observed.path]}
+        path_reads |= {Read("state", state, "", state_digest(state, found.get(state))) for state in states}
         for read in path_reads:
             recorder.add_read(read)
         self._files(cache_key, recorder, net)
         if coverage.is_as_written:
             self._run_reads.note_imports(observed, coverage.derived, recorder.reads())
         return path_reads
+
+    def _libraries(self, observed: Observations) -> Iterator[Read]:
+        """What code that ran took of libraries that it imports itself: anybody may have set that."""
+        from cachec.key import library_patches
+
+        codes = [executed.code for executed in list(observed.executed_code.values())]
+        found, words = library_patches.imported_inside(codes, self._key_builder.is_own_module)
+        for module, attributes in found.items():
+            for name, digest in attributes.items():
+                if digest:  # what the project has put there is in the key
+                    yield library_patches.read_of(module, name, digest)
+            unset = {
+                word for word in words - attributes.keys() if not library_patches.may_make(sys.modules[module], word)
+            }
+            if unset:
+                yield Read("unset", module, " ".join(sorted(unset)), PRESENT)
 
     def _programs(self, observed: Observations, cache_key: CacheKey, recorder: ReadRecorder) -> None:
         """Keep out a result in which a program took part that nobody answers for; say so once a stage."""

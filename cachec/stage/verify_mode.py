@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from cachec.errors import StoreFault
+from cachec.errors import StoreFault, UnstorableResult
 from cachec.key.stage_options import StageOptions
 from cachec.model import Read
 from cachec.programs.artifact import Dir, File
@@ -69,6 +69,8 @@ def difference(run: Run, tools: EngineServices, options: StageOptions, fresh: An
         node = run.encode(fresh)
     except StoreFault as fault:
         return f"the fresh result can't be encoded: {fault.detail}"
+    except UnstorableResult as error:
+        return f"the fresh result can't be stored: {error}"
     if node == lookup.trace.value:
         return None
     if options.deterministic:

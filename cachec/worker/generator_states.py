@@ -23,7 +23,7 @@ class Generators:
         """states: of the caller's process; the run goes on from them."""
         self._plugins = plugins
         self._watched = {}
-        for each in random_generators.every(plugins):
+        for each in random_generators.every(plugins.all()):
             if each.name in states:
                 importlib.import_module(each.module)
             if each.state() is not None:
@@ -40,7 +40,7 @@ class Generators:
         """
         drawn = [name for watch in self._others for name in watch()]
         final = {}
-        for each in random_generators.every(self._plugins):
+        for each in random_generators.every(self._plugins.all()):
             state = each.state()
             if state is None:
                 continue

@@ -74,7 +74,7 @@ class Sized(typing.NamedTuple):
 
 
 def same(one: Any, other: Any) -> bool:
-    """Equal in value and type all the way down; a NaN equals a NaN."""
+    """Equal in value and type all the way down; a NaN equals one of the same bits."""
     if type(one) is not type(other):
         return False
     if isinstance(one, list | tuple):
@@ -82,7 +82,7 @@ def same(one: Any, other: Any) -> bool:
     if isinstance(one, dict):
         return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
     if isinstance(one, float):
-        return struct.pack("d", one) == struct.pack("d", other) or (math.isnan(one) and math.isnan(other))
+        return struct.pack("d", one) == struct.pack("d", other)
     if isinstance(one, complex):
         return same(one.real, other.real) and same(one.imag, other.imag)
     if dataclasses.is_dataclass(one):
@@ -109,6 +109,9 @@ SCALARS = [
     math.inf,
     -math.inf,
     math.nan,
+    -math.nan,
+    [struct.unpack("<d", struct.pack("<Q", 0x7FF8000000000123))[0]],
+    complex(struct.unpack("<d", struct.pack("<Q", 0xFFF0000000000001))[0], -math.nan),
     1 + 2j,
     complex(-0.0, math.nan),
     "",
@@ -319,6 +322,9 @@ def hostile(node: Node, bench: Any) -> str:
         Inline("float", "1"),
         Inline("float", "1e0"),
         Inline("float", "x"),
+        Inline("float", "nan:12"),
+        Inline("float", "nan:7FF8000000000001"),
+        Inline("float", "nan:3ff0000000000000"),
         Inline("complex", "1.0"),
         Inline("complex", "1.0 x"),
         Inline("bool", "True"),

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from tests.soundness.constructs import CONSTRUCTS, Construct
 from tests.soundness.library_constructs import LIBRARY_CONSTRUCTS
+from tests.soundness.registries import REGISTRIES
 
 #: Where the construct is: a module imported at the top (whole, or by name), one imported inside the stage, the module
 #: of the stage itself, or a cell of a notebook.
@@ -47,7 +48,7 @@ class Project(NamedTuple):
 
 
 #: All that projects are made of.
-EACH = CONSTRUCTS + LIBRARY_CONSTRUCTS
+EACH = CONSTRUCTS + REGISTRIES + LIBRARY_CONSTRUCTS
 
 
 def projects(seed: int) -> Iterator[Project]:

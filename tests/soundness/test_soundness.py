@@ -72,6 +72,9 @@ WRONG_ONCE = [
     ("optional submodule", "inside"),
     ("optional submodule in a function", "top"),
     ("optional submodule in a function", "inside"),
+    ("table filled by import_module, imported inside", "main"),
+    ("list filled by exec_module, imported inside", "inside"),
+    ("subclass filled by the registry, imported at the top", "inside"),
 ]
 
 

@@ -152,6 +152,38 @@ def test_another_seed_misses_and_the_same_hits_with_all_that_comes_after_it(name
 
 
 @pytest.mark.parametrize("name", _PROGRAMS)
+def test_in_this_process_what_used_a_generator_is_not_stored(name: str, run: Run) -> None:
+    text = _PROGRAMS[name]
+    for seed in (0, 1, 1):
+        printed, outcomes = run(text, seed, CACHEC_ISOLATED="0")
+        assert printed == run(text, seed, CACHEC_MODE="off")[0]
+        assert {line.partition(" ")[0] for line in outcomes} <= {"bypass:volatile-input", "bypass:undeclared-program"}
+
+
+def test_in_this_process_a_generator_of_its_own_and_one_that_is_not_used_are_stored(run: Run) -> None:
+    text = """
+@cache.stage
+def f(n): return random.Random(n).random(), float(np.random.default_rng(n).random())
+random.seed(SEED); np.random.seed(SEED)
+random.random(); show(f, 1); show(f, 1)
+"""
+    assert [line[:4] for line in run(text, CACHEC_ISOLATED="0")[1]] == ["miss", "hit"]
+
+
+def test_in_this_process_a_seed_that_is_set_where_a_generator_is_imported_first(run: Run) -> None:
+    text = """
+@cache.stage
+def f(n):
+    import numpy.random
+    numpy.random.seed(n)
+    return n
+show(f, 1)
+print(np.random.rand())
+"""
+    assert run(text, CACHEC_ISOLATED="0")[1][0].startswith("bypass:volatile-input it drew from the generator of numpy")
+
+
+@pytest.mark.parametrize("name", _PROGRAMS)
 def test_both_ways_agree(name: str, run: Run) -> None:
     text = _PROGRAMS[name]
     printed, outcomes = run(text, CACHEC_MODE="both")

@@ -35,7 +35,7 @@ class Watch:
 
     def __init__(self) -> None:
         self._names: dict[tuple[int, str], tuple[Mapping[str, Any], str, object]] = {}
-        self._functions: dict[int, tuple[FunctionType, CodeType, object, object]] = {}
+        self._functions: dict[int, tuple[FunctionType, CodeType, object, object, str]] = {}
         self._cells: dict[int, tuple[CellType, object]] = {}
         self._sizes: dict[int, tuple[Mapping[str, Any], int]] = {}
         self._mappings: dict[int, tuple[dict[Any, Any], tuple[Any, ...], tuple[Any, ...]]] = {}
@@ -88,9 +88,9 @@ class Watch:
         self.mapping(attributes)
 
     def function(self, function: FunctionType) -> None:
-        """The code and defaults of a function, and what its cells hold."""
+        """The code, name and defaults of a function, and what its cells hold."""
         named = function.__kwdefaults__
-        self._functions[id(function)] = (function, function.__code__, function.__defaults__, named)
+        self._functions[id(function)] = (function, function.__code__, function.__defaults__, named, function.__name__)
         if named:
             self.mapping(named)
         self.mapping(function.__dict__)
@@ -142,10 +142,10 @@ class Watch:
         for namespace, name, value in names:
             if namespace.get(name, MISSING) is not value:
                 return False
-        for function, code, defaults, named in functions:
+        for function, code, defaults, named, title in functions:
             if function.__code__ is not code or function.__defaults__ is not defaults:
                 return False
-            if function.__kwdefaults__ is not named:
+            if function.__kwdefaults__ is not named or function.__name__ != title:
                 return False
         for cell, content in cells:
             try:

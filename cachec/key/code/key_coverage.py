@@ -49,6 +49,10 @@ class Coverage:
             self._spans.setdefault(version, set()).update(spans)
         self._codes |= key.codes
         self.distributions |= key.distributions
+        self.add_values(key)
+
+    def add_values(self, key: CodeKey) -> None:
+        """What is known of the values of a code key, and none of its code."""
         self.has_importer = self.has_importer or key.has_importer
         self.has_decimals = self.has_decimals or key.has_decimals
         self.has_project_paths = self.has_project_paths or key.has_project_paths

@@ -140,6 +140,8 @@ class Walk:
             if not is_foreign and self._values.shows_not_all(value, where):
                 reference = f"{reference} made by {self._namespaces.maker(function)}"
             hasher.part(f"closure {name}", reference.encode())
+        if function.__name__ != code.co_name and "__wrapped__" not in function.__dict__:
+            hasher.part("name", function.__name__.encode())
         wrapped_lenient, lenient = lenient, lenient or is_foreign
         count = code.co_argcount
         defaults = function.__defaults__ or ()
@@ -202,6 +204,9 @@ class Walk:
         namespace = holder.__globals__ if isinstance(holder, FunctionType) else vars(module) if module else {}
         hasher = Hasher("annotations")
         annotations = getattr(holder, "__annotations__", None)  # of ``type`` itself, a descriptor
+        if isinstance(holder, FunctionType):
+            self._graph.watch.mapping(holder.__annotations__)
+            self._graph.watch.value(lambda: b"%d" % id(holder.__annotations__), b"%d" % id(annotations))
         for name, value in annotations.items() if isinstance(annotations, dict) else ():
             reference = self.reference(value, f"{label}.<annotation>/{name}", lenient=True)
             hasher.part(f"annotation {name}", reference.encode())

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copyreg
 import pickle
+import sys
 from collections.abc import Callable
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
@@ -22,6 +23,7 @@ from cachec.errors import MAX_FOREIGN, CachecError, UnkeyableArgument, clip
 _PROTOCOL = 5
 _BY_REFERENCE = (FunctionType, BuiltinFunctionType, type, ModuleType)
 _SCALARS = frozenset({type(None), bool, int, float, complex, str, bytes})
+_METHODS = ("__reduce_ex__", "__reduce__", "__getstate__")
 #: How deep the parts of a reduced object are searched for the attributes that it must hold.
 _DEPTH = 4
 
@@ -89,10 +91,14 @@ class _DigestPickler(pickle.Pickler):
         return reduced
 
     def _check_whole(self, value: Any, reduced: tuple[Any, ...]) -> None:
-        parts = _within(reduced[1:3], _DEPTH)
+        kind, parts = type(value), _within(reduced[1:3], _DEPTH)
+        knows = any(map(_knows_attributes, (class_attribute(kind, name) for name in _METHODS)))
         for name, each in _attributes(value).items():
-            if not (each in parts.scalars if type(each) in _SCALARS else id(each) in parts.ids or self._inert(each)):
-                kind = type(value)
+            if type(each) in _SCALARS:
+                is_held = each in parts.scalars if knows else (name, each) in parts.fields
+            else:
+                is_held = id(each) in parts.ids or self._inert(each)
+            if not is_held:
                 what = f"{module_of(kind)}.{kind.__qualname__}"
                 raise UnkeyableArgument(f"{self._name} holds a {what}, whose pickle leaves out its {name}")
 
@@ -101,6 +107,8 @@ class _PickledParts:
     def __init__(self) -> None:
         self.ids: set[int] = set()
         self.scalars: set[Any] = set()
+        #: Scalars in dicts, with their keys.
+        self.fields: set[tuple[Any, Any]] = set()
 
 
 def _within(value: Any, depth: int) -> _PickledParts:
@@ -116,14 +124,20 @@ def _within(value: Any, depth: int) -> _PickledParts:
                 inner += each
             elif isinstance(each, dict):
                 inner += each.values()
+                parts.fields.update(pair for pair in each.items() if type(pair[1]) in _SCALARS)
         level = inner
     return parts
 
 
 def _is_default(kind: type) -> bool:
     """Whether instances of a class are pickled as Python does it: with all of their attributes."""
-    names = ("__reduce_ex__", "__reduce__", "__getstate__")
-    return all(class_attribute(kind, name) is vars(object)[name] for name in names)
+    return all(class_attribute(kind, name) is vars(object)[name] for name in _METHODS)
+
+
+def _knows_attributes(method: object) -> bool:
+    """Whether a method that pickles may know the attributes of an instance. One of Python's own does not: a number that
+    it pickles is another one, such as a length."""
+    return isinstance(method, FunctionType) and method.__module__.partition(".")[0] not in sys.stdlib_module_names
 
 
 def _attributes(value: Any) -> dict[str, Any]:

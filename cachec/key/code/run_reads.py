@@ -25,13 +25,13 @@ from cachec.base.fsio import identity_if_there
 from cachec.base.hashing import Hasher
 from cachec.base.instances import attribute
 from cachec.errors import CachecError, CapturedWeights, UnkeyableArgument, UnresolvedCode
-from cachec.key.code.code_objects import code_uses
+from cachec.key.code.code_objects import code_uses, code_words
 from cachec.key.code.dynamic_imports import Reach, reach
 from cachec.key.code.fingerprint import CodeKey, CodeKeys
 from cachec.key.code.key_coverage import Coverage
 from cachec.key.code.module_sources import absolute, is_cell
 from cachec.key.code.mutation_analysis import may_change
-from cachec.key.code.part_graph import imported_module, module_name
+from cachec.key.code.part_graph import imported_module, module_name, reading_text_alone
 from cachec.key.trace_validation import IMPORTED, LIVE
 from cachec.model import Read, Reason
 from cachec.recording.observations import ExecutedCode, Observations, is_unrepeatable
@@ -345,11 +345,20 @@ class RunReads:
             return
         if Reach.PRESENT in reaches:
             yield Read("module", EVERY_MODULE, "", _names(self._imported_project(observed.modules)))
+            words = {word for each in list(observed.executed_code.values()) for word in code_words(each.code)}
+            names = sorted(filter(_is_module_name, words))
+            yield Read(
+                "module", EVERY_MODULE, " ".join(names), _names(each for each in names if each in observed.modules)
+            )
         for name in self._imported_project(list(sys.modules)):
             yield from self._computed_name_reads(name, coverage, anchors, loaded)
         main = sys.modules.get("__main__")
         if main is not None and self._code.is_project(_file(main) or "<typed>"):
-            yield self._live(module_name(vars(main)), "", "<module>", coverage)
+            # The next process has not imported what this run has; that counts by itself.
+            imported = frozenset(name for name, module in list(sys.modules.items()) if _file(module) in loaded)
+            with reading_text_alone(imported):
+                script = self._live(module_name(vars(main)), "", "<module>", coverage)
+            yield script
         yield Read("distribution", "*", "", self._tool("*"))
 
     def _imported_project(self, names: Iterable[str]) -> list[str]:
@@ -367,6 +376,8 @@ class RunReads:
         """The digest that a read of code, a module or a distribution has now. path: of its file, None where it has
         none here. What is not there has a digest that nothing else has."""
         if read.kind == "module":
+            if read.where == EVERY_MODULE and read.name:
+                return _names(each for each in read.name.split() if each in sys.modules)
             if read.where == EVERY_MODULE:
                 return _names(self._imported_project(list(sys.modules)))
             return self._is_there(read.where)
@@ -410,6 +421,10 @@ def _check_unedited(paths: Iterable[str], observed: Observations) -> None:
             raise CodeNotFound(
                 Reason.INPUT_CHANGED, f"file {path} was written to while the stage ran, which imported it"
             )
+
+
+def _is_module_name(word: str) -> bool:
+    return all(each.isidentifier() for each in word.split("."))
 
 
 def _names(modules: Iterable[str]) -> str:

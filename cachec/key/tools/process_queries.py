@@ -10,6 +10,7 @@ from _locale import LC_ALL, getencoding, setlocale  # `locale` compiles expressi
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache, lru_cache
+from itertools import pairwise
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 
 from cachec.base.display_text import module_of
@@ -87,10 +88,23 @@ def _array_errors() -> object:
     return sorted(numpy.geterr().items()) if numpy is not None else _ERRORS
 
 
+def _file_mask() -> object:
+    """As proc(5) has it: umask(2) would set another one, which other threads see."""
+    with open("/proc/self/status") as file:
+        return next((line for line in file if line.startswith("Umask:")), "")
+
+
+def _first_weekday() -> object:
+    calendar = sys.modules.get("calendar")
+    return calendar.firstweekday() if calendar is not None else 0
+
+
 #: How numpy handles errors where nobody said anything.
 _ERRORS = [("divide", "warn"), ("invalid", "warn"), ("over", "warn"), ("under", "ignore")]
 #: The state that stands for where Python and its packages are.
 ENVIRONMENT = "folders of this environment"
+#: The folders that modules are looked for in.
+SEARCH_PATH = "folders of imports"
 #: Attributes of ``sys`` that tell it.
 _PREFIXES = frozenset({"prefix", "exec_prefix", "base_prefix", "base_exec_prefix", "executable", "_base_executable"})
 #: States by which whole packages answer, by the package.
@@ -99,6 +113,7 @@ PACKAGES = {
     "decimal": "decimal context",
     "_pydecimal": "decimal context",
     "numpy": "numpy's errors",
+    "calendar": "first day of the week",
 }
 
 
@@ -126,6 +141,9 @@ _STATES: Mapping[str, tuple[Callable[[], object], tuple[str, ...]]] = {
         _user_packages,
         ("getusersitepackages", "getuserbase", "USER_BASE", "USER_SITE"),
     ),
+    SEARCH_PATH: (lambda: [*sys.path], ()),
+    "first day of the week": (_first_weekday, ("calendar",)),
+    "mask of new files": (_file_mask, ("st_mode", "ST_MODE", "umask")),
     "limit of recursion": (sys.getrecursionlimit, ("getrecursionlimit",)),
 }
 _NAMED = (BuiltinFunctionType, FunctionType, ModuleType, type)
@@ -158,6 +176,8 @@ def _states_of_code(code: CodeType, namespace: Mapping[str, object]) -> Iterator
             yield _NAMES[name]
         if value is sys.flags or ("flags" in code.co_names and (value is sys or name == "sys")):
             yield "flags of the interpreter"
+        if value is sys.path or ((value is sys or name == "sys") and _takes(code, name, "path")):
+            yield SEARCH_PATH
         if (value is sys or name == "sys") and not _PREFIXES.isdisjoint(code.co_names):
             yield ENVIRONMENT
         if is_instance(value, *_NAMED):  # under another name, perhaps
@@ -179,10 +199,24 @@ def _asks_another(code: CodeType, name: str) -> bool:
     return any(each.argval == name and each.opname == "LOAD_ATTR" for each in dis.get_instructions(code))
 
 
+def _takes(code: CodeType, name: str, attribute: str) -> bool:
+    """Whether code takes an attribute of what it has under a name, or imports it from there."""
+    import dis  # rarely needed
+
+    if attribute not in code.co_names:
+        return False
+    steps = list(dis.get_instructions(code))
+    return any(
+        after.argval == attribute and (step.argval == name or after.opname == "IMPORT_FROM")
+        for step, after in pairwise(steps)
+    )
+
+
 def state_digest(state: str, tables: list[object] | None = None) -> str:
-    """The digest of a state as it is now. tables: what was in the tables of one that stands for such."""
+    """The digest of a state as it is now. tables: what it was in its place: of one that stands for tables, their
+    content."""
     if state in _STATES:
-        return _digest(state, repr(_STATES[state][0]()))
+        return _digest(state, repr(_STATES[state][0]() if tables is None else tables))
     from cachec.key.tools.stdlib_registries import tables_of, tables_text  # few traces have such states
 
     return _digest(state, tables_text(tables_of(state) if tables is None else tables))

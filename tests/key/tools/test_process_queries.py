@@ -25,6 +25,8 @@ NAMES = {
     "locale": ("getlocale", "setlocale", "localeconv", "strxfrm", "strcoll"),
     "decimal context": ("Decimal", "getcontext", "localcontext"),
     "limit of recursion": ("getrecursionlimit",),
+    "mask of new files": ("st_mode", "ST_MODE", "umask"),
+    "first day of the week": ("calendar",),
     "numpy's errors": ("numpy", "geterr", "errstate", "seterr"),
     "encoding of files": ("open", "fdopen", "read_text", "TextIOWrapper", "getencoding"),
 }
@@ -45,6 +47,7 @@ ALIASES: dict[str, tuple[str, dict[str, object]]] = {
     "user": ("who()", {"who": os.getuid}),
     "numpy's errors": ("x.log(0)", {"x": np}),
     "flags of the interpreter": ("s.flags", {"s": sys}),
+    "folders of imports": ("s.path", {"s": sys}),
     "encoding of files": ("o('x')", {"o": open}),
 }
 
