@@ -277,7 +277,7 @@ class _Walk:
     # --- classes
 
     def _class(self, cls: type) -> bytes:
-        name = module_of(cls), cls.__qualname__
+        name = module_of(cls), *_names(cls)
         if not cls.__flags__ & _HEAPTYPE or self._forms.is_installed(cls, cls.__qualname__):
             return self.forms("named", name)
         known = self._forms.classes.get(cls)
@@ -385,12 +385,14 @@ class _Walk:
             return self.forms("named", (attribute(value, "__module__") or module_of(cls), reduced))
         function, arguments, state, items, pairs = (*reduced, None, None, None)[:5]
         parts = [self.form(function), self.form(arguments), self.form(state)]
+        if _leaves_out_attributes(cls):
+            parts.append(self.pairs("attributes", attributes(value).items()))
         return self.node("reduced", *parts, self.forms("list", items or ()), self.pairs("dict", pairs or ()))
 
     def function(self, value: types.FunctionType) -> bytes:
         """By name where an installed module has it, else its code and all that it holds. Its globals count here where
         no module of ``sys.modules`` has them."""
-        name = value.__module__, value.__qualname__
+        name = value.__module__, *_names(value)
         if self._forms.is_installed(value, value.__qualname__):
             return self.forms("named", name)
         described = self._described(value)
@@ -416,6 +418,12 @@ class _Walk:
         flat = (value if value.flags.c_contiguous else value.copy("C")).reshape(-1)
         placed = (value.dtype, value.shape, value.strides, bool(value.flags.writeable))
         return self.forms("array", (*placed, digest_bytes(memoryview(flat.view("u1"))) if flat.nbytes else ""))
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    """The qualified name of a class or function, and the short one where the program has set another."""
+    own: str = value.__qualname__
+    return (own,) if own.rpartition(".")[2] == value.__name__ else (own, value.__name__)
 
 
 def _is_bare(value: object) -> bool:
@@ -568,6 +576,7 @@ _BY_NAME: Final[dict[str, Callable[[_Walk, Any], bytes]]] = {
         lambda walk, value: walk.forms("path", (type(value), str(value))),
     ),
     "jinja2.utils.LRUCache": lambda walk, value: walk.forms("memo", (value.capacity,)),  # of compiled templates
+    "_struct.Struct": lambda walk, value: walk.forms("struct", (value.format,)),
     "itertools.count": lambda walk, value: walk.forms("count", (repr(value),)),
     "cachec.cache.Cache": lambda walk, value: walk.forms("cache", (str(value.settings.store_folder),)),
     # The type of a field is an annotation.
@@ -592,6 +601,16 @@ def _registered(cls: Any) -> list[str]:
 def _is_fill(cls: type, name: str) -> bool:
     """Whether an attribute of an instance is what a cached property holds."""
     return isinstance(class_attribute(cls, name), functools.cached_property)
+
+
+def _leaves_out_attributes(cls: type) -> bool:
+    """Whether compiled code pickles instances of a subclass, and knows nothing of their attributes: arrays of numpy."""
+    own = class_attribute(cls, "__reduce__")
+    return (
+        bool(cls.__flags__ & _HEAPTYPE)
+        and own is not vars(object)["__reduce__"]
+        and not isinstance(own, types.FunctionType)
+    )
 
 
 def _is_generated(value: object) -> bool:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:  # not of most hits
     from cachec.key.compare import PartDifference
     from cachec.key.described import FormsWithPlugins
     from cachec.key.isolated import IsolatedArguments
+    from cachec.key.library_state import LibraryStates
     from cachec.programs import supported
     from cachec.programs.plugin import Plugin
 else:
@@ -313,6 +314,8 @@ class Requests:
             return PRESENT
         if name == "*":
             return state.names_digest(state.names_of(held))
+        if name == state.DOCUMENTATION:
+            return state.documentation_digest(held)
         return self.forms.now(held).digest(vars(held)[name]) if name in vars(held) else ABSENT
 
     def is_unset(self, module: str, names: Iterable[str]) -> bool:
@@ -336,8 +339,10 @@ class Requests:
 
     def library_agrees(self, read: Read) -> bool:
         """Whether a library's module has an attribute that a run has found, or is not imported."""
-        from cachec.key import libraries  # of isolated stages
+        from cachec.key import libraries, library_state  # of isolated stages
 
+        if read.name.startswith(library_state.STATE):
+            return library_state.read_of(read.where.split(), self.library_states()) == read
         if libraries.is_replaced(read.where):
             return False
         live, name = sys.modules.get(read.where), read.name.partition("=")[0]
@@ -345,6 +350,16 @@ class Requests:
             return True
         found = libraries.digest(live, name, self.forms.now().is_own_module)
         return libraries.read_of(read.where, name, found).name == read.name
+
+    def library_states(self) -> dict[str, str]:
+        """What the program's code sets in libraries that are imported, each with its state now."""
+        return self._library_states.now(self.forms.now())
+
+    @cached_property
+    def _library_states(self) -> LibraryStates:
+        from cachec.key.library_state import LibraryStates  # of isolated stages
+
+        return LibraryStates(self._digests.memory)
 
     def imported_digest(self) -> str:
         """What stands for the names of the project's modules that are imported."""

@@ -20,7 +20,7 @@ from cachec.base.waiting import Waiter
 from cachec.codecs import decode
 from cachec.commands.traced import Changed, Reads
 from cachec.errors import StageCrashed, StageOutOfMemory, StageTimedOut
-from cachec.key import ambient, generators, libraries, memos, process_state, sources, state
+from cachec.key import ambient, generators, libraries, library_state, memos, process_state, sources, state
 from cachec.key.canonical import SCALARS
 from cachec.key.dependencies import ABSENT, PRESENT
 from cachec.key.forms import Forms
@@ -100,6 +100,7 @@ class IsolatedRun(Run):
         self._table = self._tools.requests.forms.table(self._modules)
         self._ambient = ambient.snapshot(self._tools.plugins)
         self._process = process_state.snapshot()
+        self._library_states = self._tools.requests.library_states()
         try:
             self._main = main = main_of(self._installed.is_project)
         except ReplayError as error:
@@ -216,6 +217,7 @@ class IsolatedRun(Run):
             arguments=dict(self._given),
             carried=carried,
             missing=missing,
+            targets=tuple(self._library_states),
             process=self._process,
             ambient=self._ambient,
             generators=self._generators,
@@ -304,7 +306,8 @@ class IsolatedRun(Run):
             self.recorder.seen(Read("path", path, place, PRESENT))
         if {"sys", "modules"} <= done.names:
             self.recorder.seen(Read("imported", "", "", requests.imported_digest()))
-        for read in (*self._libraries(done), *self._memos(done)):
+        self.recorder.seen(self._library_state(done))
+        for read in (*self._libraries(done), *self._memos(done), *self._documentation(done)):
             self.recorder.seen(read)
         for plugin in self._tools.plugins.for_distributions(passed.owners):
             self.recorder.seen(Read("ambient", plugin.name, "", ambient.digest(plugin)))
@@ -384,6 +387,21 @@ class IsolatedRun(Run):
                 if not memos.agrees(module, path, text, self._tools.requests.forms.now):
                     raise Fallback(f"{path} of {module} remembers another result")
                 yield Read("memo", module, f"{path} {text}", PRESENT)
+
+    def _library_state(self, done: Done) -> Read:
+        """What the program sets in libraries that the run has used. Raises Fallback where a worker has it not."""
+        mine, used = self._library_states, done.used_libraries
+        for target, digest in mine.items():
+            if library_state.top(target) in used and done.library_states[target] != digest:
+                raise Fallback(f"the program sets {target}, which has another state in a worker")
+        return library_state.read_of(used, mine)
+
+    def _documentation(self, done: Done) -> Iterator[Read]:
+        """Docstrings and annotations that code may have read. Raises Fallback where the program has set others."""
+        for module, digest in done.documentation.items():
+            if module in sys.modules and state.documentation_digest(sys.modules[module]) != digest:
+                raise Fallback(f"it reads docstrings or annotations, and the program has set some of {module}")
+            yield Read("global", module, f"{state.DOCUMENTATION}={digest}", PRESENT)
 
     def _libraries(self, done: Done) -> Iterator[Read]:
         """What the code that ran names of libraries. Raises Fallback where this process has something else there."""

@@ -13,7 +13,8 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from types import ModuleType
 from typing import Any
 
 import msgspec
@@ -26,7 +27,7 @@ from cachec.base.unsent import UnsentError, stand_in
 from cachec.base.untraced import unseen
 from cachec.codecs.encoder import encode
 from cachec.errors import Uncacheable, UnstorableResult
-from cachec.key import ambient, libraries, memos, process_state, state
+from cachec.key import ambient, libraries, library_state, memos, process_state, state
 from cachec.key.binding import Binding
 from cachec.key.described import FormsWithPlugins
 from cachec.key.guard import bare, replace_weights
@@ -55,9 +56,6 @@ _OWN = frozenset(
 
 #: Words of code that asks for more of a file than whether it is there, and as what.
 _SIZES = re.compile(rb"\b(l?stat|fstat\w*|stat_result|st_\w*|ST_\w+|getsize|filecmp|scandir)\b")
-
-#: Names by which code reads docstrings, which else count for nothing.
-_DOCUMENTATION = frozenset({"__doc__", "getdoc", "help", "pydoc"})
 
 
 def serve(channel: Channel, common: Common) -> None:
@@ -207,6 +205,7 @@ class Worker:
         self._now = self._forms.now(has_fills=False)
         before, known = self._snapshots(call), self._modules().keys()
         with unseen():
+            states = {each: library_state.describe(each, self._now) for each in call.targets}
             generators = Generators(self._plugins, call.generators)
         packages = self._packages().keys()
         self._imports.begin_run()
@@ -216,6 +215,7 @@ class Worker:
             try:
                 with recording(recorder):
                     value = _called(function, arguments)
+                    used_libraries = self._imports.used_libraries()  # before what cachec itself uses
                     node = self._encoded(value)
                 if self._unsent:  # though it went on
                     return Failed(self._unsent[0])
@@ -246,8 +246,11 @@ class Worker:
             unsized=self._unsized(),
             imported={name: names for name, names in self._table().items() if name not in known},
             libraries=self._libraries(),
+            library_states=states,
+            used_libraries=used_libraries,
+            documentation=self._documentation(),
             memos=memos.remembered(self._modules(), self._imports.names(), self._forms.now),
-            changed=self._changed(call, before),
+            changed=self._changed(call, before, known),
             kept_out=None if kept_out is None else (kept_out[0].value, kept_out[1]),
         )
 
@@ -267,7 +270,7 @@ class Worker:
     def _opened_files(self) -> set[str]:
         """The files of the project that count by their content, although no traced call opened them."""
         found = {path for path in self._variables.opened if not self._installed.holds(path)}
-        if not _DOCUMENTATION.isdisjoint(self._imports.names()):
+        if not state.READS_DOCUMENTATION.isdisjoint(self._imports.names()):
             found.update(each.path for each in self._imports.used())
         return found
 
@@ -282,6 +285,12 @@ class Worker:
     def _libraries(self) -> dict[str, dict[str, str]]:
         names, is_own = self._imports.names(), self._now.is_own_module
         return libraries.table(libraries.named_modules(self._modules(), names, is_own), names, is_own)
+
+    def _documentation(self) -> dict[str, str]:
+        """The docstrings and annotations of each module, where code reads any."""
+        if state.READS_DOCUMENTATION.isdisjoint(self._imports.names()):
+            return {}
+        return {name: state.documentation_digest(module) for name, module in self._modules().items()}
 
     def _has_project_paths(self) -> bool:
         """Whether the code that ran may have taken a path of the project from a global."""
@@ -335,18 +344,15 @@ class Worker:
     def _snapshots(self, call: Call) -> dict[str, Snapshot]:
         """What the run is given, by what messages call it."""
         with unseen():
-            found = {
-                f"its argument {name}": snapshot(value, self._now, is_given=True)
-                for name, value in call.arguments.items()
-            }
+            found = {f"its argument {name}": snapshot(value, self._now) for name, value in call.arguments.items()}
             for module, live in self._modules().items():
                 for name in state.names_of(live):
                     if (module, name) not in self._left_out:
                         found[f"{name} of {module}"] = snapshot(vars(live)[name], self._now)
             return found
 
-    def _changed(self, call: Call, before: Mapping[str, Snapshot]) -> str:
-        """What the run has changed of the caller's, in words; empty for nothing."""
+    def _changed(self, call: Call, before: Mapping[str, Snapshot], known: Collection[str]) -> str:
+        """What the run has changed of the caller's, in words; empty for nothing. known: the modules before it."""
         self._now = self._forms.now(has_fills=False)
         after = self._snapshots(call)
         for name, was in before.items():
@@ -354,6 +360,11 @@ class Worker:
                 return f"it deleted {name}"
             if changed := change(was, after[name], name):
                 return f"it changed {changed}"
+        added = after.keys() - before.keys()
+        for module in known:
+            for name, value in vars(sys.modules[module]).items():
+                if f"{name} of {module}" in added and not isinstance(value, ModuleType):  # a submodule was imported
+                    return f"it set {name} of {module}"
         variables = self._variables.changed()
         if variables:
             return f"it set the variable {min(variables)}"

@@ -18,13 +18,15 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from types import CodeType, ModuleType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cachec.base.hashing import Hasher
 from cachec.key import scripts, sources
 from cachec.key.code import syntax
 from cachec.model import Digest
-from cachec.worker.imports import Imports
+
+if TYPE_CHECKING:  # it imports email, which imports quopri: the caller's project may have one
+    from cachec.worker.imports import Imports
 
 #: ``co_flags`` of functions, not of modules and class bodies.
 _IS_FUNCTION = 1

@@ -148,6 +148,8 @@ class Values(Sending):
             self._refuse_overlap(value, memory[0])
         if kind.__module__ == "numpy" and kind.__name__ == "ndarray":
             return _reduce_array(value)
+        if any(each.__module__ == "numpy" and each.__name__ == "ndarray" for each in kind.__mro__):
+            raise CannotSend(f"a {kind.__qualname__}: of a subclass of numpy.ndarray, only the items would arrive")
         if memory is not None and value.is_leaf and value.grad is not None:
             return _reduce_with_gradient(value)
         name = f"{kind.__module__}.{kind.__qualname__}"
