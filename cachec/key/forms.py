@@ -24,7 +24,7 @@ from contextvars import ContextVar
 from typing import Any, Final
 
 from cachec.base.hashing import digest_bytes
-from cachec.base.instances import attribute, attributes, class_attribute, holds_only_attributes
+from cachec.base.instances import attribute, attributes, class_attribute, holds_only_attributes, is_array
 from cachec.base.texts import module_of
 from cachec.base.unsent import Unsent
 from cachec.key.canonical import SCALARS
@@ -385,8 +385,8 @@ class _Walk:
             return self.forms("named", (attribute(value, "__module__") or module_of(cls), reduced))
         function, arguments, state, items, pairs = (*reduced, None, None, None)[:5]
         parts = [self.form(function), self.form(arguments), self.form(state)]
-        if _leaves_out_attributes(cls):
-            parts.append(self.pairs("attributes", attributes(value).items()))
+        if is_array(cls):  # which pickles its items alone
+            parts.append(self.pairs("attributes", (attribute(value, "__dict__") or {}).items()))
         return self.node("reduced", *parts, self.forms("list", items or ()), self.pairs("dict", pairs or ()))
 
     def function(self, value: types.FunctionType) -> bytes:
@@ -601,16 +601,6 @@ def _registered(cls: Any) -> list[str]:
 def _is_fill(cls: type, name: str) -> bool:
     """Whether an attribute of an instance is what a cached property holds."""
     return isinstance(class_attribute(cls, name), functools.cached_property)
-
-
-def _leaves_out_attributes(cls: type) -> bool:
-    """Whether compiled code pickles instances of a subclass, and knows nothing of their attributes: arrays of numpy."""
-    own = class_attribute(cls, "__reduce__")
-    return (
-        bool(cls.__flags__ & _HEAPTYPE)
-        and own is not vars(object)["__reduce__"]
-        and not isinstance(own, types.FunctionType)
-    )
 
 
 def _is_generated(value: object) -> bool:

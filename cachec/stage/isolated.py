@@ -48,6 +48,8 @@ _OF_PROCESS = frozenset({"global", "unset", "library", "memo", "imported", "proc
 _TIMES = frozenset(
     {"getmtime", "getctime", "getatime"} | {f"st_{each}time{end}" for each in "amc" for end in ("", "_ns")}
 )
+#: What tells whether two paths lead to one file.
+_IDENTITY = frozenset({"samefile", "sameopenfile", "samestat", "st_ino", "st_dev"})
 #: Functions that return the state of a random generator of the process, or put it back.
 _STATES = {
     "getstate": "random",
@@ -255,6 +257,8 @@ class IsolatedRun(Run):
             self.recorder.keep_out(reason, words)
         if not _TIMES.isdisjoint(done.names):
             self.recorder.keep_out(Reason.VOLATILE_INPUT, "it asks when a file was changed, which counts for nothing")
+        if not _IDENTITY.isdisjoint(done.names):
+            self.recorder.keep_out(Reason.VOLATILE_INPUT, "it asks which file a path leads to, which counts for nothing")
         for asked in asked_of_machine(done.names):
             self.recorder.seen(Read("state", asked, "", state_digest(asked)))
         if "__subclasses__" in done.names:

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 from cachec.base.hashing import FileDigests, digest_bytes
 from cachec.base.installed import InstalledFolders
-from cachec.base.instances import class_attribute
+from cachec.base.instances import class_attribute, is_array
 from cachec.base.unsent import Unsent
 from cachec.base.untraced import unseen
 from cachec.key.forms import Forms
@@ -148,7 +148,7 @@ class Values(Sending):
             self._refuse_overlap(value, memory[0])
         if kind.__module__ == "numpy" and kind.__name__ == "ndarray":
             return _reduce_array(value)
-        if any(each.__module__ == "numpy" and each.__name__ == "ndarray" for each in kind.__mro__):
+        if is_array(kind):
             raise CannotSend(f"a {kind.__qualname__}: of a subclass of numpy.ndarray, only the items would arrive")
         if memory is not None and value.is_leaf and value.grad is not None:
             return _reduce_with_gradient(value)
