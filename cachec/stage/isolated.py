@@ -258,7 +258,9 @@ class IsolatedRun(Run):
         if not _TIMES.isdisjoint(done.names):
             self.recorder.keep_out(Reason.VOLATILE_INPUT, "it asks when a file was changed, which counts for nothing")
         if not _IDENTITY.isdisjoint(done.names):
-            self.recorder.keep_out(Reason.VOLATILE_INPUT, "it asks which file a path leads to, which counts for nothing")
+            self.recorder.keep_out(
+                Reason.VOLATILE_INPUT, "it asks which file a path leads to, which counts for nothing"
+            )
         for asked in asked_of_machine(done.names):
             self.recorder.seen(Read("state", asked, "", state_digest(asked)))
         if "__subclasses__" in done.names:

@@ -341,7 +341,9 @@ def _command_line(control: int) -> list[str]:
     folder = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     path = "import sys; sys.path[:] = [sys.argv.pop(1), *filter(None, sys.path)]"
     text = f"{path}; from cachec.worker.starter import main; main()"
-    return [sys.executable, *flags(), "-c", text, folder, str(control)]
+    # Python sets it by the locale, and then the locale for its children: these would not do the same.
+    utf8 = f"-Xutf8={sys.flags.utf8_mode}"
+    return [sys.executable, *flags(), utf8, "-c", text, folder, str(control)]
 
 
 def _packages() -> list[str]:

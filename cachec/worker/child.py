@@ -316,11 +316,17 @@ class Worker:
                 except Exception as error:  # noqa: BLE001 - setters of the project's, whatever they raise
                     return f"{name} of {module} can't be given to a worker: {words_of(error)}"
         table = self._table()
-        for module, names in call.carried.items():
-            for name, carried in names.items():
-                if table.get(module, {}).get(name, "") != carried.digest:  # it did not arrive as it was
-                    kind = type(vars(sys.modules[module]).get(name)).__qualname__
-                    self._leave_out(module, name, f"has another value once it was sent (a {kind})")
+        different = [  # which did not arrive as they were
+            (module, name)
+            for module, names in call.carried.items()
+            for name, carried in names.items()
+            if table.get(module, {}).get(name, "") != carried.digest
+        ]
+        for module, name in different:
+            kind = type(vars(sys.modules[module]).get(name)).__qualname__
+            others = ", ".join(other for _, other in different if other != name)
+            so = f"; so have {others}" if others else ""
+            self._leave_out(module, name, f"has another value once it was sent (a {kind}{so})")
         return ""
 
     def _leave_out(self, module: str, name: str, why: str) -> None:

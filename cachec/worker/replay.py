@@ -31,6 +31,9 @@ if TYPE_CHECKING:  # it imports email, which imports quopri: the caller's projec
 #: ``co_flags`` of functions, not of modules and class bodies.
 _IS_FUNCTION = 1
 
+#: Statements that only set something.
+_SETS = (ast.Assign, ast.AnnAssign, ast.Expr)
+
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 #: Options of Python before ``-c``, and those that take the next word.
@@ -237,7 +240,8 @@ def replay(main: MainModule, values: Callable[[str], object], imports: Imports |
     """Make ``__main__`` and register it in ``sys.modules``.
 
     values: the caller's value of a name of ``main.needed``; LookupError where it could not be sent: then a statement
-    that reads it is left out. imports: told what is executed. Raises ReplayError where a statement fails.
+    that reads it is left out, and so is one that sets something and fails. imports: told what is executed. Raises
+    ReplayError where an import or a definition fails.
     """
     module = _new_module(main)
     namespace = vars(module)
@@ -268,9 +272,10 @@ def replay(main: MainModule, values: Callable[[str], object], imports: Imports |
             try:
                 _execute(declared, each.node, text.filename, namespace, flags)
             except ReplayError as error:
-                if not isinstance(error.__cause__, NameError) or error.__cause__.name not in absent:
+                is_absent = isinstance(error.__cause__, NameError) and error.__cause__.name in absent
+                if not is_absent and not isinstance(each.node, _SETS):
                     raise
-                stale |= each.binds
+                stale |= each.binds  # what else it sets is compared, and sent
             else:
                 stale -= each.binds
     return Replayed(module, frozenset(namespace.keys() - before - stale), frozenset(stale))

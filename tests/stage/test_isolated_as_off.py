@@ -3,6 +3,9 @@
 Each is of a kind: state of this process that a worker has not, or that its end takes with it.
 """
 
+# Programs are easier to read as they are.
+# ruff: noqa: E501
+
 from __future__ import annotations
 
 import os
@@ -51,13 +54,13 @@ _FILLED = [
 _SET = [
     Program(f"set: {name}", f"{imports}\n{_STAGE}{use}\nif lib.V:\n    {sets}\nprint(f(1))\n{sets}\nprint(f(1))", lib)
     for name, imports, use, sets in [
-        ("a registration by a class", "import yaml", "yaml.safe_load('[3]')", "yaml.SafeLoader.add_constructor('tag:yaml.org,2002:int', lambda l, n: 300)"),  # noqa: E501
-        ("a registration by a module", "import mimetypes", "mimetypes.guess_type('x.mlir')", "mimetypes.add_type('text/mlir', '.mlir')"),  # noqa: E501
-        ("an attribute of a class", "import textwrap", "textwrap.fill('a b')", "textwrap.TextWrapper.unicode_whitespace_trans = {98: '-'}"),  # noqa: E501
+        ("a registration by a class", "import yaml", "yaml.safe_load('[3]')", "yaml.SafeLoader.add_constructor('tag:yaml.org,2002:int', lambda l, n: 300)"),
+        ("a registration by a module", "import mimetypes", "mimetypes.guess_type('x.mlir')", "mimetypes.add_type('text/mlir', '.mlir')"),
+        ("an attribute of a class", "import textwrap", "textwrap.fill('a b')", "textwrap.TextWrapper.unicode_whitespace_trans = {98: '-'}"),
         ("an attribute of an object", "import json", "json.dumps([1, n])", "json._default_encoder.item_separator = ';'"),
-        ("a pattern", "import re, string", "string.Template('%x $x').safe_substitute(x=n)", "string.Template.pattern = re.compile(r'%(?:(?P<escaped>%)|(?P<named>[a-z]+)|(?P<braced>!)|(?P<invalid>))')"),  # noqa: E501
-        ("an item", "import mimetypes", "mimetypes.guess_type('x.mlir')", "mimetypes.init(); mimetypes.types_map['.mlir'] = 'text/mlir'"),  # noqa: E501
-        ("a method by setattr", "import textwrap", "textwrap.fill('a b')", "setattr(textwrap.TextWrapper, 'fill', lambda self, text: 'set')"),  # noqa: E501
+        ("a pattern", "import re, string", "string.Template('%x $x').safe_substitute(x=n)", "string.Template.pattern = re.compile(r'%(?:(?P<escaped>%)|(?P<named>[a-z]+)|(?P<braced>!)|(?P<invalid>))')"),
+        ("an item", "import mimetypes", "mimetypes.guess_type('x.mlir')", "mimetypes.init(); mimetypes.types_map['.mlir'] = 'text/mlir'"),
+        ("a method by setattr", "import textwrap", "textwrap.fill('a b')", "setattr(textwrap.TextWrapper, 'fill', lambda self, text: 'set')"),
     ]
     for lib in ("V = 0\n", "V = 1\n")
 ]  # fmt: skip
