@@ -112,6 +112,8 @@ def describe(target: str, forms: Forms) -> str:
             found = owner if found is _MISSING else found
         else:
             found = owner
+    elif found is _MISSING:  # kept in a place of its owner's own
+        found = _find(path.rpartition(".")[0])
     return digest_bytes(_content(found, forms, _DEPTH).encode("utf-8", "surrogatepass"))
 
 

@@ -342,7 +342,7 @@ class Requests:
         from cachec.key import libraries, library_state  # of isolated stages
 
         if read.name.startswith(library_state.STATE):
-            return library_state.read_of(read.where.split(), self.library_states()) == read
+            return library_state.read_of(read.where.split(), self.library_states()).name == read.name
         if libraries.is_replaced(read.where):
             return False
         live, name = sys.modules.get(read.where), read.name.partition("=")[0]

@@ -483,7 +483,13 @@ import numpy as library
 library.pi = float(sys.argv[1])
 show(f, 1)
 """
-    assert run(text, "3.141592653589793")[1] == ["miss:first-run (no entry of this stage yet)", "hit"]
+    # The program sets something in numpy, once it is imported here: what it holds counts from then on.
+    first, second = run(text, "3.141592653589793")[1]
+    assert (first, second.partition(" ")[0]) == (
+        "miss:first-run (no entry of this stage yet)",
+        "miss:dependency-changed",
+    )
+    assert run(text, "3.141592653589793")[1] == ["hit", "hit"]
     printed, outcomes = run(text, "3")
     assert printed == "3.141592653589793\n3.0\n"
     assert outcomes[0] == "hit"
