@@ -102,5 +102,10 @@ def anchors_of(source: str, base_dir: str | None, home: str | None) -> Anchors:
 
 
 def project_of(source: str) -> str:
-    """The folder that moves as one with a source file: its project's, or else its own."""
-    return project_folder(source) or os.path.dirname(os.path.abspath(source))
+    """The folder that moves as one with a source file: its project's, or else the one that its package is in."""
+    if (found := project_folder(source)) is not None:
+        return found
+    folder = os.path.dirname(os.path.abspath(source))
+    while os.path.lexists(os.path.join(folder, "__init__.py")):
+        folder = os.path.dirname(folder)
+    return folder

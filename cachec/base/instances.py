@@ -23,6 +23,11 @@ def class_attribute(cls: type, name: str) -> Any:
     return next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), None)
 
 
+def is_array(cls: type) -> bool:
+    """Whether instances are arrays of numpy, maybe of a subclass."""
+    return any(base.__module__ == "numpy" and base.__qualname__ == "ndarray" for base in cls.__mro__)
+
+
 def attribute(value: object, name: str) -> Any:
     """An attribute as ``object`` finds it, or None: no ``__getattr__`` of the value's class runs, and what a property
     raises is no answer."""

@@ -26,7 +26,7 @@ from typing import Any, Final
 
 from cachec.base.display_text import module_of
 from cachec.base.hashing import digest_bytes
-from cachec.base.instances import attribute, attributes, class_attribute, holds_only_attributes
+from cachec.base.instances import attribute, attributes, class_attribute, holds_only_attributes, is_array
 from cachec.base.unsendable import Unsendable
 from cachec.key.constant_forms import code_form, scalars_form
 from cachec.key.option_encoding import SCALARS
@@ -278,7 +278,7 @@ class _FormWriter:
     # --- classes
 
     def _class(self, cls: type) -> bytes:
-        name = module_of(cls), cls.__qualname__
+        name = module_of(cls), *_names(cls)
         if not cls.__flags__ & _HEAPTYPE or self._forms.is_installed(cls, cls.__qualname__):
             return self.forms("named", name)
         known = self._forms.classes.get(cls)
@@ -386,12 +386,14 @@ class _FormWriter:
             return self.forms("named", (attribute(value, "__module__") or module_of(cls), reduced))
         function, arguments, state, items, pairs = (*reduced, None, None, None)[:5]
         parts = [self.form(function), self.form(arguments), self.form(state)]
+        if is_array(cls):  # which pickles its items alone
+            parts.append(self.pairs("attributes", (attribute(value, "__dict__") or {}).items()))
         return self.node("reduced", *parts, self.forms("list", items or ()), self.pairs("dict", pairs or ()))
 
     def function(self, value: types.FunctionType) -> bytes:
         """By name where an installed module has it, else its code and all that it holds. Its globals count here where
         no module of ``sys.modules`` has them."""
-        name = value.__module__, value.__qualname__
+        name = value.__module__, *_names(value)
         if self._forms.is_installed(value, value.__qualname__):
             return self.forms("named", name)
         described = self._plugin_form(value)
@@ -417,6 +419,12 @@ class _FormWriter:
         flat = (value if value.flags.c_contiguous else value.copy("C")).reshape(-1)
         placed = (value.dtype, value.shape, value.strides, bool(value.flags.writeable))
         return self.forms("array", (*placed, digest_bytes(memoryview(flat.view("u1"))) if flat.nbytes else ""))
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    """The qualified name of a class or function, and the short one where the program has set another."""
+    own: str = value.__qualname__
+    return (own,) if own.rpartition(".")[2] == value.__name__ else (own, value.__name__)
 
 
 def _is_bare(value: object) -> bool:
@@ -569,6 +577,7 @@ _BY_NAME: Final[dict[str, Callable[[_FormWriter, Any], bytes]]] = {
         lambda walk, value: walk.forms("path", (type(value), str(value))),
     ),
     "jinja2.utils.LRUCache": lambda walk, value: walk.forms("memo", (value.capacity,)),  # of compiled templates
+    "_struct.Struct": lambda walk, value: walk.forms("struct", (value.format,)),
     "itertools.count": lambda walk, value: walk.forms("count", (repr(value),)),
     "cachec.cache.Cache": lambda walk, value: walk.forms("cache", (str(value.settings.store_folder),)),
     # The type of a field is an annotation.

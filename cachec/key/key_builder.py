@@ -35,6 +35,7 @@ if TYPE_CHECKING:  # not of most hits
     from cachec.key.code.key_coverage import Coverage
     from cachec.key.isolated_key import IsolatedArguments
     from cachec.key.key_diff import PartDifference
+    from cachec.key.library_state import LibraryStates
     from cachec.key.plugin_forms import FormsWithPlugins
     from cachec.programs import supported_versions
     from cachec.programs.plugin import Plugin
@@ -320,6 +321,8 @@ class KeyBuilder:
             return PRESENT
         if name == "*":
             return module_globals.names_digest(module_globals.names_of(namespace))
+        if name == module_globals.DOCUMENTATION:
+            return module_globals.documentation_digest(namespace)
         return self.forms.now(namespace).digest(vars(namespace)[name]) if name in vars(namespace) else ABSENT
 
     def is_unset(self, module: str, names: Iterable[str]) -> bool:
@@ -343,8 +346,10 @@ class KeyBuilder:
 
     def library_agrees(self, read: Read) -> bool:
         """Whether a library's module has an attribute that a run has found, or is not imported."""
-        from cachec.key import library_patches  # of isolated stages
+        from cachec.key import library_patches, library_state  # of isolated stages
 
+        if read.name.startswith(library_state.STATE):
+            return library_state.read_of(read.where.split(), self.library_states()).name == read.name
         if library_patches.is_replaced(read.where):
             return False
         live, name = sys.modules.get(read.where), read.name.partition("=")[0]
@@ -356,6 +361,16 @@ class KeyBuilder:
     def is_own_module(self, name: str) -> bool:
         """Whether a module that is imported is the project's, or one that no file is known of."""
         return self.forms.now().is_own_module(name)
+
+    def library_states(self) -> dict[str, str]:
+        """What the program's code sets in libraries that are imported, each with its state now."""
+        return self._library_states.now(self.forms.now())
+
+    @cached_property
+    def _library_states(self) -> LibraryStates:
+        from cachec.key.library_state import LibraryStates  # of isolated stages
+
+        return LibraryStates(self._digests.memory)
 
     def imported_digest(self) -> str:
         """What stands for the names of the project's modules that are imported."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from types import ModuleType
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from types import FunctionType, ModuleType
+from typing import Any, Final
+
+import msgspec
 
 from cachec.base.hashing import digest_bytes
 from cachec.key.canonical_forms import OF_MODULES, Describe, Forms
@@ -64,3 +67,45 @@ def differences(
         for name in {**own, **theirs.get(module, {})}
         if not own.get(name) or own[name] != theirs.get(module, {}).get(name)
     ]
+
+
+#: Stands for the docstrings and annotations of all that a module defines, among its globals.
+DOCUMENTATION: Final = "__doc__"
+#: Names by which code reads them.
+READS_DOCUMENTATION: Final = frozenset(
+    {"__doc__", "getdoc", "help", "pydoc", "__annotations__", "get_annotations", "get_type_hints", "signature"}
+)
+
+
+def documentation_digest(module: ModuleType) -> str:
+    """What stands for the docstrings and annotations of a module's functions and classes, as they are set now."""
+    found = [_documentation(value) for value in _defined(module, module.__name__)]
+    return digest_bytes(msgspec.json.encode([_text(module.__doc__), found]))
+
+
+def _defined(holder: object, module: str) -> Iterator[Any]:
+    """The functions and classes of a module, with those in the classes."""
+    for name, value in sorted(vars(holder).items()):
+        kind = type(value)  # an object may say of itself that it is of another
+        if kind in {staticmethod, classmethod, property}:
+            value = value.fget if kind is property else value.__func__
+            kind = type(value)
+        if kind is FunctionType and value.__module__ == module:
+            yield value
+        elif issubclass(kind, type) and value.__module__ == module and value.__name__ == name:
+            yield value
+            yield from _defined(value, module)
+
+
+def _documentation(value: Any) -> tuple[str, str, dict[str, str]]:
+    # From Python 3.14 on they are made when code asks for them, which would run that of the project.
+    annotations = {} if hasattr(FunctionType, "__annotate__") else getattr(value, "__annotations__", {})
+    texts = {name: _text(each) for name, each in annotations.items()}
+    return value.__qualname__, _text(value.__doc__), texts
+
+
+def _text(value: object) -> str:
+    kind = type(value)
+    if issubclass(kind, type):
+        return f"{value.__module__}.{value.__qualname__}"  # type: ignore[attr-defined] # a class
+    return f"{kind.__qualname__} {value!r}" if kind in {str, int, float, bool, type(None)} else kind.__qualname__

@@ -282,7 +282,20 @@ def _stack_size() -> int:
     return value
 
 
+_FLAGS: Final = ("utf8_mode", "dev_mode", "bytes_warning", "warn_default_encoding")
+
+
+def _python_flags() -> dict[str, int] | None:
+    """The flags that Python was started with and that change results; ``-O`` counts with the platform."""
+    return {name: value for name in _FLAGS if (value := int(getattr(sys.flags, name)))} or None
+
+
+def _refuse_flags(value: object) -> None:
+    raise ValueError(f"this process runs with flags of Python ({value}) that a worker would not have")
+
+
 _SETTINGS: Final[dict[str, _ProcessSetting]] = {
+    "flags of Python": _ProcessSetting(_python_flags, _refuse_flags),
     "current folder": _ProcessSetting(os.getcwd, os.chdir, None),
     "arguments": _ProcessSetting(
         lambda: list(sys.argv),

@@ -383,18 +383,20 @@ class Engine:
         from cachec.stage.isolated_run import Fallback
         from cachec.worker.caller import Limits
 
-        token = _computing.set(_computing.get() | {call.cache_key.digest})
+        token, obstacle = _computing.set(_computing.get() | {call.cache_key.digest}), ""
         try:
             with call.progress(lookup):
                 options = call.stage.options
                 done = await run.execute(call.waiter, Limits(options.timeout, options.memory))
         except Fallback as fallback:
-            return await _in_process(call, run, str(fallback))
+            obstacle = str(fallback)
         except BaseException as error:
             _count_failure(call, run, error)
             raise
         finally:
             _computing.reset(token)
+        if obstacle:  # after the handler: what the stage raises has no context of cachec's
+            return await _in_process(call, run, obstacle)
         if call.mode is not Mode.BOTH:  # which runs the stage here, too
             run.put_generators(done)
         if lookup.trace is not None and call.mode is Mode.VERIFY:

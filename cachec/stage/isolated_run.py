@@ -23,6 +23,7 @@ from cachec.errors import StageCrashed, StageOutOfMemory, StageTimedOut
 from cachec.key import (
     library_patches,
     library_settings,
+    library_state,
     lru_caches,
     module_globals,
     process_state,
@@ -56,6 +57,8 @@ _OF_PROCESS = frozenset({"global", "unset", "library", "memo", "imported", "proc
 _TIMES = frozenset(
     {"getmtime", "getctime", "getatime"} | {f"st_{each}time{end}" for each in "amc" for end in ("", "_ns")}
 )
+#: What tells whether two paths lead to one file.
+_IDENTITY = frozenset({"samefile", "sameopenfile", "samestat", "st_ino", "st_dev"})
 _READ = Kind.CONTENT | Kind.EXECUTED
 
 
@@ -102,6 +105,7 @@ class IsolatedRun(Run):
         self._table = self._tools.key_builder.forms.table(self._modules)
         self._ambient = library_settings.snapshot(self._tools.plugins)
         self._process = process_state.snapshot()
+        self._library_states = self._tools.key_builder.library_states()
         try:
             self._main = main = main_of(self._installed.is_project)
         except ReplayError as error:
@@ -218,6 +222,7 @@ class IsolatedRun(Run):
             arguments=dict(self._given),
             carried=carried,
             missing=missing,
+            targets=tuple(self._library_states),
             process=self._process,
             ambient=self._ambient,
             generators=self._generators,
@@ -256,6 +261,10 @@ class IsolatedRun(Run):
         if not _TIMES.isdisjoint(done.names):
             self.recorder.refuse_storage(
                 Reason.VOLATILE_INPUT, "it asks when a file was changed, which counts for nothing"
+            )
+        if not _IDENTITY.isdisjoint(done.names):
+            self.recorder.refuse_storage(
+                Reason.VOLATILE_INPUT, "it asks which file a path leads to, which counts for nothing"
             )
         for asked in asked_of_machine(done.names):
             self.recorder.add_read(Read("state", asked, "", state_digest(asked)))
@@ -308,7 +317,8 @@ class IsolatedRun(Run):
             self.recorder.add_read(Read("path", path, place, PRESENT))
         if {"sys", "modules"} <= done.names:
             self.recorder.add_read(Read("imported", "", "", key_builder.imported_digest()))
-        for read in (*self._libraries(done), *self._memos(done)):
+        self.recorder.add_read(self._library_state(done))
+        for read in (*self._libraries(done), *self._memos(done), *self._documentation(done)):
             self.recorder.add_read(read)
         for plugin in self._tools.plugins.for_distributions(passed.owners):
             self.recorder.add_read(Read("ambient", plugin.name, "", library_settings.digest(plugin)))
@@ -388,6 +398,21 @@ class IsolatedRun(Run):
                 if not lru_caches.agrees(module, path, text, self._tools.key_builder.forms.now):
                     raise Fallback(f"{path} of {module} remembers another result")
                 yield Read("memo", module, f"{path} {text}", PRESENT)
+
+    def _library_state(self, done: StageDone) -> Read:
+        """What the program sets in libraries that the run has used. Raises Fallback where a worker has it not."""
+        mine, used = self._library_states, done.used_libraries
+        for target, digest in mine.items():
+            if library_state.top(target) in used and done.library_states[target] != digest:
+                raise Fallback(f"the program sets {target}, which has another state in a worker")
+        return library_state.read_of(used, mine)
+
+    def _documentation(self, done: StageDone) -> Iterator[Read]:
+        """Docstrings and annotations that code may have read. Raises Fallback where the program has set others."""
+        for module, digest in done.documentation.items():
+            if module in sys.modules and module_globals.documentation_digest(sys.modules[module]) != digest:
+                raise Fallback(f"it reads docstrings or annotations, and the program has set some of {module}")
+            yield Read("global", module, f"{module_globals.DOCUMENTATION}={digest}", PRESENT)
 
     def _libraries(self, done: StageDone) -> Iterator[Read]:
         """What the code that ran names of libraries. Raises Fallback where this process has something else there."""

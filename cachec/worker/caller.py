@@ -352,10 +352,14 @@ def _command_line(control: int) -> list[str]:
     """What starts a starter, with the flags of this interpreter. control: the descriptor of its socket."""
     from subprocess import _args_from_interpreter_flags as flags  # type: ignore[attr-defined] # as multiprocessing does
 
-    # The folder of cachec comes first for its own imports alone: ``Start.path`` replaces the path.
+    # The folder of cachec comes first for its own imports alone: ``Start.path`` replaces the path. The current folder,
+    # which ``-c`` puts there, may have modules named as Python's own.
     folder = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    text = "import sys; sys.path.insert(0, sys.argv.pop(1)); from cachec.worker.fork_server import main; main()"
-    return [sys.executable, *flags(), "-c", text, folder, str(control)]
+    path = "import sys; sys.path[:] = [sys.argv.pop(1), *filter(None, sys.path)]"
+    text = f"{path}; from cachec.worker.fork_server import main; main()"
+    # Python sets it by the locale, and then the locale for its children: these would not do the same.
+    utf8 = f"-Xutf8={sys.flags.utf8_mode}"
+    return [sys.executable, *flags(), utf8, "-c", text, folder, str(control)]
 
 
 def _packages() -> list[str]:

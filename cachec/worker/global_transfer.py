@@ -30,6 +30,7 @@ _STATEFUL = frozenset(
     {"builtins.generator", "builtins.coroutine", "builtins.async_generator", "sqlite3.Connection"}
 ) | {
     *("_io._IOBase", "_socket.socket", "subprocess.Popen", "mmap.mmap", "sqlite3.Cursor", "queue.Queue"),
+    *("_hashlib.HASH", "_hashlib.HMAC", "re.Match", "zlib.Compress", "zlib.Decompress", "functools.KeyWrapper"),
     *(
         "_queue.SimpleQueue",
         "itertools.count",

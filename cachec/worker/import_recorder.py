@@ -222,6 +222,17 @@ class ImportRecorder:
         """Whether that code may have called ``eval``, and not a method of that name."""
         return any(_is_variable("eval", code) for code in self._late())
 
+    def used_libraries(self) -> frozenset[str]:
+        """The packages of which code has started since ``begin_run``; all, where functions can't be watched."""
+        files = self._started.files() if self._started is not None and self._sees_functions() else None
+        found = set()
+        for name, module in list(sys.modules.items()):
+            file = getattr(module, "__file__", None)
+            is_used = files is None or file in files or f"<frozen {name}>" in files
+            if is_used and isinstance(file, str) and not self.is_project(file):
+                found.add(name.partition(".")[0])
+        return frozenset(found)
+
     def _late(self) -> Iterator[CodeType]:
         """All code that may have started since ``begin_run``."""
         if self._started is not None:

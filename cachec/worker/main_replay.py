@@ -18,16 +18,21 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from types import CodeType, ModuleType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cachec.base.hashing import Hasher
 from cachec.key import script_statements, source_parts
 from cachec.key.code import normalized_syntax
 from cachec.model import Digest
-from cachec.worker.import_recorder import ImportRecorder
+
+if TYPE_CHECKING:  # it imports email, which imports quopri: the caller's project may have one
+    from cachec.worker.import_recorder import ImportRecorder
 
 #: ``co_flags`` of functions, not of modules and class bodies.
 _IS_FUNCTION = 1
+
+#: Statements that only set something.
+_SETS = (ast.Assign, ast.AnnAssign, ast.Expr)
 
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
@@ -238,7 +243,8 @@ def replay(main: MainModule, values: Callable[[str], object], imports: ImportRec
     """Make ``__main__`` and register it in ``sys.modules``.
 
     values: the caller's value of a name of ``main.needed``; LookupError where it could not be sent: then a statement
-    that reads it is left out. imports: told what is executed. Raises ReplayError where a statement fails.
+    that reads it is left out, and so is one that sets something and fails. imports: told what is executed. Raises
+    ReplayError where an import or a definition fails.
     """
     module = _new_module(main)
     namespace = vars(module)
@@ -269,9 +275,10 @@ def replay(main: MainModule, values: Callable[[str], object], imports: ImportRec
             try:
                 _execute(declared, each.node, text.filename, namespace, flags)
             except ReplayError as error:
-                if not isinstance(error.__cause__, NameError) or error.__cause__.name not in absent:
+                is_absent = isinstance(error.__cause__, NameError) and error.__cause__.name in absent
+                if not is_absent and not isinstance(each.node, _SETS):
                     raise
-                stale |= each.binds
+                stale |= each.binds  # what else it sets is compared, and sent
             else:
                 stale -= each.binds
     return ReplayedMain(module, frozenset(namespace.keys() - before - stale), frozenset(stale))

@@ -103,6 +103,8 @@ class StageRequest(NamedTuple):
     carried: Mapping[str, Mapping[str, GlobalValue]]
     #: Module and name of those that can't be sent, and why: see ``base.unsent``.
     missing: Mapping[tuple[str, str], str]
+    #: What the program sets in libraries: see ``key.library_state``.
+    targets: Sequence[str]
     #: Settings of the process, to be set: see ``key.process_state``.
     process: Mapping[str, Any]
     #: Live settings of libraries, by plugin, to be set: see ``key.library_settings``.
@@ -163,6 +165,11 @@ class StageDone(NamedTuple):
     imported: Table
     #: What stands for the attributes of libraries that the code which ran may have read.
     libraries: Table
+    #: What each of ``Call.targets`` held before the run, and the packages whose code the run has used.
+    library_states: Mapping[str, str]
+    used_libraries: frozenset[str]
+    #: What stands for the docstrings and annotations of each module of the project, where code reads any.
+    documentation: Mapping[str, str]
     #: What functions of the project remember, as ``memos`` tells it.
     memos: Table
     #: What the run changed that belongs to the caller, in words; empty for nothing.

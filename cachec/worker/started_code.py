@@ -36,6 +36,9 @@ class StartedCode(Protocol):
     def late(self) -> list[CodeType]:
         """That since ``begin_run``, and maybe more."""
 
+    def files(self) -> set[str]:
+        """The files of all code that ``late`` would list if everything were of interest."""
+
     def is_complete(self) -> bool:
         """Whether nothing else can have started."""
 
@@ -52,6 +55,7 @@ class _MonitoringBackend:
         self._is_of_interest = is_of_interest
         self._codes: dict[int, CodeType] = {}
         self._late: dict[int, CodeType] = {}
+        self._files: set[str] = set()
         self._monitoring: Any = vars(sys)["monitoring"]
         self._tool = next((tool for tool in _TOOL_IDS if self._monitoring.get_tool(tool) is None), None)
         if self._tool is not None:
@@ -62,6 +66,7 @@ class _MonitoringBackend:
 
     def begin_run(self) -> None:
         self._late.clear()
+        self._files.clear()
         if self._tool is not None:
             self._monitoring.restart_events()
 
@@ -71,10 +76,14 @@ class _MonitoringBackend:
     def late(self) -> list[CodeType]:
         return list(self._late.values())
 
+    def files(self) -> set[str]:
+        return self._files.copy()
+
     def is_complete(self) -> bool:
         return self._tool is not None
 
     def _on_start(self, code: CodeType, _offset: int) -> object:
+        self._files.add(code.co_filename)
         if self._is_of_interest(code):
             self._codes[id(code)] = self._late[id(code)] = code
         return self._monitoring.DISABLE
@@ -133,10 +142,16 @@ class _ProfilerBackend:
         return self._early + self.late()
 
     def late(self) -> list[CodeType]:
+        return list(filter(self._is_of_interest, self._all_late()))
+
+    def files(self) -> set[str]:
+        return {code.co_filename for code in self._all_late()}
+
+    def _all_late(self) -> list[CodeType]:
         found = self._main.started_code()
         for each in self._in_threads.copy():
             found += each.started_code()
-        return list(filter(self._is_of_interest, found))
+        return found
 
     def is_complete(self) -> bool:
         """Each thread that was made has ended, with its profiler in place."""

@@ -46,6 +46,8 @@ class VariableRecorder:
         self._read: dict[str, str] = {}
         #: The variables that were set, and whether the project has.
         self._set: dict[str, bool] = {}
+        #: The variables that were read in the order of a listing, of which others are not read yet.
+        self._copied: list[str] = []
         #: Whether packages are being imported for workers to come. What they open then, no tracer sees.
         self.is_loading = False
         self.opened: set[str] = set()
@@ -63,7 +65,14 @@ class VariableRecorder:
 
         class Environ(base):  # type: ignore[misc, valid-type] # a class of its own, as os has no hook
             def __getitem__(self, name: str) -> str:
-                if getattr(copying, "name", None) != name:
+                left = getattr(copying, "left", None)
+                if left and left[-1] == name:
+                    variables._copied.append(left.pop())
+                    if not left:
+                        variables._copied.clear()  # all of them: that counts as ``OBEYED_NAME``
+                else:
+                    copying.left = None
+                    variables._note_copied()
                     variables._note(name)
                 return str(super().__getitem__(name))
 
@@ -74,10 +83,9 @@ class VariableRecorder:
             def __iter__(self) -> Iterator[str]:
                 # All of them are copied, for a program say: those that say where it runs are no input of that.
                 variables._note(OBEYED_NAME)
-                for name in super().__iter__():
-                    copying.name = name
-                    yield name
-                copying.name = None
+                names = list(super().__iter__())
+                copying.left = names[::-1]  # ``dict`` asks for the names first, and then for each value
+                yield from names
 
             def __len__(self) -> int:
                 variables._note(OBEYED_NAME)
@@ -157,6 +165,7 @@ class VariableRecorder:
 
     def reads(self) -> list[Read]:
         """What was read."""
+        self._note_copied()
         variables = [Read("env", name, "", value) for name, value in sorted(self._read.items())]
         if self.asked_for_arguments:
             variables.append(Read("process", "arguments", "", digest("arguments")))
@@ -172,6 +181,10 @@ class VariableRecorder:
         while frame.f_back is not None and frame.f_globals.get("__name__") in _PASSING_ON:
             frame = frame.f_back
         return self._is_project(frame.f_code.co_filename)
+
+    def _note_copied(self) -> None:
+        while self._copied:
+            self._note(self._copied.pop())
 
     def _note(self, name: object) -> None:
         if not isinstance(name, str) or name in self._read or name in self._set or is_unseen():

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 from cachec.base.hashing import FileDigests, digest_bytes
 from cachec.base.installed_folders import InstalledFolders
-from cachec.base.instances import class_attribute
+from cachec.base.instances import class_attribute, is_array
 from cachec.base.tracer_hiding import unseen
 from cachec.base.unsendable import Unsendable
 from cachec.key.aliasing import memory_of
@@ -149,6 +149,8 @@ class ValueTransfer(Sending):
             self._refuse_overlap(value, memory[0])
         if kind.__module__ == "numpy" and kind.__name__ == "ndarray":
             return _reduce_array(value)
+        if is_array(kind):
+            raise CannotSend(f"a {kind.__qualname__}: of a subclass of numpy.ndarray, only the items would arrive")
         if memory is not None and value.is_leaf and value.grad is not None:
             return _reduce_with_gradient(value)
         name = f"{kind.__module__}.{kind.__qualname__}"

@@ -13,7 +13,8 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from types import ModuleType
 from typing import Any
 
 import msgspec
@@ -26,7 +27,14 @@ from cachec.base.tracer_hiding import unseen
 from cachec.base.unsendable import ForbiddenUseError, stand_in
 from cachec.codecs.encoder import encode
 from cachec.errors import Uncacheable, UnstorableResult
-from cachec.key import library_patches, library_settings, lru_caches, module_globals, process_state
+from cachec.key import (
+    library_patches,
+    library_settings,
+    library_state,
+    lru_caches,
+    module_globals,
+    process_state,
+)
 from cachec.key.argument_binding import Binding
 from cachec.key.describe import words_of
 from cachec.key.plugin_forms import FormsWithPlugins
@@ -55,9 +63,6 @@ _OWN = frozenset(
 
 #: Words of code that asks for more of a file than whether it is there, and as what.
 _SIZES = re.compile(rb"\b(l?stat|fstat\w*|stat_result|st_\w*|ST_\w+|getsize|filecmp|scandir)\b")
-
-#: Names by which code reads docstrings, which else count for nothing.
-_DOCUMENTATION = frozenset({"__doc__", "getdoc", "help", "pydoc"})
 
 
 def serve(channel: MessageChannel, common: Common) -> None:
@@ -207,6 +212,7 @@ class WorkerProcess:
         self._now = self._forms.now(has_fills=False)
         before, known = self._snapshots(call), self._modules().keys()
         with unseen():
+            states = {each: library_state.describe(each, self._now) for each in call.targets}
             generators = Generators(self._plugins, call.generators)
         packages = self._packages().keys()
         self._imports.begin_run()
@@ -216,6 +222,7 @@ class WorkerProcess:
             try:
                 with recording(recorder):
                     value = _call_function(function, arguments)
+                    used_libraries = self._imports.used_libraries()  # before what cachec itself uses
                     node = self._encode(value)
                 if self._unsent:  # though it went on
                     return WorkerFailure(self._unsent[0])
@@ -246,8 +253,11 @@ class WorkerProcess:
             unsized=self._unsized_files(),
             imported={name: names for name, names in self._table().items() if name not in known},
             libraries=self._libraries(),
+            library_states=states,
+            used_libraries=used_libraries,
+            documentation=self._documentation(),
             memos=lru_caches.recorded_contents(self._modules(), self._imports.names(), self._forms.now),
-            changed=self._describe_changes(call, before),
+            changed=self._describe_changes(call, before, known),
             storage_refusal=None if refusal is None else (refusal[0].value, refusal[1]),
         )
 
@@ -267,7 +277,7 @@ class WorkerProcess:
     def _opened_files(self) -> set[str]:
         """The files of the project that count by their content, although no traced call opened them."""
         found = {path for path in self._variables.opened if not self._installed.holds(path)}
-        if not _DOCUMENTATION.isdisjoint(self._imports.names()):
+        if not module_globals.READS_DOCUMENTATION.isdisjoint(self._imports.names()):
             found.update(each.path for each in self._imports.imported_files())
         return found
 
@@ -282,6 +292,12 @@ class WorkerProcess:
     def _libraries(self) -> dict[str, dict[str, str]]:
         names, is_own = self._imports.names(), self._now.is_own_module
         return library_patches.table(library_patches.named_modules(self._modules(), names, is_own), names, is_own)
+
+    def _documentation(self) -> dict[str, str]:
+        """The docstrings and annotations of each module, where code reads any."""
+        if module_globals.READS_DOCUMENTATION.isdisjoint(self._imports.names()):
+            return {}
+        return {name: module_globals.documentation_digest(module) for name, module in self._modules().items()}
 
     def _has_project_paths(self) -> bool:
         """Whether the code that ran may have taken a path of the project from a global."""
@@ -307,11 +323,17 @@ class WorkerProcess:
                 except Exception as error:  # noqa: BLE001 - setters of the project's, whatever they raise
                     return f"{name} of {module} can't be given to a worker: {words_of(error)}"
         table = self._table()
-        for module, names in call.carried.items():
-            for name, carried in names.items():
-                if table.get(module, {}).get(name, "") != carried.digest:  # it did not arrive as it was
-                    kind = type(vars(sys.modules[module]).get(name)).__qualname__
-                    self._leave_out(module, name, f"has another value once it was sent (a {kind})")
+        different = [  # which did not arrive as they were
+            (module, name)
+            for module, names in call.carried.items()
+            for name, carried in names.items()
+            if table.get(module, {}).get(name, "") != carried.digest
+        ]
+        for module, name in different:
+            kind = type(vars(sys.modules[module]).get(name)).__qualname__
+            others = ", ".join(other for _, other in different if other != name)
+            so = f"; so have {others}" if others else ""
+            self._leave_out(module, name, f"has another value once it was sent (a {kind}{so})")
         return ""
 
     def _leave_out(self, module: str, name: str, why: str) -> None:
@@ -335,18 +357,15 @@ class WorkerProcess:
     def _snapshots(self, call: StageRequest) -> dict[str, Snapshot]:
         """What the run is given, by what messages call it."""
         with unseen():
-            found = {
-                f"its argument {name}": snapshot(value, self._now, is_given=True)
-                for name, value in call.arguments.items()
-            }
+            found = {f"its argument {name}": snapshot(value, self._now) for name, value in call.arguments.items()}
             for module, live in self._modules().items():
                 for name in module_globals.names_of(live):
                     if (module, name) not in self._omitted:
                         found[f"{name} of {module}"] = snapshot(vars(live)[name], self._now)
             return found
 
-    def _describe_changes(self, call: StageRequest, before: Mapping[str, Snapshot]) -> str:
-        """What the run has changed of the caller's, in words; empty for nothing."""
+    def _describe_changes(self, call: StageRequest, before: Mapping[str, Snapshot], known: Collection[str]) -> str:
+        """What the run has changed of the caller's, in words; empty for nothing. known: the modules before it."""
         self._now = self._forms.now(has_fills=False)
         after = self._snapshots(call)
         for name, was in before.items():
@@ -354,6 +373,11 @@ class WorkerProcess:
                 return f"it deleted {name}"
             if changed := change(was, after[name], name):
                 return f"it changed {changed}"
+        added = after.keys() - before.keys()
+        for module in known:
+            for name, value in vars(sys.modules[module]).items():
+                if f"{name} of {module}" in added and not isinstance(value, ModuleType):  # a submodule was imported
+                    return f"it set {name} of {module}"
         variables = self._variables.changed_names()
         if variables:
             return f"it set the variable {min(variables)}"
