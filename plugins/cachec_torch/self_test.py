@@ -13,12 +13,12 @@ def self_test() -> None:
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path("first").absolute())
     import torch
 
-    import cachec
     import cachec_torch
+    from cachec.cache import Cache
     from cachec.model import Reason
 
     _check_settings(torch)
-    cache = cachec_torch.install(cachec.Cache(log="off", mode="on"), strict=True)
+    cache = cachec_torch.install(Cache(log="off", mode="on"), strict=True)
     expected = _compiled_once(torch)
     counts = cache.events.counts
     _expect(not counts[Reason.HIT], f"a new store answered: {counts}")
@@ -65,14 +65,15 @@ def _check_settings(torch: Any) -> None:
 def _check_library(torch: Any) -> None:
     import numpy as np
 
-    import cachec
     import cachec_torch
+    from cachec.programs.linker import link
+    from cachec.weights import WeightSet
     from cachec_torch.seams import known_options
 
     weight = np.arange(8, dtype=np.float32).reshape(2, 4)
-    weights = cachec.WeightSet.from_arrays({"weight": weight})
+    weights = WeightSet.from_arrays({"weight": weight})
     x = np.ones((3, 4), np.float32)
     program = cachec_torch.to_exported(lambda: torch.nn.Linear(4, 2, bias=False), weights, (torch.from_numpy(x),))
     quick = known_options({"aot_inductor.compile_wrapper_opt_level": "O0"})
     library = cachec_torch.compile_aoti(program, options=quick)
-    _expect(np.allclose(cachec.link(library, weights)(x), x @ weight.T), "a library computes other numbers")
+    _expect(np.allclose(link(library, weights)(x), x @ weight.T), "a library computes other numbers")

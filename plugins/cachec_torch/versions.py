@@ -6,4 +6,4 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 #: Distribution -> versions, as of ``Plugin.tried_releases``.
-TRIED_RELEASES: Mapping[str, str] = MappingProxyType({"torch": ">=2.7,<2.15"})
+TRIED_RELEASES: Mapping[str, str] = MappingProxyType({"torch": ">=2.13,<2.14"})
