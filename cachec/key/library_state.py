@@ -23,7 +23,7 @@ from cachec.base.display_text import module_of
 from cachec.base.hashing import DigestMemory, digest_bytes
 from cachec.base.instances import attributes, class_attribute
 from cachec.key.canonical_forms import Forms
-from cachec.key.code import syntax
+from cachec.key.code import normalized_syntax
 from cachec.key.option_encoding import SCALARS
 from cachec.key.script_statements import dotted_words
 from cachec.key.source_parts import UNPARSABLE
@@ -54,7 +54,7 @@ _FUNCTIONS: Final = (FunctionType, BuiltinFunctionType)
 def targets(text: bytes) -> tuple[str, ...]:
     """The dotted names under which a text sets something in a module that it imports; with ``()`` where it calls."""
     try:
-        tree = syntax.parsed(text)
+        tree = normalized_syntax.parse(text)
     except UNPARSABLE:
         return ()
     nodes = list(ast.walk(tree))
@@ -228,7 +228,7 @@ class LibraryStates:
         return known
 
     def _remembered(self, text: bytes) -> Sequence[str]:
-        row = f"library targets:{syntax.FORMAT}:{_VERSION}:{digest_bytes(text)}"
+        row = f"library targets:{normalized_syntax.FORMAT}:{_VERSION}:{digest_bytes(text)}"
         known = None if self._memory is None else self._memory.recall(row)
         if known is not None:
             return known.decode("utf-8", "surrogatepass").split()

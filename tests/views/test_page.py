@@ -211,7 +211,7 @@ def test_the_order_is_that_in_which_gc_evicts(yard: Yard) -> None:
     """As it is told, and with what gc leaves alone."""
     for number in range(20, 32):
         yard.publish(key_of(number), seconds=float(number * 7 % 12 + 1), size=4096 * (number % 3 + 1), ago=9000)
-        yard.imported_files(key_of(number), ago=100.0 * number, times=number % 4)
+        yard.used(key_of(number), ago=100.0 * number, times=number % 4)
     yard.age(0)
     told = [each.key for each in ranking(yard.store, uses(read_log(yard.folder)), lambda *_: None) if not each.kept]
     gone: list[str] = []
