@@ -106,7 +106,7 @@ def test_generators_that_a_run_moved() -> None:
     program = f"""{_WATCHED}
 def moved(run):
     torch.manual_seed(0)
-    watched = Generators(plugins, random_generators.snapshot(plugins))
+    watched = Generators(plugins, random_generators.snapshot(plugins.all()))
     exec(run)
     drawn, left = watched.outcome()
     return "torch" in drawn, "torch" in left and left["torch"].seeds
@@ -118,7 +118,7 @@ print([moved(run) for run in {list(MOVES)!r}])
 def test_a_worker_draws_what_the_caller_would_and_the_caller_goes_on_from_there() -> None:
     program = f"""{_WATCHED}
 torch.manual_seed(5); torch.randn(3)
-states = random_generators.snapshot(plugins)
+states = random_generators.snapshot(plugins.all())
 expected = torch.randn(3), torch.rand(2)
 torch.seed()
 watched = Generators(plugins, states)
@@ -137,7 +137,7 @@ print(torch.equal(torch.rand(2), expected[1]), torch.initial_seed())
 def test_whether_the_program_has_set_a_seed(before: str, is_seeded: bool) -> None:
     program = f"""{_WATCHED}
 {before}
-print(generators.named(plugins, "torch").is_seeded(random_generators.snapshot(plugins)["torch"]))
+print(random_generators.find_generator(plugins, "torch").is_seeded(random_generators.snapshot(plugins.all())["torch"]))
 """
     assert _python(program).strip() == str(is_seeded)
 

@@ -62,7 +62,7 @@ class Fake:
 
     @property
     def plugin(self) -> Any:
-        return Plugins(self.distributions).named("fake")
+        return Plugins(self.distributions).find("fake")
 
     @property
     def runs(self) -> int:

@@ -214,7 +214,7 @@ for name in cachec.cli._COMMANDS:
     words = {"why": ["abcdef"], "show": ["abcdef"], "weights": ["ls"], "pin": ["abcdef"],
              "bundle": ["create", "b"], "check": ["--", "cat", "in"],
              "repro": ["abcdef"], "invalidate": ["abcdef"]}.get(name, [])
-    if name not in {"exec", "man", "completion", "init"}:
+    if name not in {"exec", "man", "completion", "init", "python"}:
         done = CliRunner().invoke(cachec.cli.main, [name, *words], prog_name="cachec")
         found[name] = [done.exit_code, done.output, repr(done.exception)]
 print(json.dumps(found))

@@ -62,7 +62,7 @@ PLACES: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "long keys": (lambda w: {LONG + "1": w, LONG + "2": w}, lambda v: v[LONG + "1"]),
     "enum key": (lambda w: {Colour.RED: w}, lambda v: v[Colour.RED]),
     "no field of init": (lambda w: Derived(w), lambda v: v.part),
-    "no field": (lambda w: Derived(w), lambda v: v.open_sibling),
+    "no field": (lambda w: Derived(w), lambda v: v.beside),
 }
 
 
