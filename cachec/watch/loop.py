@@ -282,5 +282,5 @@ class _Heard(Listener):
     def __init__(self, report: Callable[[Result], None]) -> None:
         self._report = report
 
-    def finished(self, row: Row, result: Result) -> None:
+    def on_finish(self, row: Row, result: Result) -> None:
         self._report(result)

@@ -125,7 +125,7 @@ def test_a_worker_that_is_killed_costs_its_row_alone(project: Project) -> None:
     killed = []
 
     class Killer(warm.Listener):
-        def started(self, row: warm.Row) -> None:
+        def on_start(self, row: warm.Row) -> None:
             if not killed:
                 threading.Thread(target=self.kill, daemon=True).start()
 
