@@ -60,7 +60,7 @@ def test_what_is_worth_least_goes_first(yard: Yard) -> None:
 
 def test_uses_count_and_so_does_their_time(yard: Yard) -> None:
     fill(yard)
-    yard.imported_files(KEYS[0], ago=DAY, times=200)
+    yard.used(KEYS[0], ago=DAY, times=200)
     yard.maintainer.collect(limit=5 * EACH)
     assert yard.keys() == {KEYS[0], *KEYS[4:]}
     # The level has risen to the worth of KEYS[3], 8 seconds: what is used from now on stands above what is not.
@@ -93,7 +93,7 @@ def test_what_was_not_used_for_long_goes_by_age(yard: Yard) -> None:
     yard.publish(KEYS[0], ago=40 * DAY)
     yard.publish(KEYS[1], ago=40 * DAY)
     yard.publish(KEYS[2], ago=5 * DAY)
-    yard.imported_files(KEYS[1], ago=2 * DAY)
+    yard.used(KEYS[1], ago=2 * DAY)
     yard.age()
     assert yard.maintainer.collect(limit=0, older_than=30 * DAY).entries == 1
     assert yard.keys() == {KEYS[1], KEYS[2]}

@@ -44,7 +44,7 @@ class Counts:
         read = _Counted(DiskcacheIndex.read, lambda _, key: self.rows.update([key]))
         monkeypatch.setattr(DiskcacheIndex, "read", read)
         for owner, name in (
-            (KeyBuilder, "request"),
+            (KeyBuilder, "build"),
             (EntryFinder, "decode"),
             (EntryFinder, "explain"),
             (Leases, "take"),
@@ -199,7 +199,7 @@ def test_a_hit_reads_one_row_and_none_where_nothing_was_written(
     counts.clear()
     assert cache.call(stage, 1)[1].hit
     assert counts.rows.total() == 0
-    assert counts.calls == {"request": 1, "decode": 1}
+    assert counts.calls == {"build": 1, "decode": 1}
 
 
 def test_who_waits_and_then_hits_explains_nothing(cache: cachec.Cache, counts: Counts) -> None:
@@ -267,7 +267,7 @@ def test_a_question_decodes_leases_and_writes_nothing_and_never_raises(
     assert asked.why(source, object()).startswith("error:usage: ")
     fresh.close()
     assert files(cache.dir) == before
-    assert counts.calls.keys() == {"request", "explain"}
+    assert counts.calls.keys() == {"build", "explain"}
 
 
 def test_a_question_sees_a_damaged_artifact_and_leaves_it(cache: cachec.Cache, stage: Any) -> None:

@@ -293,11 +293,11 @@ _COUNTING = """
 import cachec
 from cachec.key.code import referenced_values
 import large
-encode, counted = referenced_values.Values._encode, []
+encode, counted = referenced_values.ReferencedValues._encode, []
 def counting(self, value, name, *more, **named):
     counted.append(name)
     return encode(self, value, name, *more, **named)
-referenced_values.Values._encode = counting
+referenced_values.ReferencedValues._encode = counting
 for _ in range(2):
     outcome = large.stage.call()[1]
     print(outcome.reason.value, counted.count("large.TABLE"))

@@ -19,7 +19,7 @@ def plugins() -> Iterator[Plugins]:
     """The generators of the tests go on as they were."""
     ours, theirs = random.getstate(), np.random.get_state()
     found = installed_plugins()
-    assert random_generators.snapshot(found).keys() >= {"random", "numpy.random"}
+    assert random_generators.snapshot(found.all()).keys() >= {"random", "numpy.random"}
     yield found
     random.setstate(ours)
     np.random.set_state(theirs)
@@ -49,20 +49,20 @@ def test_generators_that_a_run_moved(move: str, plugins: Plugins) -> None:
     run, drawn, seeded = MOVES[move]
     random.seed(7)
     np.random.seed(7)
-    watched = Generators(plugins, random_generators.snapshot(plugins))
+    watched = Generators(plugins, random_generators.snapshot(plugins.all()))
     run()
     names, left = watched.outcome()
     assert list(names) == drawn
     assert [name for name, each in left.items() if each.seeds] == seeded
     assert {name: each.state for name, each in left.items()} == {
-        name: state for name, state in random_generators.snapshot(plugins).items() if name in drawn + seeded
+        name: state for name, state in random_generators.snapshot(plugins.all()).items() if name in drawn + seeded
     }
 
 
 def test_half_of_a_pair_that_is_used_up_is_a_move(plugins: Plugins) -> None:
     random.gauss(0, 1)
     np.random.randn(1)
-    watched = Generators(plugins, random_generators.snapshot(plugins))
+    watched = Generators(plugins, random_generators.snapshot(plugins.all()))
     random.gauss(0, 1)
     np.random.randn(1)
     assert watched.outcome()[0] == ("random", "numpy.random")
@@ -71,7 +71,7 @@ def test_half_of_a_pair_that_is_used_up_is_a_move(plugins: Plugins) -> None:
 def test_a_worker_draws_what_the_caller_would(plugins: Plugins) -> None:
     random.gauss(0, 1)
     np.random.randn(1)
-    states = random_generators.snapshot(plugins)
+    states = random_generators.snapshot(plugins.all())
     expected = random.gauss(0, 1), random.random(), np.random.randn(3).tolist()
     random.seed()
     np.random.seed()
@@ -82,7 +82,7 @@ def test_a_worker_draws_what_the_caller_would(plugins: Plugins) -> None:
 
 
 def test_what_a_stored_result_leaves_does_not_count_as_a_seed_where_it_set_none(plugins: Plugins) -> None:
-    states = random_generators.snapshot(plugins)
+    states = random_generators.snapshot(plugins.all())
     first = Generators(plugins, states)
     random.random()
     np.random.rand()
@@ -93,7 +93,7 @@ def test_what_a_stored_result_leaves_does_not_count_as_a_seed_where_it_set_none(
 
 
 def test_bytes_that_are_no_state(plugins: Plugins) -> None:
-    for name, state in random_generators.snapshot(plugins).items():
+    for name, state in random_generators.snapshot(plugins.all()).items():
         found = random_generators.find_generator(plugins, name)
         assert found is not None
         assert found.is_state(state)
