@@ -15,7 +15,7 @@ from cachec.programs.plugin import Plugin
 from cachec.programs.random_generator import Generator
 from cachec.programs.registry import Plugins
 
-__all__ = ["STATES", "digest", "every", "find_generator", "moved", "put", "shared_generator", "snapshot"]
+__all__ = ["STATES", "digest", "every", "find_generator", "is_moved", "put", "shared_generator", "snapshot"]
 
 #: Functions that return the state of a random generator of the process, or put it back.
 STATES: Final = {
@@ -50,18 +50,15 @@ def snapshot(plugins: Iterable[Plugin]) -> dict[str, bytes]:
     return {each.name: state for each in every(plugins) if (state := each.state()) is not None}
 
 
-def moved(plugins: Iterable[Plugin], before: Mapping[str, bytes]) -> str:
-    """The name of a generator of which a run in this process drew numbers or set the seed; empty for none.
+def is_moved(generator: Generator, before: bytes | None, state: bytes) -> bool:
+    """Whether a run in this process drew numbers or set the seed.
 
-    before: the snapshot of then. Of one that was imported since, only a seed counts: no program chose what it draws.
+    before: the state when the run began; None of one that was imported since, of which only a seed counts: no program
+    chose what it draws.
     """
-    for each in every(plugins):
-        state, known = each.state(), before.get(each.name)
-        if state is None:
-            continue
-        if each.is_seeded(state) if known is None else each.counted(state) != each.counted(known):
-            return each.name
-    return ""
+    if before is None:
+        return generator.is_seeded(state)
+    return generator.counted(state) != generator.counted(before)
 
 
 def digest(generator: Generator, state: bytes) -> str:
@@ -95,6 +92,7 @@ class _PythonGenerator(Generator):
 
     name = module = "random"
     is_inherited = False  # ``random`` itself gives a forked child another state
+    tells_seed = False
 
     def __init__(self) -> None:
         self._keep()

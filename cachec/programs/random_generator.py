@@ -18,6 +18,8 @@ class Generator(ABC):
     module: str
     #: Whether a child that was forked goes on with its parent's state.
     is_inherited: bool = True
+    #: Whether a state tells that a seed was set. Of one that does not, every state counts.
+    tells_seed: bool = True
 
     @abstractmethod
     def state(self) -> bytes | None:

@@ -144,6 +144,17 @@ class ReadRecorder:
         """This was looked at: by the run itself, or by the one whose stored result it took."""
         self._pass_on(read)
 
+    def set_generator(self, read: Read) -> None:
+        """The state that a random generator had when the run began, in place of what nested runs began with."""
+        with self._lock:
+            self._reads[read.kind, read.where, read.name] = read
+            self._contradictions = [
+                each for each in self._contradictions if (each.kind, each.where) != (read.kind, read.where)
+            ]
+        self.checked.add(read)  # the run itself has moved it since
+        if self.parent is not None:
+            self.parent.add_read(read)
+
     def add_traced_read(self, read: Read) -> None:
         """A command looked this up, and it has changed since then by that command alone: nobody needs to look again."""
         if self.is_traced:

@@ -34,7 +34,7 @@ from cachec.key.describe import words_of
 from cachec.key.key_builder import CacheKey
 from cachec.key.stage_options import StageLike
 from cachec.key.weight_guards import bare, callers_weights, replace_weights, short_texts, with_returned_manifests
-from cachec.model import ArtifactRef, Fault, KeyDescription, Node, PartKind, Read, Reason, Trace
+from cachec.model import ArtifactRef, Fault, GeneratorState, KeyDescription, Node, PartKind, Read, Reason, Trace
 from cachec.programs.plugin import Plugin
 from cachec.programs.supported_versions import Asking, bypass_reason
 from cachec.recording import ReadRecorder
@@ -127,6 +127,7 @@ class Run:
                 around.append(plugin.running(cache_key.digest))
         self.bracket = Bracket(around)
         self._states = random_generators.snapshot(self._speaking)
+        self._moved: dict[str, GeneratorState] = {}
         self._started = time.perf_counter()
 
     def _guard(self, weights: WeightSet, path: str) -> WeightSet:
@@ -148,8 +149,7 @@ class Run:
         A result that no codec takes, and a fault of the store, cost the entry and not the result.
         """
         finished = FinishedRun(result, time.perf_counter() - self._started)
-        if used := self._used_generator():
-            self.recorder.refuse_storage(Reason.VOLATILE_INPUT, _drawn(used))
+        self._count_generators()
         try:
             # Encoded first: weights that the stage derived are made now, and what they read counts too.
             node = self._encode(finished) if store else None
@@ -197,14 +197,24 @@ class Run:
             self.abandon()
         return finished
 
-    def _used_generator(self) -> str:
-        """The name of a random generator of this process that the run moved, or asked for its state; empty for none."""
+    def _count_generators(self) -> None:
+        """Count the states of the random generators of this process that the run moved, or asked for their state."""
         net = self.recorder.net
         codes = [] if net is None else [each.code for each in list(net.observed.executed_code.values())]
-        asked = {name for code in codes for name in code.co_names if name in random_generators.STATES}
-        return random_generators.moved(self._speaking, self._states) or min(
-            map(random_generators.STATES.__getitem__, asked), default=""
-        )
+        named = {name for code in codes for name in code.co_names}
+        asked = {module for name, module in random_generators.STATES.items() if name in named}
+        asked |= {read.where for read in self.recorder.reads() if read.kind == "generator"}  # by nested stages
+        for each in random_generators.every(self._speaking):
+            before, state = self._states.get(each.name), each.state()
+            if state is None or not (random_generators.is_moved(each, before, state) or each.name in asked):
+                continue
+            if before is None or (each.tells_seed and not each.is_seeded(before)):
+                # Numbers of a generator without a seed are a documented limit: torch draws some for each new module.
+                if each.is_seeded(state):
+                    self.recorder.refuse_storage(Reason.VOLATILE_INPUT, _seeded(each.name))
+                continue
+            self.recorder.set_generator(Read("generator", each.name, "", random_generators.digest(each, before)))
+            self._moved[each.name] = GeneratorState(seeds=False, state=state)
 
     def _count_fills(self) -> list[str]:
         """Count what earlier runs read while they filled the memos that answered in this one. Returns the names of
@@ -399,8 +409,12 @@ class Run:
         return self._tools.store.objects.add_bytes(whole.encode())
 
     def _final_generators(self) -> ArtifactRef | None:
-        """The states that the run left random generators in; here it has moved those of the caller itself."""
-        return None
+        """The states that the run left random generators in."""
+        return (
+            self._tools.store.objects.add_bytes(msgspec.json.encode(self._moved, order="sorted"))
+            if self._moved
+            else None
+        )
 
     def _call_record(self) -> tuple[bytes, tuple[ArtifactRef, ...]]:
         """How the stage was called, and what is stored beside: the stripped IR and the manifests that the parts refer
@@ -496,10 +510,10 @@ class Run:
             self.recorder.net.native_reads.close()
 
 
-def _drawn(name: str) -> str:
+def _seeded(name: str) -> str:
     return (
-        f"it drew from the generator of {name} that the whole process shares, set its seed or asked for its state; use "
-        "a generator of its own, such as random.Random(seed) or numpy.random.default_rng(seed), or isolated=True"
+        f"it set the seed of the generator of {name} that the whole process shares; set it before, or use a generator of "
+        "its own, such as random.Random(seed) or numpy.random.default_rng(seed)"
     )
 
 

@@ -62,7 +62,6 @@ def install(
     there = _installed()
     if there is not None:
         cache, shared = cache or there.cache, shared or there.shared
-        min_compile_time = there.min_compile_time if min_compile_time is None else min_compile_time
     elif cache is None:
         from cachec.cache import Cache
 
@@ -74,6 +73,7 @@ def install(
             return cache
         if there is not None:
             there.remove()
+            min_compile_time = there.min_compile_time if min_compile_time is None else min_compile_time
         if not cache.replaces(NAME):
             return cache
         there = _Installed(cache, shared=shared)

@@ -9,9 +9,12 @@ from typing import Any
 
 import numpy as np
 
-import cachec
+from cachec.cache import Cache
 from cachec.events import read_log
 from cachec.model import Reason
+from cachec.programs.artifact import File
+from cachec.programs.linker import link
+from cachec.weights import WeightSet
 
 _X = np.linspace(-1, 1, 8, dtype="f4").reshape(2, 4)
 
@@ -43,7 +46,7 @@ def _function(weights: Any, x: Any) -> Any:
     return jnp.tanh(x @ weights["a"])
 
 
-def _compile(weights: cachec.WeightSet) -> cachec.File:
+def _compile(weights: WeightSet) -> File:
     import cachec_jax
 
     return cachec_jax.compile_xla(_function, weights.placeholders(), _X)
@@ -52,14 +55,14 @@ def _compile(weights: cachec.WeightSet) -> cachec.File:
 def _check_stage() -> None:
     """A compiled program is stored, and found by a cache that has not seen it, with other weights."""
     for seed, reason in ((0, Reason.FIRST_RUN), (1, Reason.HIT)):
-        cache = cachec.Cache()
+        cache = Cache()
         arrays = {"a": np.random.default_rng(seed).normal(size=(4, 4)).astype("f4")}
-        weights = cachec.WeightSet.from_arrays(arrays)
+        weights = WeightSet.from_arrays(arrays)
         program, outcome = cache.call(cache.stage(tools=["jax", "jaxlib"], isolated=False)(_compile), weights)
         _expect(
             outcome.reason is reason, f"a compiled program is a {reason.value}: {outcome.reason.value} {outcome.detail}"
         )
-        _expect_equal(cachec.link(program, weights).numpy(_X), np.tanh(_X @ arrays["a"]))
+        _expect_equal(link(program, weights).numpy(_X), np.tanh(_X @ arrays["a"]))
 
 
 def _check_programs() -> None:
@@ -73,7 +76,7 @@ def _check_programs() -> None:
     lowered = jax.jit(lambda x: np.float32(2) * x).lower(_X)
     again = executables.restored(*described(executables.dumped(lowered)))
     _expect_equal(again.compile()(_X), 2 * _X)
-    weights = cachec.WeightSet.from_arrays({"a": np.ones((4, 4), "f4")})
+    weights = WeightSet.from_arrays({"a": np.ones((4, 4), "f4")})
     text = cachec_jax.to_stablehlo(_function, weights.placeholders(), _X).text
     _expect('"model"::"a"' in text, "a weight has its name in StableHLO")
 
@@ -84,7 +87,7 @@ def _check_install() -> None:
 
     import cachec_jax
 
-    cache = cachec_jax.install(cachec.Cache(Path("installed").absolute()), min_compile_time=0, strict=True)
+    cache = cachec_jax.install(Cache(Path("installed").absolute()), min_compile_time=0, strict=True)
     for _ in range(2):
         _expect_equal(jax.jit(lambda x: x * 3 - 1)(_X), _X * 3 - 1)
         jax.clear_caches()

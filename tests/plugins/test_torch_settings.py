@@ -125,7 +125,7 @@ watched = Generators(plugins, states)
 print(torch.equal(torch.randn(3), expected[0]))
 _, left = watched.outcome()
 torch.manual_seed(5)
-generators.put(plugins, {{"torch": left["torch"]}})
+random_generators.put(plugins, {{"torch": left["torch"]}})
 print(torch.equal(torch.rand(2), expected[1]), torch.initial_seed())
 """
     assert _python(program).split() == ["True", "True", "5"]

@@ -152,12 +152,15 @@ def test_another_seed_misses_and_the_same_hits_with_all_that_comes_after_it(name
 
 
 @pytest.mark.parametrize("name", _PROGRAMS)
-def test_in_this_process_what_used_a_generator_is_not_stored(name: str, run: Run) -> None:
+def test_in_this_process_the_state_of_a_generator_counts(name: str, run: Run) -> None:
     text = _PROGRAMS[name]
     for seed in (0, 1, 1):
         printed, outcomes = run(text, seed, CACHEC_ISOLATED="0")
         assert printed == run(text, seed, CACHEC_MODE="off")[0]
-        assert {line.partition(" ")[0] for line in outcomes} <= {"bypass:volatile-input", "bypass:undeclared-program"}
+    kinds = {line.partition(" ")[0] for line in outcomes}
+    # Of a method such as ``random.shuffle`` that a global holds, the state is in the key, and is another at the end.
+    changed = "bypass:input-changed-during-run"
+    assert kinds <= {"hit", changed, "bypass:volatile-input", "bypass:undeclared-program"}
 
 
 def test_in_this_process_a_generator_of_its_own_and_one_that_is_not_used_are_stored(run: Run) -> None:
@@ -180,7 +183,9 @@ def f(n):
 show(f, 1)
 print(np.random.rand())
 """
-    assert run(text, CACHEC_ISOLATED="0")[1][0].startswith("bypass:volatile-input it drew from the generator of numpy")
+    assert run(text, CACHEC_ISOLATED="0")[1][0].startswith(
+        "bypass:volatile-input it set the seed of the generator of numpy"
+    )
 
 
 @pytest.mark.parametrize("name", _PROGRAMS)
