@@ -512,8 +512,8 @@ class Run:
 
 def _seeded(name: str) -> str:
     return (
-        f"it set the seed of the generator of {name} that the whole process shares; set it before, or use a generator of "
-        "its own, such as random.Random(seed) or numpy.random.default_rng(seed)"
+        f"it set the seed of the generator of {name} that the whole process shares; set it before, or use a generator "
+        "of its own, such as random.Random(seed) or numpy.random.default_rng(seed)"
     )
 
 
