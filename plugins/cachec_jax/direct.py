@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from cachec.errors import PluginError, UnusableHere
-from cachec.programs.supported_versions import version_of
+from cachec.programs.supported_versions import compare, version_of
 from cachec_jax.forms import (
     AvalForm,
     LayoutForm,
@@ -47,6 +47,9 @@ _KINDS: Mapping[str, type] = {"none": type(None), "dict": dict, "list": list, "t
 
 _KEYS = frozenset({str, int, float, bool})
 
+#: Of jaxlib. Older ones place arrays, and name what a processor can, in other ways; there JAX runs the program.
+_RELEASES = ">=0.10,<0.11"
+
 
 def is_direct(form: ProgramForm, data: bytes) -> bool:
     """Whether a compiled program needs nothing of JAX: one CPU, plain arrays in plain trees of dicts, lists, tuples, no
@@ -55,6 +58,7 @@ def is_direct(form: ProgramForm, data: bytes) -> bool:
     layouts = (*form.in_layouts, *form.out_layouts, *form.dispatch_layouts)
     return (
         form.kind == "compiled"
+        and compare(version_of("jaxlib"), _RELEASES) >= 0
         and form.toolchain.platform == "cpu"
         and len(form.toolchain.devices) == 1
         and all(map(_is_plain, (*form.arguments, *form.results)))
