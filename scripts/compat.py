@@ -37,7 +37,7 @@ from cachec.base.distributions import Distributions
 from cachec.programs.registry import installed_plugins
 from cachec.programs.supported_versions import why_unsupported
 
-plugin = installed_plugins().named(sys.argv[1])
+plugin = installed_plugins().find(sys.argv[1])
 with tempfile.TemporaryDirectory() as folder:
     reason = why_unsupported(plugin, Distributions(), Path(folder))
     if reason:

@@ -100,7 +100,7 @@ def test_what_fails_where_nothing_is(
 
 
 def _while_it_waits(folder: Path, command: str) -> Callable[[], object]:
-    return subprocess.Popen(["sh", "-c", f"sleep 0.1; {command}"], cwd=folder).wait
+    return subprocess.Popen(["sh", "-c", f"sleep 0.6; {command}"], cwd=folder).wait
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_what_native_code_read_and_is_another_by_the_end_keeps_the_result_out(
         @cache.stage
         def stage(name: str) -> list[float]:
             found = load_file(name)["x"].tolist()
-            time.sleep(0.3)
+            time.sleep(1.2)
             return found
 
         wait = _while_it_waits(tmp_path / "p", command)
