@@ -18,7 +18,8 @@ else:  # a hit asks for the current one alone
 def current() -> ReadRecorder | None:
     """The recorder of the stage that this context runs in, or that this thread was started by, or given a job by; None
     outside of all."""
-    return thread_owner.current()
+    recorder: ReadRecorder | None = thread_owner.current()
+    return recorder
 
 
 __all__ = ["CommandRun", "FileState", "ReadRecorder", "current", "recording"]

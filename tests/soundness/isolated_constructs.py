@@ -432,7 +432,6 @@ NOT_SEEN = [
     Situation("processors", "import os\ndef f(): return sorted(os.sched_getaffinity(0))\n", "@f()", "os.sched_setaffinity(0, {0} if V % 2 else {0, 1})"),
     Situation("name of a level", "import logging\ndef f(): return logging.getLevelName(25)\n", "@f()", "import logging\nlogging.addLevelName(25, f'L{V}')"),
     Situation("named logger of a library", "import logging\ndef f(): return logging.getLogger('some.library').level\n", "@f()", "import logging\nlogging.getLogger('some.library').setLevel(V)"),
-    Situation("type of a file", "import mimetypes\ndef f(): return mimetypes.guess_type('a.snd')[0]\n", "@f()", "import mimetypes\nmimetypes.add_type(f'x/v{V}', '.snd')"),
     Situation("codec", "def f():\n    try: return 'a'.encode('snd')\n    except LookupError: return 'none'\n", "@f()", "import codecs\ncodecs.register(lambda n, v=V: codecs.CodecInfo(lambda s, e='': (b'%d' % v, len(s)), None, name='snd') if n == 'snd' else None)", without=("again",)),
     Situation("handler of errors", "def f():\n    try: return 'é'.encode('ascii', 'snd')\n    except LookupError: return 'none'\n", "@f()", "import codecs\ncodecs.register_error('snd', lambda e, v=V: (str(v), e.end))"),
     Situation("pickling of a class", "import copyreg, copy\nclass O:\n    k = 0\ndef make(k):\n    o = O()\n    o.k = k\n    return o\ndef f(): return copy.copy(O()).k\n", "@f()", "import copyreg\ncopyreg.pickle(@O, lambda o, m=@make, v=V: (m, (v,)))"),

@@ -31,7 +31,7 @@ from cachec.key.code.fingerprint import CodeKey, CodeKeys
 from cachec.key.code.key_coverage import Coverage
 from cachec.key.code.module_sources import absolute, is_cell
 from cachec.key.code.mutation_analysis import may_change
-from cachec.key.code.part_graph import imported_module, module_name, reading_text_alone
+from cachec.key.code.part_graph import module_name, reading_text_alone
 from cachec.key.trace_validation import IMPORTED, LIVE
 from cachec.model import Read, Reason
 from cachec.recording.observations import ExecutedCode, Observations, is_unrepeatable
@@ -123,9 +123,9 @@ class RunReads:
                 reads.update(dict.fromkeys(self._computed_name_reads(name, coverage, anchors, loaded)))
             reads.update(dict.fromkeys(self._dynamic_reads(observed, coverage, anchors, loaded)))
             for module, name in sorted(coverage.derived):
-                if _file(imported_module(module)) in loaded:
+                if _file(sys.modules.get(module)) in loaded:
                     reads.update(dict.fromkeys(self._made_value_reads(module, name, coverage)))
-                elif imported_module(module) is not None:  # before the run, or meanwhile by another one
+                elif sys.modules.get(module) is not None:  # before the run, or meanwhile by another one
                     reads.update(dict.fromkeys(self._derived_value_reads(module, name, coverage)))
             _check_unedited(loaded, observed)  # nor while its text was read for that
         except CodeNotFound as lost:

@@ -20,7 +20,7 @@ from cachec.key.code.code_snapshot import MISSING
 from cachec.key.code.executed_source import executed_sources
 from cachec.key.code.lru_cache_validity import is_memo
 from cachec.key.code.module_sources import Locator, Sources, absolute
-from cachec.key.code.part_graph import PartGraph, imported_module
+from cachec.key.code.part_graph import PartGraph
 from cachec.key.code.scopes import Chain, dotted_name
 from cachec.key.code.whole_modules import ModuleUnit
 
@@ -71,7 +71,7 @@ class TextComparison:
 
     def subclasses(self, unit: ModuleUnit, name: str) -> None:
         """Subclasses that this process has, by whoever made them, of a class that is read from source."""
-        module = imported_module(unit.name) if self._is_live(unit.name) else None
+        module = sys.modules.get(unit.name) if self._is_live(unit.name) else None
         cls = vars(module).get(name) if isinstance(module, ModuleType) else None
         if isinstance(cls, type):
             self._graph.watch.subclasses(cls)
@@ -86,7 +86,7 @@ class TextComparison:
 
     def _module(self, unit: ModuleUnit) -> ModuleType | None:
         """The imported module, if it is this one."""
-        module = imported_module(unit.name) if self._is_live(unit.name) else None
+        module = sys.modules.get(unit.name) if self._is_live(unit.name) else None
         is_this = isinstance(module, ModuleType) and getattr(module, "__file__", None) == unit.source.path
         return module if is_this else None
 
@@ -224,7 +224,7 @@ class TextComparison:
         folded_to = self._fold_assignment(unit, only, name) if isinstance(only, ast.Assign | ast.AnnAssign) else None
         is_derived = may_grow or (
             folded_to is None
-            and not folding.is_determined(statements, self._makers(unit), value, vars(imported_module(unit.name)))
+            and not folding.is_determined(statements, self._makers(unit), value, vars(sys.modules[unit.name]))
         )
         if isinstance(only, ast.ClassDef):
             if isinstance(value, type) and not only.decorator_list:
@@ -284,7 +284,7 @@ class TextComparison:
                     self._compare_class(unit, each, inner, (*chain, each.name))
                 else:
                     self._live.as_imported(inner, f"{where}.{each.name}")
-        altered = list(altering.of_class(unit, node, cls, attributes, chain, vars(imported_module(unit.name))))
+        altered = list(altering.of_class(unit, node, cls, attributes, chain, vars(sys.modules[unit.name])))
         self._take(unit, altered)
         is_open = any(each.is_open and each.value is cls for each in altered)
         for name, written in _class_values(node).items():
@@ -365,7 +365,7 @@ class TextComparison:
         if any(len(bindings.get(each, ())) > 1 for each in used):
             return None  # which of them was meant can't be told
         try:
-            return None if written is None else (folding.fold(written, vars(imported_module(unit.name))),)
+            return None if written is None else (folding.fold(written, vars(sys.modules[unit.name])),)
         except (folding.NotConstant, RecursionError, KeyError):
             return None
 

@@ -51,6 +51,7 @@ def bring_packages() -> None:
     msgspec: Any = types.ModuleType("msgspec")
     msgspec.Struct, msgspec.StructMeta = Struct, type("StructMeta", (type,), {})
     msgspec.Meta = msgspec.Raw = lambda *_, **__: None
+    msgspec.field = lambda default=None, **_: default
     msgspec.MsgspecError = type("MsgspecError", (Exception,), {})
     blake3: Any = types.ModuleType("blake3")
     blake3.blake3 = Blake3
