@@ -45,7 +45,7 @@ def test_harness_end_to_end(name: str) -> None:
 #: Each has something of its own to be sent to a worker.
 _ISOLATED = (
     *("int_keys_result", "jinja_kernel", "numpy_arguments", "result_changed_in_place"),
-    *("thread_local_scopes", "yaml_constructors", "yaml_logging"),
+    *("yaml_constructors", "yaml_logging"),
 )
 
 

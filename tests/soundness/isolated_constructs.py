@@ -438,11 +438,8 @@ NOT_SEEN = [
     Situation("adapter of sqlite", "import sqlite3\nclass O: pass\ndef f():\n    try: return sqlite3.connect(':memory:').execute('select ?', (O(),)).fetchone()\n    except sqlite3.Error: return 'none'\n", "@f()", "import sqlite3\nsqlite3.register_adapter(@O, lambda o, v=V: v)"),
     Situation("attribute of a library's class", "import textwrap\ndef f(): return textwrap.TextWrapper.sentence_end_re.pattern[:3]\n", "@f()", "import textwrap, re\ntextwrap.TextWrapper.sentence_end_re = re.compile(f'v{V}')"),
     Situation("library's table", "import html.entities\ndef f(): return html.entities.name2codepoint.get('snd', 0)\n", "@f()", "import html.entities\nhtml.entities.name2codepoint['snd'] = V"),
-    Situation("folder of temporary files", "import tempfile\ndef f(): return tempfile.gettempdir()\n", "@f()", "import tempfile\ntempfile.tempdir = os.path.join('/', f'tmp{V}')"),
-    Situation("prefix of temporary files", "import tempfile\ndef f(): return tempfile.gettempprefix()\n", "@f()", "import tempfile\ntempfile.template = f'snd{V}'"),
     Situation("name of the thread", "import threading\ndef f(): return threading.current_thread().name\n", "@f()", "import threading\nthreading.current_thread().name = f't{V}'"),
     Situation("number of threads", "import threading\ndef f(): return threading.active_count() > 1\n", "@f()", "import threading\nif V % 2: threading.Thread(target=threading.Event().wait, daemon=True).start()", without=("again",)),
-    Situation("library's memo", "import linecache\ndef f(): return linecache.getline('lines.txt', 1)\n", "@f()", "import linecache\nlinecache.cache['lines.txt'] = (3, None, [f'memo {V}\\n'], 'lines.txt')", files={"lines.txt": "text $S\n"}),
     Situation("abstract register of the library", "import collections.abc\nclass C: pass\ndef f(): return isinstance(C(), collections.abc.Sized)\n", "@f()", "import collections.abc\nif V % 2: collections.abc.Sized.register(@C)", without=("again",)),
 ]  # fmt: skip
 
