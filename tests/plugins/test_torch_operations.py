@@ -1035,7 +1035,7 @@ assert key.parts() == first
 assert not key._earlier
 operations.TORCH_NAMESPACES, known = frozenset(), operations.TORCH_NAMESPACES
 used = {operation.partition("::")[0] for _, operation, _ in key.earlier_kernels()}
-assert used == known, (used, known)
+assert used | {"coor"} == known, (used, known)  # coor: of torch 2.14
 """
     environ = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor"), "PYTHONPATH": str(ROOT)}
     subprocess.run([sys.executable, "-c", code, str(tmp_path / "store")], cwd=tmp_path, env=environ, check=True)
