@@ -127,7 +127,7 @@ def _counts(config: pytest.Config) -> Counts:
 
 @pytest.fixture
 def cachec(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[IsolatedCache]:
-    """A store of its own for one test; see ``cachec.testing.isolation.Isolated``."""
+    """A store of its own for one test; see ``cachec.testing.isolation.IsolatedCache``."""
     from cachec.testing.isolation import IsolatedCache
 
     isolated = IsolatedCache(tmp_path_factory.mktemp("cachec"), monkeypatch)

@@ -28,11 +28,11 @@ class ForbiddenUseError(Exception):
 
 
 class Unsendable:
-    """The type of all stand-ins. Ask ``issubclass(type(value), Unsent)``: ``isinstance`` is a use."""
+    """The type of all stand-ins. Ask ``issubclass(type(value), Unsendable)``: ``isinstance`` is a use."""
 
 
 def stand_in(words: str, used: list[str]) -> object:
-    """Return an object that any use of raises UnsentError. used: gets ``words``, however the code handles the error."""
+    """Return an object that any use of raises ForbiddenUseError. used: gets ``words``, however the code handles the error."""
 
     def refuse(*_arguments: object, **_options: object) -> None:
         used.append(words)

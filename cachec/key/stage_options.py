@@ -45,7 +45,7 @@ class StageOptions(msgspec.Struct, frozen=True, dict=True):
 
 
 class StageLike(Protocol):
-    """What a stage shows to the key layer; ``cachec.stage.Stage`` is one."""
+    """What a stage shows to the key layer; ``stage.decorator.Stage`` is one."""
 
     options: StageOptions
 
@@ -62,7 +62,7 @@ class ArgumentBinder(Protocol):
 
 
 class KeySource(Protocol):
-    """Makes the keys of calls; ``key_builder.KeyBuilder``, or ``launcher.request.CommandRequests`` for commands."""
+    """Makes the keys of calls; ``key_builder.KeyBuilder``, or ``launcher.command_key.CommandKeyBuilder`` for commands."""
 
     def build(self, stage: Any, arguments: Mapping[str, Any], *, fresh: bool = False, without: Any = ...) -> Any: ...
 
@@ -74,7 +74,7 @@ class KeySource(Protocol):
 
 
 class CallableStage(StageLike, Protocol):
-    """What the engine needs of a stage that it calls; ``cachec.stage.Stage`` and ``launcher.stage.CommandStage``."""
+    """What the engine needs of a stage that it calls; ``stage.decorator.Stage`` and ``launcher.stage.CommandStage``."""
 
     @property
     def mode(self) -> Mode | None: ...

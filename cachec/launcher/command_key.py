@@ -46,7 +46,7 @@ _ALWAYS = ("LD_LIBRARY_PATH", "LD_*", "GLIBC_TUNABLES", "GCONV_PATH", "LOCPATH",
 
 
 class CommandKey:
-    """The key of one command; ``key.key_builder.Request`` as far as the stage layer looks at it."""
+    """The key of one command; ``key.key_builder.CacheKey`` as far as the stage layer looks at it."""
 
     def __init__(
         self,

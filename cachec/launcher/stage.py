@@ -64,7 +64,7 @@ _MAX_LINE = 4096
 
 
 class _Binding:
-    """``stage.binding.Binding`` for the one call that there is."""
+    """``key.argument_binding.Binding`` for the one call that there is."""
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         return {**dict(zip(_PARAMETERS, args, strict=True)), **kwargs}

@@ -365,7 +365,7 @@ _CHANGED = 4  # st_ctime_ns
 
 class _Removal(NamedTuple):
     """before: what is to be removed, None once it is. made: as in ``made``, where the run had made it; else as before.
-    was_kept: as in ``own_results``."""
+    was_own_result: as in ``own_results``."""
 
     before: _State | None
     made: _State | None

@@ -39,7 +39,7 @@ _ASKED: dict[str, Note | None] = {
     **dict.fromkeys(("getcwd", "getcwdb"), current_folder_asked),
     "open": None,
 }
-#: Their own functions say what they ask (``recording.looks``).
+#: Their own functions say what they ask (``recording.library_lookups``).
 _TELLING = frozenset({"genericpath", "posixpath", "pathlib", "pathlib._local", "glob"})
 
 

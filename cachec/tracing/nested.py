@@ -5,7 +5,7 @@ command, which gives a file, and ``.../end`` when the command has ended: then th
 an outer supervisor of cachec the kernel says ENOENT.
 
 ``.../hide`` and ``.../show`` are for a traced process: what its thread looks up between the two is not recorded. One
-that tells of its reads by itself, in a better way, asks for that: see ``base.unseen``.
+that tells of its reads by itself, in a better way, asks for that: see ``base.tracer_hiding``.
 """
 
 from __future__ import annotations

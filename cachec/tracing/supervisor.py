@@ -161,7 +161,7 @@ class _TracedRun(_SupervisedRun):
         self._calls = SyscallDecoder(self._recorder, self._memory, machine.numbers, os.getpid(), given)
         self._notifications = 0
         self._nested = NestedRuns(self._memory, machine.numbers)
-        #: Threads whose lookups are not recorded for now: see ``base.unseen``.
+        #: Threads whose lookups are not recorded for now: see ``base.tracer_hiding``.
         self._hidden: set[int] = set()
 
     def run(self) -> Accesses:

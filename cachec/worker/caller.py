@@ -247,7 +247,7 @@ class _Worker:
         self._relay.start()
 
     async def begin(self) -> None:
-        """Wait until it is there. Raises Ended, and TimedOut."""
+        """Wait until it is there. Raises PeerClosedError, and TimedOut."""
         started: StartNotice = await self._receive(self._control)
         self._supervisor = started.pid
 
@@ -311,7 +311,7 @@ class _Worker:
             return None, str(error)
 
     async def _receive(self, channel: MessageChannel) -> Any:
-        """The next message of the worker, or of its supervisor. Raises Ended, TimedOut, and OutOfMemory."""
+        """The next message of the worker, or of its supervisor. Raises PeerClosedError, TimedOut, and OutOfMemory."""
         fds = {channel.fileno(), self._control.fileno()}
         while True:
             remaining = None if self._deadline is None else max(self._deadline - time.monotonic(), 0.001)

@@ -61,7 +61,7 @@ class _ForkServer:
         signal.set_wakeup_fd(waking)
 
     def serve(self) -> None:
-        """Until the caller has ended the conversation, or has not called for a while. Raises Ended."""
+        """Until the caller has ended the conversation, or has not called for a while. Raises PeerClosedError."""
         poller = select.poll()
         for fd in (self._control.fileno(), self._woken, self._caller):
             poller.register(fd, select.POLLIN)

@@ -1,10 +1,10 @@
 """The messages between caller, fork server and worker.
 
-The caller sends Start to a starter, and then for each call the packages to import and descriptors: of a conversation
-with the worker, of one with its supervisor, of a file for what was traced, and of standard error. The supervisor says
-Started, and how the worker ended. The worker gets Setup and answers Prepared, gets Call, sends Output and requests for
-weights, and ends with Done. In place of Prepared or Done there may be Failed: the call is then made in the caller's
-process.
+The caller sends Start to a fork server, and then for each call the packages to import and descriptors: of a conversation
+with the worker, of one with its supervisor, of a file for what was traced, and of standard error. The supervisor sends
+StartNotice, and how the worker ended. The worker gets Setup and answers PrepareReply, gets StageRequest, sends OutputText
+and requests for weights, and ends with StageDone. In place of PrepareReply or StageDone there may be WorkerFailure: the
+call is then made in the caller's process.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class StageRequest(NamedTuple):
     arguments: Mapping[str, Any]
     #: Globals that differ, by module and name.
     carried: Mapping[str, Mapping[str, GlobalValue]]
-    #: Module and name of those that can't be sent, and why: see ``base.unsent``.
+    #: Module and name of those that can't be sent, and why: see ``base.unsendable``.
     missing: Mapping[tuple[str, str], str]
     #: What the program sets in libraries: see ``key.library_state``.
     targets: Sequence[str]

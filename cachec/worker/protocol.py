@@ -173,7 +173,7 @@ class MessageChannel:
             os.close(fd)
 
     def receive(self, load: Load = _no_reference, timeout: float | None = None) -> tuple[Any, list[int]]:
-        """Return the next message, and the descriptors beside it. Raises Ended, and TimeoutError."""
+        """Return the next message, and the descriptors beside it. Raises PeerClosedError, and TimeoutError."""
         self._socket.settimeout(timeout)
         try:
             data, fds, _, _ = socket.recv_fds(self._socket, 1, 16)

@@ -399,7 +399,7 @@ class WorkerProcess:
 
 
 class _Input(io.TextIOBase):
-    """The caller's standard input, which a worker can't read. used: see ``base.unsent``."""
+    """The caller's standard input, which a worker can't read. used: see ``base.unsendable``."""
 
     def __init__(self, used: list[str]) -> None:
         self._used = used

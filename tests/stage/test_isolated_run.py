@@ -1058,4 +1058,4 @@ def test_a_stage_within_another_that_needs_what_was_not_sent_is_no_error(tmp_pat
     ended = subprocess.run(command, cwd=project, env=environ, capture_output=True, text=True, check=True)
     assert ended.stdout == "True\n"
     assert "bypass __main__.inner: not-isolated" in ended.stderr
-    assert "UnsentError" not in ended.stderr
+    assert "ForbiddenUseError" not in ended.stderr

@@ -189,7 +189,7 @@ class RunReads:
 
     def _derived_value_reads(self, module: str, name: str, coverage: Coverage) -> Iterator[Read]:
         """A value that importing a module made, before the run: with what was read then, where that is known and all
-        is as it was, or as it is in this process. Raises Lost where that has no stable form."""
+        is as it was, or as it is in this process. Raises CodeNotFound where that has no stable form."""
         known, value = self._imported_modules.get(module), self._value(module, name, coverage)
         if value is None:
             if not coverage.is_charged:
@@ -289,7 +289,7 @@ class RunReads:
     def _live(
         self, module: str, name: str, qualname: str, coverage: Coverage, ran: tuple[str, CodeType] | None = None
     ) -> Read:
-        """A read of what this process holds under a name. Raises Lost where that does not lead to the code that ran."""
+        """A read of what this process holds under a name. Raises CodeNotFound where that does not lead to the code that ran."""
         try:
             key = self._as_in_process(module, name)
         except CapturedWeights as error:  # any module of this process, which the stage need not have asked for
@@ -410,7 +410,7 @@ def _is_copy(namespace: dict[str, Any]) -> bool:
 
 
 def _check_unedited(paths: Iterable[str], observed: Observations) -> None:
-    """Raise Lost where a module that was imported by the run is not what its file says by now."""
+    """Raise CodeNotFound where a module that was imported by the run is not what its file says by now."""
     for path in paths:
         now = identity_if_there(path)
         observed_states = (
