@@ -316,8 +316,8 @@ class Read(msgspec.Struct, frozen=True):
     #: ``key.tools.process_queries``), ``folder`` (where = an anchor, of a command ``cwd`` or ``base_dir``, whose path
     #: is in the result: the digest is of its path), of a command ``same`` (name = paths, of which some are one file),
     #: of Python ``code`` (see ``key.code.run_reads``), of a traced command ``content``, ``lookup``, ``names``,
-    #: ``attributes``, ``stdin``, ``umask`` and ``search`` (see ``commands.traced_run``), ``module`` (where = one that was
-    #: looked for in vain) and ``distribution`` (where = its name, ``*`` for all). Of an isolated stage ``source``
+    #: ``attributes``, ``stdin``, ``umask`` and ``search`` (see ``commands.traced_run``), ``module`` (where = one that
+    #: was looked for in vain) and ``distribution`` (where = its name, ``*`` for all). Of an isolated stage ``source``
     #: (where = a Python file), ``modules`` (where = a folder that modules were looked for in; both see
     #: ``key.source_parts``), ``global`` (where = a module, name = one of its globals; with ``=`` and a digest where
     #: its text makes that value, so that it holds before the module is imported too), ``ambient`` (where = a plugin),

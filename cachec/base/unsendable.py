@@ -32,7 +32,7 @@ class Unsendable:
 
 
 def stand_in(words: str, used: list[str]) -> object:
-    """Return an object that any use of raises ForbiddenUseError. used: gets ``words``, however the code handles the error."""
+    """Return an object that any use of raises ForbiddenUseError. used: gets ``words`` at each use."""
 
     def refuse(*_arguments: object, **_options: object) -> None:
         used.append(words)

@@ -288,8 +288,8 @@ class Reads:
             self._made.setdefault(folder, set()).add(name)
 
     def all(self) -> Iterator[Read]:
-        """Each read once, with paths as the run gave them: relative ones start in its current folder. Raises InputChanged;
-        OSError for a file that can't be read any more."""
+        """Each read once, with paths as the run gave them: relative ones start in its current folder. Raises
+        InputChanged; OSError for a file that can't be read any more."""
         yielded: set[tuple[str, str, str]] = set()
         for each in self._run.accesses.inputs:
             for read in self._of_input(each):

@@ -62,7 +62,7 @@ class ArgumentBinder(Protocol):
 
 
 class KeySource(Protocol):
-    """Makes the keys of calls; ``key_builder.KeyBuilder``, or ``launcher.command_key.CommandKeyBuilder`` for commands."""
+    """Makes the keys of calls: ``key_builder.KeyBuilder``; of commands ``launcher.command_key.CommandKeyBuilder``."""
 
     def build(self, stage: Any, arguments: Mapping[str, Any], *, fresh: bool = False, without: Any = ...) -> Any: ...
 

@@ -1,10 +1,10 @@
 """The messages between caller, fork server and worker.
 
-The caller sends Start to a fork server, and then for each call the packages to import and descriptors: of a conversation
-with the worker, of one with its supervisor, of a file for what was traced, and of standard error. The supervisor sends
-StartNotice, and how the worker ended. The worker gets Setup and answers PrepareReply, gets StageRequest, sends OutputText
-and requests for weights, and ends with StageDone. In place of PrepareReply or StageDone there may be WorkerFailure: the
-call is then made in the caller's process.
+The caller sends Start to a fork server, and then for each call the packages to import and descriptors: of a
+conversation with the worker, of one with its supervisor, of a file for what was traced, and of standard error. The
+supervisor sends StartNotice, and how the worker ended. The worker gets Setup and answers PrepareReply, gets
+StageRequest, sends OutputText and requests for weights, and ends with StageDone. In place of PrepareReply or StageDone
+there may be WorkerFailure: the call is then made in the caller's process.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class NotConstant(Exception):
 
 
 def fold(node: ast.expr, namespace: Mapping[str, Any]) -> Any:
-    """The value of an expression, its names looked up in ``namespace`` and in modules as they are. Raises NotConstant."""
+    """The value of an expression; names are looked up in ``namespace`` and in modules. Raises NotConstant."""
     match node:
         case ast.Constant():
             return node.value
