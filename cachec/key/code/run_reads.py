@@ -289,7 +289,7 @@ class RunReads:
     def _live(
         self, module: str, name: str, qualname: str, coverage: Coverage, ran: tuple[str, CodeType] | None = None
     ) -> Read:
-        """A read of what this process holds under a name. Raises CodeNotFound where that leads to other code than ran."""
+        """A read of what this process holds under a name. Raises CodeNotFound where other code ran."""
         try:
             key = self._as_in_process(module, name)
         except CapturedWeights as error:  # any module of this process, which the stage need not have asked for
