@@ -6,6 +6,8 @@ Imports in functions and for type checkers count.
 from __future__ import annotations
 
 import ast
+import builtins
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -119,3 +121,43 @@ def test_packages_stay_few() -> None:
     assert len([path for path in CACHEC.glob("*.py") if path.name != "__init__.py"]) <= 12
     assert len(packages) <= 29
     assert len(contract("imports go down only")["layers"]) <= 16
+
+
+#: Named as modules are, and none of ours: of Python, and files.
+_OTHERS = {"codecs.register", "base.py", "weights.safetensors"}
+
+
+def _docstrings(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield ast.get_docstring(node) or ""
+
+
+def test_what_docstrings_say_is_raised_exists() -> None:
+    """An exception that is renamed is renamed in every docstring, too."""
+    trees = {name: ast.parse(file.read_text()) for name, file in modules().items()}
+    classes = {node.name for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+    unknown = []
+    for module, tree in trees.items():
+        used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+        used |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+        for text in _docstrings(tree):
+            for said in re.findall(r"\bRaises? ([A-Z]\w+(?:(?:,| or| and)+ [A-Z]\w+)*)", text):
+                names = {name for name in re.findall(r"\w+", said) if name[0].isupper() and not name.isupper()}
+                unknown += [(module, name) for name in names - classes - used - {*dir(builtins)}]
+    assert not unknown
+
+
+def test_modules_that_docstrings_and_comments_name_exist() -> None:
+    texts = {name.removeprefix("cachec."): file.read_text() for name, file in modules().items()}
+    packages = {name.partition(".")[0] for name in texts if "." in name}
+    unknown = []
+    for where, text in texts.items():
+        for said in re.findall(r"``([a-z_]+(?:\.\w+)+)(?:\(\))?``", text):
+            module = said
+            while module and module not in texts:
+                module = module.rpartition(".")[0]
+            if said.partition(".")[0] in packages and said not in _OTHERS:
+                name = said.removeprefix(module).strip(".").partition(".")[0]
+                unknown += [] if re.search(rf"\b{name}\b", texts[module]) else [(where, said)]
+    assert not unknown

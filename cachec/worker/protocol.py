@@ -162,7 +162,7 @@ class MessageChannel:
         self._lock = threading.RLock()
 
     def send(self, message: object, sending: Sending | None = None, fds: Sequence[int] = ()) -> None:
-        """Send a message, with other descriptors beside it. Raises CannotSend, and Ended."""
+        """Send a message, with other descriptors beside it. Raises CannotSend, and PeerClosedError."""
         fd = encode(message, sending or Sending())
         try:
             with self._lock:
