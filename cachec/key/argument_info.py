@@ -66,7 +66,7 @@ class ArgumentInfo(msgspec.Struct, eq=False):
         return bool(self.stages or self.distributions or self.plugins)
 
     @property
-    def folded_weights(self) -> Folded:
+    def weights_by_value(self) -> Folded:
         """The weights that are in the programs and files by value."""
         if not self.manifests:
             return {}

@@ -135,7 +135,7 @@ class EntryFinder:
                 else:
                     for ref in (*artifacts(trace.value), *(() if trace.generators is None else (trace.generators,))):
                         self._store.objects.check(ref)
-                self._tell_outer(trace, cache_key)
+                self._pass_to_outer_run(trace, cache_key)
                 return result
         if changed is None:
             return LookupResult(Reason.ENTRY_GONE, detail="the entry holds no trace")
@@ -176,7 +176,7 @@ class EntryFinder:
             from cachec.stage import inlined_weights
 
             made = inlined_weights.made_in_node(trace.value)
-            folded = inlined_weights.collect_inlined(trace.reads, inventory.weights, inventory.folded_weights, made)
+            folded = inlined_weights.collect_inlined(trace.reads, inventory.weights, inventory.weights_by_value, made)
         return codecs.decode(
             trace.value,
             self._store.objects,
@@ -254,7 +254,7 @@ class EntryFinder:
             return reads
         return tuple(self._observing.portable_reads(reads, cache_key))
 
-    def _tell_outer(self, trace: Trace, cache_key: CacheKey) -> None:
+    def _pass_to_outer_run(self, trace: Trace, cache_key: CacheKey) -> None:
         outer = recording.current()
         if outer is not None:
             outer.add_nested_stage(cache_key.stage)

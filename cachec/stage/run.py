@@ -278,7 +278,7 @@ class Run:
         made = inlined_weights.made_in_value(result) if node is None else inlined_weights.made_in_node(node)
         with recording.recording(self.recorder), self.bracket:
             inside = inlined_weights.collect_inlined(
-                self.recorder.reads(), inventory.weights, inventory.folded_weights, made
+                self.recorder.reads(), inventory.weights, inventory.weights_by_value, made
             )
         value = callers_weights(result, inventory.weights)
         return with_returned_manifests(value, inventory.callers, inside) if inventory.callers or inside else value

@@ -125,7 +125,7 @@ class ForeignConformance:
         assert seam.get(self.key(1)) == self.data(1, nbytes)
 
     @pytest.mark.parametrize("hidden", [False, True])
-    def test_an_altered_artifact_is_no_hit(self, open_cache: Any, hidden: bool) -> None:
+    def test_a_corrupt_artifact_is_not_a_hit(self, open_cache: Any, hidden: bool) -> None:
         """hidden: as a failing disk alters it, which changes no time."""
         cache, seam = open_cache()
         seam.put(self.key(0), self.data(0, 70_000))

@@ -93,7 +93,7 @@ def record() -> None:
         setattr(library.Library, name, replacement)
 
 
-def standing_recorder() -> KernelRecorder | None:
+def installed_recorder() -> KernelRecorder | None:
     """The recorder of ``record``; None where that was not called."""
     return getattr(library.Library.impl, "cachec_recorder", None)
 

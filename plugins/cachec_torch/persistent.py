@@ -104,11 +104,11 @@ class _StoredCompiles:
 
     def __init__(self, cache: Cache, recorder: KernelRecorder | None) -> None:
         """recorder: that of the one which stood there before; None for a new one."""
-        from cachec_torch.kernel_recorder import KernelRecorder, standing_recorder
+        from cachec_torch.kernel_recorder import KernelRecorder, installed_recorder
 
         self.cache = cache
         self.shared = False
-        self.recorder = recorder or standing_recorder() or KernelRecorder()
+        self.recorder = recorder or installed_recorder() or KernelRecorder()
         self._operations: OperationsKey | None = None
         self._foreign: dict[str, Foreign] = {}
         self._refused: set[str] = set()
@@ -190,7 +190,7 @@ class _StoredCompiles:
         from torch.library import Library
 
         from cachec_torch import seams
-        from cachec_torch.kernel_recorder import standing_recorder
+        from cachec_torch.kernel_recorder import installed_recorder
 
         self._run_by_torch = cpp_builder._run_compile_cmd
         self._replace(cpp_builder, "_run_compile_cmd", self)
@@ -199,7 +199,7 @@ class _StoredCompiles:
         for name in seams.key_methods(codecache.FxGraphCachePickler):
             hashed = getattr(codecache.FxGraphCachePickler, name)
             self._replace(codecache.FxGraphCachePickler, name, _marking(hashed))
-        if standing_recorder() is not self.recorder:
+        if installed_recorder() is not self.recorder:
             self._replace(Library, "impl", self.recorder.impl(Library.impl))
             self._replace(Library, "define", self.recorder.define(Library.define))
             self._replace(Library, "fallback", self.recorder.fallback(Library.fallback))

@@ -81,12 +81,12 @@ def test_torch_alone_records_operations_and_imports_no_inductor(python, run):
     program = """
 import sys
 import torch
-from cachec_torch.kernel_recorder import standing_recorder
+from cachec_torch.kernel_recorder import installed_recorder
 
 library = torch.library.Library("mine", "FRAGMENT")
 library.define("double(Tensor x) -> Tensor")
 library.impl("double", lambda x: x * 2, "CPU")
-recorder = standing_recorder()
+recorder = installed_recorder()
 print([each.key for each in recorder.kernels()], list(recorder.definers), "torch._inductor" in sys.modules)
 import torch._inductor.compile_fx, torch._inductor.cpp_builder as builder
 library.impl("double", lambda x: x * 2, "Meta")

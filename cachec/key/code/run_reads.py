@@ -269,15 +269,19 @@ class RunReads:
         coverage: Coverage,
         anchors: Anchors,
         loaded: set[str],
-        ran: CodeType | None = None,
+        executed: CodeType | None = None,
     ) -> Iterator[Read]:
-        """A read of a module-level name, or of a whole module, by its source if that tells what is there. ran: code of
-        it that ran."""
+        """A read of a module-level name, or of a whole module, by its source if that tells what is there.
+
+        executed: code of it that ran.
+        """
         tools = frozenset(coverage.distributions)
         found = self._code.in_text(path, module, name) if os.path.isfile(path) else None
         if found is None or (found[0].digest != found[1].digest and path not in loaded):
-            qualname = ran.co_qualname if ran is not None else "<module>"
-            yield self._live(module, name, qualname, coverage, (path, ran) if ran is not None and name else None)
+            qualname = executed.co_qualname if executed is not None else "<module>"
+            yield self._live(
+                module, name, qualname, coverage, (path, executed) if executed is not None and name else None
+            )
             return
         key, source = found
         coverage.add(key)  # what this one leads to is in its digest, and needs no read of its own
@@ -287,14 +291,14 @@ class RunReads:
             yield Read("distribution", distribution, "", self._tool(distribution))
 
     def _live(
-        self, module: str, name: str, qualname: str, coverage: Coverage, ran: tuple[str, CodeType] | None = None
+        self, module: str, name: str, qualname: str, coverage: Coverage, executed: tuple[str, CodeType] | None = None
     ) -> Read:
         """A read of what this process holds under a name. Raises CodeNotFound where other code ran."""
         try:
             key = self._as_in_process(module, name)
         except CapturedWeights as error:  # any module of this process, which the stage need not have asked for
             raise CodeNotFound(Reason.UNNAMED_CODE, str(error)) from error
-        if key is None or not (ran is None or self._holds(key, *ran)):
+        if key is None or not (executed is None or self._holds(key, *executed)):
             text = f"{module}.{qualname} ran, and no name of {module} leads to it: {_UNSEEN}"
             raise CodeNotFound(Reason.UNNAMED_CODE, text)
         coverage.has_project_paths = coverage.has_project_paths or key.has_project_paths

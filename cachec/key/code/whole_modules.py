@@ -14,7 +14,7 @@ from cachec.key.code import scopes
 from cachec.key.code.module_sources import HOLDERS, Locator, Origin, Sources, SourceText, absolute
 from cachec.key.code.scopes import Chain, ImportUse
 
-_TELLING = frozenset({"logging", "warnings", "faulthandler", "atexit"})
+_REPORTING = frozenset({"logging", "warnings", "faulthandler", "atexit"})
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
@@ -178,7 +178,7 @@ class Units:
                 chain = _root_name(node.value.func)
                 if chain != ("print",):
                     found = registers(node, chain)
-                    if found or not self._tells_only(unit, chain):
+                    if found or not self._only_reports(unit, chain):
                         yield node, found
             elif isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign):
                 for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
@@ -214,7 +214,9 @@ class Units:
                             return True
                 elif root in source.imports and not self._is_imported(unit, (root,)):
                     return True
-                elif root in stages or self._is_cache(source, unit.package, root, 4) or self._tells_only(unit, (root,)):
+                elif (
+                    root in stages or self._is_cache(source, unit.package, root, 4) or self._only_reports(unit, (root,))
+                ):
                     continue
                 given = [*each.args, *(keyword.value for keyword in each.keywords)]
                 if any(isinstance(n, ast.Name) and n.id in own for one in given for n in ast.walk(one)):
@@ -228,10 +230,10 @@ class Units:
             if isinstance(node, ast.ClassDef) and self._is_subclass(unit, node):
                 yield node
 
-    def _tells_only(self, unit: ModuleUnit, chain: Chain) -> bool:
-        """Whether a call goes to a module that decides only what is told, not what is computed."""
+    def _only_reports(self, unit: ModuleUnit, chain: Chain) -> bool:
+        """Whether a call goes to a module that reports to people and computes nothing: logging, warnings."""
         modules = {absolute(use, unit.package) or "" for use in unit.source.imports.get(chain[0], ())}
-        return bool(modules) and {name.partition(".")[0] for name in modules} <= _TELLING
+        return bool(modules) and {name.partition(".")[0] for name in modules} <= _REPORTING
 
     def _may_register(self, unit: ModuleUnit, decorator: ast.expr) -> bool:
         chain = _decorator_name(decorator)
