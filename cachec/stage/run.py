@@ -126,7 +126,8 @@ class Run:
             with Asking(plugin):
                 around.append(plugin.running(cache_key.digest))
         self.bracket = Bracket(around)
-        self._states = random_generators.snapshot(self._speaking)
+        #: The states of random generators now; none for a command, which draws from no generator of this process.
+        self._states = random_generators.snapshot(self._speaking) if tools.observing is not None else None
         self._moved: dict[str, GeneratorState] = {}
         self._started = time.perf_counter()
 
@@ -199,6 +200,8 @@ class Run:
 
     def _count_generators(self) -> None:
         """Count the states of the random generators of this process that the run moved, or asked for their state."""
+        if self._states is None:
+            return
         net = self.recorder.net
         codes = [] if net is None else [each.code for each in list(net.observed.executed_code.values())]
         named = {name for code in codes for name in code.co_names}
