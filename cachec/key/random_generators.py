@@ -7,6 +7,7 @@ import os
 import struct
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import CodeType
 from typing import Any, Final
 
 from cachec.base.hashing import digest_bytes
@@ -15,7 +16,17 @@ from cachec.programs.plugin import Plugin
 from cachec.programs.random_generator import Generator
 from cachec.programs.registry import Plugins
 
-__all__ = ["STATES", "digest", "every", "find_generator", "is_moved", "put", "shared_generator", "snapshot"]
+__all__ = [
+    "STATES",
+    "asked_states",
+    "digest",
+    "every",
+    "find_generator",
+    "is_moved",
+    "put",
+    "shared_generator",
+    "snapshot",
+]
 
 #: Functions that return the state of a random generator of the process, or put it back.
 STATES: Final = {
@@ -48,6 +59,22 @@ def snapshot(plugins: Iterable[Plugin]) -> dict[str, bytes]:
     """The states of now, by name."""
     importlib.import_module("random")  # of one that comes later, no state from before is known
     return {each.name: state for each in every(plugins) if (state := each.state()) is not None}
+
+
+def asked_states(executed: Iterable[tuple[CodeType, Mapping[str, Any]]]) -> set[str]:
+    """The modules whose generator some code, each with its globals, asks for its state: ``random.getstate()``, and not
+    ``own.getstate()``."""
+    found = set()
+    for code, namespace in executed:
+        for function in STATES.keys() & set(code.co_names):
+            module = STATES[function]
+            package = module.partition(".")[0]
+            holders = [held for each in (module, package) if (held := sys.modules.get(each)) is not None]
+            values = (namespace.get(name) for name in code.co_names)
+            is_held = any(value is holder for value in values for holder in holders)
+            if is_held or package in code.co_names or function in namespace:
+                found.add(module)
+    return found
 
 
 def is_moved(generator: Generator, before: bytes | None, state: bytes) -> bool:
@@ -93,6 +120,9 @@ class _PythonGenerator(Generator):
     name = module = "random"
     is_inherited = False  # ``random`` itself gives a forked child another state
     tells_seed = False
+
+    def was_seeded(self, before: bytes, state: bytes) -> bool:
+        return not _has_drawn(before, state)
 
     def __init__(self) -> None:
         self._keep()
@@ -151,6 +181,9 @@ class _NumpyGenerator(Generator):
     """That of ``numpy.random``, whose source of a seed goes where a program sets another."""
 
     name = module = "numpy.random"
+
+    def was_seeded(self, before: bytes, state: bytes) -> bool:
+        return not _has_drawn(before, state)
 
     def __init__(self) -> None:
         self._is_watched = False

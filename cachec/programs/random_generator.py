@@ -43,6 +43,11 @@ class Generator(ABC):
         In a worker, for the stages that its stage calls: yes.
         """
 
+    def was_seeded(self, before: bytes, state: bytes) -> bool:
+        """Whether a run in this process, which came from one state to another, set a seed. One that drew before that
+        counts as one that set a seed alone."""
+        return self.is_seeded(state) and not self.is_seeded(before)
+
     @abstractmethod
     def watch(self) -> Callable[[], bool]:
         """In a worker: the result ends this, and tells whether a seed was set since. May change the state."""

@@ -144,15 +144,17 @@ class ReadRecorder:
         """This was looked at: by the run itself, or by the one whose stored result it took."""
         self._pass_on(read)
 
-    def set_generator(self, read: Read) -> None:
-        """The state that a random generator had when the run began, in place of what nested runs began with."""
+    def set_generator(self, name: str, read: Read | None) -> None:
+        """The state that a random generator had when the run began, in place of what nested runs began with; None where
+        no earlier state counts."""
         with self._lock:
-            self._reads[read.kind, read.where, read.name] = read
-            self._contradictions = [
-                each for each in self._contradictions if (each.kind, each.where) != (read.kind, read.where)
-            ]
-        self.checked.add(read)  # the run itself has moved it since
-        if self.parent is not None:
+            self._reads.pop(("generator", name, ""), None)
+            others = (each for each in self._contradictions if (each.kind, each.where) != ("generator", name))
+            self._contradictions = [*others]
+            if read is not None:
+                self._reads[read.kind, read.where, read.name] = read
+                self.checked.add(read)  # the run itself has moved it since
+        if self.parent is not None and read is not None:
             self.parent.add_read(read)
 
     def add_traced_read(self, read: Read) -> None:

@@ -203,21 +203,23 @@ class Run:
         if self._states is None:
             return
         net = self.recorder.net
-        codes = [] if net is None else [each.code for each in list(net.observed.executed_code.values())]
-        named = {name for code in codes for name in code.co_names}
-        asked = {module for name, module in random_generators.STATES.items() if name in named}
+        asked = set() if net is None else random_generators.asked_states(list(net.observed.executed_code.values()))
         asked |= {read.where for read in self.recorder.reads() if read.kind == "generator"}  # by nested stages
         for each in random_generators.every(self._speaking):
             before, state = self._states.get(each.name), each.state()
             if state is None or not (random_generators.is_moved(each, before, state) or each.name in asked):
                 continue
-            if before is None or (each.tells_seed and not each.is_seeded(before)):
-                # Numbers of a generator without a seed are a documented limit: torch draws some for each new module.
+            if before is None:
                 if each.is_seeded(state):
                     self.recorder.refuse_storage(Reason.VOLATILE_INPUT, _seeded(each.name))
                 continue
-            self.recorder.set_generator(Read("generator", each.name, "", random_generators.digest(each, before)))
-            self._moved[each.name] = GeneratorState(seeds=False, state=state)
+            seeds = each.was_seeded(before, state)
+            # Numbers of a generator without a seed are a documented limit: torch draws some for each new module.
+            if not seeds and each.tells_seed and not each.is_seeded(before):
+                continue
+            read = Read("generator", each.name, "", random_generators.digest(each, before))
+            self.recorder.set_generator(each.name, None if seeds else read)
+            self._moved[each.name] = GeneratorState(seeds, state)
 
     def _count_fills(self) -> list[str]:
         """Count what earlier runs read while they filled the memos that answered in this one. Returns the names of
@@ -515,8 +517,8 @@ class Run:
 
 def _seeded(name: str) -> str:
     return (
-        f"it set the seed of the generator of {name} that the whole process shares; set it before, or use a generator "
-        "of its own, such as random.Random(seed) or numpy.random.default_rng(seed)"
+        f"it imported {name} and set the seed of the generator that the whole process shares; import it before, or use "
+        "a generator of its own, such as random.Random(seed) or numpy.random.default_rng(seed)"
     )
 
 

@@ -354,15 +354,16 @@ class RunReads:
             yield Read(
                 "module", EVERY_MODULE, " ".join(names), _names(each for each in names if each in observed.modules)
             )
-        for name in self._imported_project(list(sys.modules)):
-            yield from self._computed_name_reads(name, coverage, anchors, loaded)
-        main = sys.modules.get("__main__")
-        if main is not None and self._code.is_project(_file(main) or "<typed>"):
-            # The next process has not imported what this run has; that counts by itself.
-            imported = frozenset(name for name, module in list(sys.modules.items()) if _file(module) in loaded)
-            with reading_text_alone(imported):
-                script = self._live(module_name(vars(main)), "", "<module>", coverage)
-            yield script
+        # The next process has not imported what this run has; that counts by itself.
+        imported = frozenset(name for name, module in list(sys.modules.items()) if _file(module) in loaded)
+        reads: list[Read] = []
+        with reading_text_alone(imported):
+            for name in self._imported_project(list(sys.modules)):
+                reads += self._computed_name_reads(name, coverage, anchors, loaded)
+            main = sys.modules.get("__main__")
+            if main is not None and self._code.is_project(_file(main) or "<typed>"):
+                reads.append(self._live(module_name(vars(main)), "", "<module>", coverage))
+        yield from reads
         yield Read("distribution", "*", "", self._tool("*"))
 
     def _imported_project(self, names: Iterable[str]) -> list[str]:
