@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from cachec.base.display_text import module_of
 from cachec.base.hashing import FileDigests, digest_bytes, frame
 from cachec.errors import UnkeyableArgument, UnresolvedCode
 from cachec.key.aliasing import Sharing
@@ -123,7 +124,7 @@ def global_name(value: object) -> str:
     """``module:qualname`` of a function or class that an importable module has under that name; else empty."""
     if not isinstance(value, FunctionType | type):
         return ""
-    module, name = value.__module__, value.__qualname__
+    module, name = module_of(value), value.__qualname__
     if module == "__main__" or not isinstance(module, str):
         return ""
     present: Any = sys.modules.get(module)

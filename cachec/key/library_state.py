@@ -162,7 +162,7 @@ def _brief(value: Any, forms: Forms, depth: int) -> str:
     if issubclass(kind, ModuleType):
         return str(value.__name__)
     if issubclass(kind, type) or kind in _FUNCTIONS:
-        return f"{value.__module__}.{value.__qualname__}{_own(value, value.__module__, forms)}"
+        return f"{module_of(value)}.{value.__qualname__}{_own(value, module_of(value), forms)}"
     if issubclass(kind, dict | list | tuple | set | frozenset):
         if depth <= 0 or len(value) > _MOST:
             return f"{name} {len(value)}"

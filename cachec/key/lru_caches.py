@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from types import ModuleType
 from typing import Any, Final
 
+from cachec.base.display_text import module_of
 from cachec.key.canonical_forms import Forms
 
 #: Characters of a digest in a read.
@@ -53,7 +54,7 @@ def _memos(module: ModuleType, names: Collection[str]) -> Iterator[tuple[str, An
     for name, value in list(vars(module).items()):
         if type(value) is _KIND and name in names:
             yield name, value
-        elif issubclass(type(value), type) and value.__module__ == module.__name__:
+        elif issubclass(type(value), type) and module_of(value) == module.__name__:
             for part in names & vars(value).keys():
                 memo = _unwrap(vars(value)[part])
                 if type(memo) is _KIND:

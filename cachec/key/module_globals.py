@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
+from cachec.base.display_text import module_of
 from cachec.base.hashing import digest_bytes
 from cachec.key.canonical_forms import OF_MODULES, Describe, Forms
 from cachec.programs.registry import Plugins
@@ -92,7 +93,7 @@ def _defined(holder: object, module: str) -> Iterator[Any]:
             kind = type(value)
         if kind is FunctionType and value.__module__ == module:
             yield value
-        elif issubclass(kind, type) and value.__module__ == module and value.__name__ == name:
+        elif issubclass(kind, type) and module_of(value) == module and value.__name__ == name:
             yield value
             yield from _defined(value, module)
 
@@ -107,5 +108,5 @@ def _documentation(value: Any) -> tuple[str, str, dict[str, str]]:
 def _text(value: object) -> str:
     kind = type(value)
     if issubclass(kind, type):
-        return f"{value.__module__}.{value.__qualname__}"  # type: ignore[attr-defined] # a class
+        return f"{module_of(value)}.{value.__qualname__}"  # type: ignore[attr-defined] # a class
     return f"{kind.__qualname__} {value!r}" if kind in {str, int, float, bool, type(None)} else kind.__qualname__

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from cachec.base import fsio
 from cachec.base.anchors import PROJECT_MARKS
 from cachec.base.bounded_dict import BoundedDict
+from cachec.base.display_text import module_of
 from cachec.base.folder_names import folder_watcher
 from cachec.base.instances import is_instance
 from cachec.base.mounts import WATCHED_FILESYSTEMS, Mounts
@@ -317,7 +318,7 @@ def texts_of(function: object, is_project: Callable[[str], bool]) -> list[str]:
         elif type(value) in _CONTAINERS:
             pending.extend(value.values() if isinstance(value, dict) else value)  # type: ignore[arg-type]
         elif is_instance(value, type) and is_project(
-            getattr(sys.modules.get(value.__module__), "__file__", None) or ""
+            getattr(sys.modules.get(module_of(value)), "__file__", None) or ""
         ):
             pending.extend(vars(value).values())
         elif is_instance(value, PurePath) or type(value) is str:

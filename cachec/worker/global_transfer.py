@@ -75,8 +75,8 @@ def to_send(value: Any, forms: Forms) -> Any:
     kind = type(value)
     if issubclass(kind, Unsendable):
         raise UnsendableError("this process was not sent it")
-    if isinstance(value, type | FunctionType) and _find(value.__module__, value.__qualname__) is value:
-        is_own = forms.is_own_module(value.__module__)
+    if isinstance(value, type | FunctionType) and _find(module_of(value), value.__qualname__) is value:
+        is_own = forms.is_own_module(module_of(value))
         return Attributes(value.__module__, value.__qualname__, _data_of(value) if is_own else {})
     if kind is ContextVar:
         if value not in copy_context():

@@ -126,7 +126,7 @@ class RunReads:
                 if _file(sys.modules.get(module)) in loaded:
                     reads.update(dict.fromkeys(self._made_value_reads(module, name, coverage)))
                 elif sys.modules.get(module) is not None:  # before the run, or meanwhile by another one
-                    reads.update(dict.fromkeys(self._derived_value_reads(module, name, coverage)))
+                    reads.update(dict.fromkeys(self._derived_value_reads(module, name, coverage, loaded)))
             _check_unedited(loaded, observed)  # nor while its text was read for that
         except CodeNotFound as lost:
             return ObservedReads((), (lost.reason, str(lost)))
@@ -187,7 +187,7 @@ class RunReads:
         if value is not None or not coverage.is_charged:
             yield Read("code", IMPORTED, f"{module}:{name}", value or _formless())
 
-    def _derived_value_reads(self, module: str, name: str, coverage: Coverage) -> Iterator[Read]:
+    def _derived_value_reads(self, module: str, name: str, coverage: Coverage, loaded: set[str]) -> Iterator[Read]:
         """A value that importing a module made, before the run: with what was read then, where that is known and all
         is as it was, or as it is in this process. Raises CodeNotFound where that has no stable form."""
         known, value = self._imported_modules.get(module), self._value(module, name, coverage)
@@ -206,6 +206,8 @@ class RunReads:
             yield from known.reads
             yield Read("code", IMPORTED, f"{module}:{name}", value)
         else:
+            with reading_text_alone(_modules_of(loaded)):
+                value = self._value(module, name) or value
             yield Read("code", LIVE, f"{module}:{name}", value)
 
     def is_elsewhere(self, path: str) -> bool:
@@ -354,10 +356,8 @@ class RunReads:
             yield Read(
                 "module", EVERY_MODULE, " ".join(names), _names(each for each in names if each in observed.modules)
             )
-        # The next process has not imported what this run has; that counts by itself.
-        imported = frozenset(name for name, module in list(sys.modules.items()) if _file(module) in loaded)
         reads: list[Read] = []
-        with reading_text_alone(imported):
+        with reading_text_alone(_modules_of(loaded)):
             for name in self._imported_project(list(sys.modules)):
                 reads += self._computed_name_reads(name, coverage, anchors, loaded)
             main = sys.modules.get("__main__")
@@ -398,6 +398,11 @@ class RunReads:
         if found is None or found[0].digest != found[1].digest:
             return _presence_digest(False)
         return found[0].digest
+
+
+def _modules_of(loaded: Collection[str]) -> frozenset[str]:
+    """The modules whose files a run has executed. The next process has not imported them; they count by themselves."""
+    return frozenset(name for name, module in list(sys.modules.items()) if _file(module) in loaded)
 
 
 def _file(module: object) -> str | None:
