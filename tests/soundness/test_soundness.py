@@ -28,8 +28,9 @@ def check(report: Report) -> None:
     assert not report.failed, report.text()
     assert len(report.needless) < 0.01 * report.neutral, report.text()
     assert len(report.refused) < 0.01 * report.looks, report.text()
-    # Modules that count as a whole, because of what they do when they are imported.
-    assert len(report.coarse) <= 0.25 * report.unused, report.text()
+    # Modules that count as a whole, because of what they do when they are imported: a fifth of many projects, and up to
+    # half of the nine of the short run.
+    assert len(report.coarse) <= (0.25 if WHOLE else 0.5) * report.unused, report.text()
 
 
 @pytest.mark.fuzz
