@@ -261,8 +261,8 @@ class ArgumentCollector:
         function = function_of(value)
         qualname = attribute(function, "__qualname__") or type(value).__qualname__
         name = f"{attribute(function, '__module__') or ''}.{qualname}"
-        # A class may be no more than that of a value which is given.
-        subject = "" if isinstance(value, type) else name
+        # A class may be no more than that of a value which is given, and a function within a value is a part of it.
+        subject = name if path.isidentifier() and not isinstance(value, type) else ""
         annotation = Annotation(f"{name} {code.digest[:12]}", value=name, subject=subject)
         return Payload(PartKind.ARGUMENT, path, code.digest.encode(), lambda: annotation)
 

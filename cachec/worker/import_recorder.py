@@ -208,6 +208,11 @@ class ImportRecorder:
         found = {name for code in self._late() if code.co_filename not in others for name in code_names(code)}
         return found | self._late_named
 
+    def written_names(self) -> set[str]:
+        """``names``, but for those that are only in code which was generated (by equinox, say, for its own modules)."""
+        written = (code for code in self._late() if self._has_file(code.co_filename))
+        return {name for code in written for name in code_names(code)} | self._late_named
+
     def main_names(self, file: str, names: Iterable[str]) -> set[str]:
         """Those of ``names``, the globals of a script, that code may have read; attributes of objects are none, as the
         script's module is no object for that code. With what ``names`` says of others.
@@ -232,6 +237,10 @@ class ImportRecorder:
             if is_used and isinstance(file, str) and not self.is_project(file):
                 found.add(name.partition(".")[0])
         return frozenset(found)
+
+    def _has_file(self, path: str) -> bool:
+        """Whether code with this ``co_filename`` was written into a file or sent, so was not generated."""
+        return path in self._files or path[:1] == "/" or path == _SENT
 
     def _late(self) -> Iterator[CodeType]:
         """All code that may have started since ``begin_run``."""
@@ -264,9 +273,8 @@ class ImportRecorder:
         constants = set[str]()
         for code in self._codes():
             path = code.co_filename
-            has_file = path in self._files or path[:1] == "/" or path == _SENT
             if code.co_flags & _IS_FUNCTION or path not in self._files:
-                (found if has_file else generated).update(code_names(code))
+                (found if self._has_file(path) else generated).update(code_names(code))
         for loaded in self._loaded:
             try:
                 table = None if loaded.text is None else source_parts.table(loaded.text, memory)

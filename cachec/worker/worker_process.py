@@ -277,7 +277,8 @@ class WorkerProcess:
     def _opened_files(self) -> set[str]:
         """The files of the project that count by their content, although no traced call opened them."""
         found = {path for path in self._variables.opened if not self._installed.holds(path)}
-        if not module_globals.READS_DOCUMENTATION.isdisjoint(self._imports.names()):
+        # Of generated code the docstrings and annotations of what modules define are enough (``_documentation``).
+        if not module_globals.READS_DOCUMENTATION.isdisjoint(self._imports.written_names()):
             found.update(each.path for each in self._imports.imported_files())
         return found
 

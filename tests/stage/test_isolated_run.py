@@ -105,6 +105,35 @@ def test_comments_and_docstrings_do_not_count(project: Path, run: Run, more: str
     assert run(_SCALE)[1] == ["hit"]
 
 
+_READS_A_DOCSTRING = """
+import helper
+@cache.stage
+def f():
+    return helper.read_docstring(helper.scale)
+show(f)
+"""
+
+
+@pytest.mark.parametrize(("edited", "outcome"), [("return x * 3  # three", "hit"), ("'Scales'", "miss")])
+def test_docstrings_count_for_code_that_a_library_generates(project: Path, run: Run, edited: str, outcome: str) -> None:
+    """As equinox does for its modules; comments do not."""
+    text = """
+made = {}
+exec(compile("def read(function): return function.__doc__", "<generated>", "exec"), made)
+read_docstring = made["read"]
+def scale(x):
+    'Scale'
+    return x * 3
+"""
+    (project / "helper.py").write_text(text)
+    assert run(_READS_A_DOCSTRING)[0] == "Scale\n"
+    line = edited.partition("  #")[0] if outcome == "hit" else "'Scale'"
+    (project / "helper.py").write_text(text.replace(line, edited))
+    printed, outcomes = run(_READS_A_DOCSTRING)
+    assert outcomes[0].startswith(outcome)
+    assert printed == ("Scale\n" if outcome == "hit" else "Scales\n")
+
+
 def test_what_the_program_sets_before_the_call_counts(project: Path, run: Run) -> None:
     (project / "helper.py").write_text("FACTOR = 3\ndef scale(x):\n    return x * FACTOR\n")
     setting = _SCALE.replace("(value, worker)", "helper.FACTOR = int(sys.argv[1])\n(value, worker)")
