@@ -222,7 +222,8 @@ class CodeKeys:
         for number, one in enumerate(depends):
             root.part("depends", walk.reference(one, f"depends[{number}]", lenient=False).encode())
         graph.run()
-        if not (isinstance(fn, FunctionType) and bound is None and not depends):
+        is_part = self._locator.is_own(fn)  # a function of a library has none of its own
+        if not is_part or bound is not None or depends:
             graph.part(graph.label(object(), f"{_name(fn)}.<root>")[0], root, "")
         graph.watch.seal()
         return graph
