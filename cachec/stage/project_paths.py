@@ -6,20 +6,25 @@ import mmap
 import os
 from collections.abc import Callable, Iterator
 
-from cachec.model import ArtifactRef, Inline, Leaf, Node, OwnedWeight, Record, Sequence, Weights, artifacts
+from cachec.model import ArtifactRef, Inline, Leaf, Node, Record, Sequence
+
+#: Codecs whose artifacts are what the stage wrote: texts, bytes and files.
+_WRITTEN = frozenset({"text", "bytes", "data", "file", "dir"})
 
 
-def holds_path(node: Node, folder: str, place: Callable[[ArtifactRef], str | os.PathLike[str]]) -> bool:
+def holds_path(
+    node: Node, folder: str, place: Callable[[ArtifactRef], str | os.PathLike[str]], *, everywhere: bool
+) -> bool:
     """Whether a stored result holds the path of a folder: in a value, a name, or the bytes of an artifact.
 
-    place: returns the file of an artifact. The bytes of weights are not searched.
+    place: returns the file of an artifact. everywhere: also in artifacts of compilers, whose debugging information
+    names sources. The bytes of weights are not searched.
     """
     path = os.fsencode(folder)
     if any(path in text for text in _texts(node)):
         return True
-    weights = {item.artifact for each in _nodes(node) if isinstance(each, Weights) for item in each.items
-               if isinstance(item, OwnedWeight)}  # fmt: skip
-    return any(_is_in_file(path, place(ref)) for ref in {*artifacts(node)} - weights)
+    leaves = [each for each in _nodes(node) if isinstance(each, Leaf) and (everywhere or each.codec in _WRITTEN)]
+    return any(_is_in_file(path, place(ref)) for ref in {ref for each in leaves for ref in each.artifacts})
 
 
 def _nodes(node: Node) -> Iterator[Node]:

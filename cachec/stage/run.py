@@ -347,18 +347,16 @@ class Run:
         return True
 
     def _note_project_path(self, node: Node) -> None:
-        """Let the project's folder count by its path where the result holds that, and values that count from that
-        folder may have brought it there."""
+        """Let the project's folder count by its path where the result holds that."""
         key_builder, observing = self._tools.key_builder, self._tools.observing
-        if observing is None or not (
-            self.recorder.has_project_paths or key_builder.coverage(self._cache_key).has_project_paths
-        ):
+        if observing is None:
             return
         from cachec.key.trace_validation import path_digest
-        from cachec.stage.project_paths import holds_path  # few stages have such values
+        from cachec.stage.project_paths import holds_path  # on a miss only
 
         folder = observing.project_folder(self._cache_key)
-        if folder is not None and holds_path(node, folder, self._tools.store.objects.path):
+        everywhere = self.recorder.has_project_paths or key_builder.coverage(self._cache_key).has_project_paths
+        if folder is not None and holds_path(node, folder, self._tools.store.objects.path, everywhere=everywhere):
             self.recorder.add_read(Read("folder", folder, "", path_digest(folder)))
 
     def _publish(self, finished: FinishedRun, node: Node) -> None:

@@ -43,6 +43,7 @@ PLACES = {
 VALUES = [
     *("str(HERE)", "[str(HERE / 'x')]", "{'at': os.fspath(HERE)}", "os.fsencode(HERE)", "'-I' + str(HERE)"),
     *("str(HERE) * 2000", "os.fsencode(HERE) * 2000", "{str(HERE): 1}"),
+    *("__file__ * 2000", "[__file__.encode() * 2000]", "(lambda: 0).__code__.co_filename * 2000"),
 ]
 
 
@@ -89,6 +90,28 @@ def test_another_checkout_has_its_own_path_in_a_result(tmp_path: Path, program: 
         assert {reason for _, reason in again} == {"hit"}, folder
         for value, _ in (*first, *again):
             assert f"/{folder}/sub" in value
+
+
+_MAKES_A_FILE = """
+@cache.stage
+def stage():
+    with cachec.scratch() as folder:
+        path = Path(folder, "config.txt")
+        path.write_text(__file__)
+        return cachec.File(path)
+print(Path(stage().path).read_text())
+"""
+
+
+@pytest.mark.parametrize("way", ["", "1"], ids=["in process", "isolated"])
+def test_another_checkout_has_its_own_path_in_a_file(tmp_path: Path, program: Program, way: str) -> None:
+    for folder in ("one", "two"):
+        script = tmp_path / folder / "run.py"
+        script.parent.mkdir()
+        (script.parent / "pyproject.toml").write_text("")
+        script.write_text(_HEAD + _MAKES_A_FILE)
+        for _ in range(2):
+            assert program(script, CACHEC_DIR=str(tmp_path / "store"), CACHEC_ISOLATED=way).strip() == str(script)
 
 
 @pytest.mark.parametrize("edit", ["data.txt", "sub/data.txt"])

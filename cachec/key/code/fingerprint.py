@@ -13,7 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import lru_cache
-from types import CodeType, FunctionType, MappingProxyType, MethodType, ModuleType
+from types import CodeType, MappingProxyType, MethodType, ModuleType
 from typing import Any
 
 import msgspec
