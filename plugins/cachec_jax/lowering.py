@@ -1,14 +1,14 @@
-"""JAX functions to StableHLO that takes its weights by name.
+"""Lowering of JAX functions to StableHLO that takes its weights by name.
 
-JAX prints a function's weights as arguments of ``@main``. IREE wants them as globals whose initial value is a named
-parameter, so each weight argument becomes
+JAX prints a function's weights as arguments of ``@main``. IREE needs globals with named parameters as initial values,
+so each weight argument becomes
 
     util.global private @"weight:NAME" = #flow.parameter.named<"model"::"NAME"> : TYPE
     %w = util.global.load immutable @"weight:NAME" : TYPE
 
-The rewrite works on the operations, through ``jaxlib.mlir``. JAX's own MLIR does not know IREE's ``util`` dialect and
-prints these two in MLIR's generic notation; they get IREE's own, which is shorter, line by line afterwards. What the
-function closes over stays in the program by value.
+The rewrite changes operations, through ``jaxlib.mlir``. JAX's own MLIR does not know IREE's ``util`` dialect, so it
+prints these two in MLIR's generic notation. A second step replaces these lines by IREE's shorter notation. Closed-over
+arrays stay in the program by value.
 """
 
 from __future__ import annotations
@@ -40,17 +40,16 @@ def to_stablehlo(
 ) -> Program:
     """Lower ``fn(weights, *inputs)`` to StableHLO with its weights by name. Nothing is allocated, no device is used.
 
-    fn: gets the tree of the weights as its first argument, a dict name -> array where they hang in none
-    (``WeightSet.from_tree``, ``tree``). weights: only its specs are looked at. inputs: whatever
-    ``jax.jit`` takes as an example (``jax.ShapeDtypeStruct``, arrays, trees of them): shape and dtype count. platform:
-    what JAX lowers for. symbols: ``alpha`` names the weights by their order of use, so that layers that differ in the
-    names of their weights alone share what is compiled; ``cachec.link`` finds the caller's weights by what the program
-    remembers (``manifest.callers``).
+    fn: its first argument is the tree of the weights, or a dict name -> array if they have no tree
+    (``WeightSet.from_tree``, ``tree``). weights: only the specs are read. inputs: examples for ``jax.jit``
+    (``jax.ShapeDtypeStruct``, arrays, trees of them); shape and dtype count. platform: the target of JAX's lowering.
+    symbols: ``alpha`` names the weights by their order of use, so that layers with other weight names share a program;
+    ``cachec.link`` finds the caller's weights by ``manifest.callers``.
 
-    Raises WeightReadError where ``fn`` asks for the bytes of a weight outside of its argument;
-    what ``fn`` itself raises passes through; PluginError where a weight has no form in JAX's current configuration
-    (64 bits without ``jax_enable_x64``); ProcessBoundProgram where ``fn`` calls Python back (``jax.pure_callback``,
-    ``io_callback``, ``jax.debug.print``, custom partitioning), as no other process has the function that is called.
+    Raises WeightReadError if ``fn`` reads the bytes of a weight outside of its argument; PluginError for a weight that
+    JAX's current configuration does not support (64 bits without ``jax_enable_x64``); ProcessBoundProgram if ``fn`` has
+    Python callbacks (``jax.pure_callback``, ``io_callback``, ``jax.debug.print``, custom partitioning), which other
+    processes lack. An error that ``fn`` raises passes through.
     """
     import jax
 
@@ -59,25 +58,25 @@ def to_stablehlo(
         .trace(abstract(weights), *inputs, **named_inputs)
         .lower(lowering_platforms=(platform,))
     )
-    return _stripped(lowered, weights, symbols=symbols, is_first=True)
+    return _strip(lowered, weights, symbols=symbols, is_first=True)
 
 
 def strip(lowered: Any, weights: WeightSet, *, symbols: str | None = None) -> Program:
-    """The program in a ``jax.stages.Lowered``, whose one argument that is the tree of the weights becomes names.
+    """Return the program of a ``jax.stages.Lowered``, with the argument that is the tree of the weights as names.
 
-    ``lowered`` itself stays as it is. symbols: as of ``to_stablehlo``.
-    Raises PluginError where no argument or several are such a tree, ProcessBoundProgram as ``to_stablehlo``.
+    ``lowered`` itself does not change. symbols: as for ``to_stablehlo``. Raises PluginError unless exactly one argument
+    is such a tree, and ProcessBoundProgram as ``to_stablehlo`` does.
     """
-    return _stripped(lowered, weights, symbols=symbols, is_first=False)
+    return _strip(lowered, weights, symbols=symbols, is_first=False)
 
 
-def _stripped(lowered: Any, weights: WeightSet, *, symbols: str | None, is_first: bool) -> Program:
-    """is_first: the weights are the first argument, whatever the others are."""
-    from cachec_jax.bound import refuse_lowered
+def _strip(lowered: Any, weights: WeightSet, *, symbols: str | None, is_first: bool) -> Program:
+    """Strip a lowered function. is_first: the weights are the first argument, so the other arguments do not matter."""
+    from cachec_jax.callbacks import refuse_lowered
 
     refuse_lowered(lowered)
     positions, count = _weight_arguments(lowered, weights, is_first=is_first)
-    text = _rewritten(lowered.compiler_ir("stablehlo"), positions, count)
+    text = _rewrite(lowered.compiler_ir("stablehlo"), positions, count)
     if symbols is None:
         return Program(text, format=FORMAT, manifest=weights.manifest)
     if symbols != "alpha":
@@ -91,10 +90,10 @@ def _stripped(lowered: Any, weights: WeightSet, *, symbols: str | None, is_first
 
 
 def fold(program: Program, weight: Weight) -> Program:
-    """The program with one weight as a constant by value, so that the compiler can compute with it.
+    """Return the program with one weight as a constant by value, so that the compiler can compute with it.
 
-    The new program's manifest does not have the weight any more, and knows its bytes: ``cachec.link`` takes no others.
-    Reads the weight's bytes. Raises PluginError where the program has no such parameter of that type.
+    The new program's manifest has the hash of the weight's bytes instead of the weight: ``cachec.link`` accepts only
+    these bytes. Reads the weight's bytes. Raises PluginError if the program has no such parameter of that type.
     """
     name = weight.name
     data = weight.read()
@@ -115,7 +114,7 @@ def fold(program: Program, weight: Weight) -> Program:
 
 
 def abstract(weights: WeightSet) -> Any:
-    """The tree of the weights (a dict by name, where they hang in none) with ``jax.ShapeDtypeStruct`` for leaves."""
+    """Return the tree of the weights, or a dict by name, with ``jax.ShapeDtypeStruct`` for leaves."""
     import jax
     import ml_dtypes
     import numpy as np
@@ -144,29 +143,29 @@ def _weight_arguments(lowered: Any, weights: WeightSet, *, is_first: bool) -> tu
     arguments: dict[tuple[Any, ...], dict[tuple[Any, ...], int]] = {}
     for index, (path, _) in enumerate(leaves):
         arguments.setdefault(path[:2], {})[path[2:]] = index
-    wanted = dict(jax.tree_util.tree_flatten_with_path(names(weights))[0])
+    wanted = dict(jax.tree_util.tree_flatten_with_path(weight_names_tree(weights))[0])
     fitting = [places for places in arguments.values() if places.keys() == wanted.keys()][: 1 if is_first else None]
     if wanted and len(fitting) != 1:
         raise PluginError(
-            f"{len(fitting)} arguments of the lowered function are the tree of the weights, a dict of their names "
-            f"where they hang in none ({len(wanted)}, first {next(iter(wanted.values()))!r}); one is needed"
+            f"{len(fitting)} arguments of the lowered function are the tree of the weights, or a dict of their names "
+            f"if they have no tree ({len(wanted)}, first {next(iter(wanted.values()))!r}); one is needed"
         )
-    # JAX drops arguments that nothing uses, unless jit was told keep_unused=True.
-    kept = lowered._lowering.compile_args.get("kept_var_idx")
-    order = range(len(leaves)) if kept is None else sorted(kept)
+    # JAX drops unused arguments, unless jit got keep_unused=True.
+    used = lowered._lowering.compile_args.get("kept_var_idx")
+    order = range(len(leaves)) if used is None else sorted(used)
     position = {index: place for place, index in enumerate(order)}
     chosen = {index: wanted[path] for path, index in fitting[0].items()} if wanted else {}
     return {position[index]: name for index, name in chosen.items() if index in position}, len(position)
 
 
-def names(weights: WeightSet) -> Any:
-    """The tree of the weights, or a dict, with their names for leaves."""
+def weight_names_tree(weights: WeightSet) -> Any:
+    """Return the tree of the weights, or a dict, with their names for leaves."""
     nesting = weights.layout.nesting
     return {name: name for name in weights} if nesting is None else nesting.build(str)
 
 
-def _rewritten(module: Any, positions: Mapping[int, str], count: int) -> str:
-    """The text of a copy of ``module`` in which the arguments of ``@main`` at ``positions`` are named parameters."""
+def _rewrite(module: Any, positions: Mapping[int, str], count: int) -> str:
+    """Return the text of ``module`` with named parameters for the arguments of ``@main`` at ``positions``."""
     from jaxlib.mlir import ir
 
     context = module.context
@@ -178,7 +177,7 @@ def _rewritten(module: Any, positions: Mapping[int, str], count: int) -> str:
             copy.attributes["sym_name"] = ir.StringAttr.get(_MODULE)
             types = _name_weights(copy, positions, count, ir)
             copy.verify()
-            return _pretty(str(copy.get_asm(enable_debug_info=False)), types)
+            return _to_iree_notation(str(copy.get_asm(enable_debug_info=False)), types)
         finally:
             context.allow_unregistered_dialects = allowed
 
@@ -191,7 +190,7 @@ def _name_weights(module: Any, positions: Mapping[int, str], count: int, ir: Any
     signature = ir.FunctionType(ir.TypeAttr(main.attributes["function_type"]).value)
     inputs, results = signature.inputs, signature.results
     if len(inputs) != count:
-        # Values that the function closes over then are arguments, outside of the text, and would be in no key.
+        # With this option, closed-over values are arguments outside of the text, and would be in no key.
         raise PluginError(
             f"the lowered @main has {len(inputs)} arguments where the function has {count}; "
             "jax_use_simplified_jaxpr_constants must be off"
@@ -201,7 +200,7 @@ def _name_weights(module: Any, positions: Mapping[int, str], count: int, ir: Any
     for position, name in sorted(positions.items(), key=lambda item: item[1]):
         kind = block.arguments[position].type
         symbol = f"weight:{name}"
-        if name not in types:  # one weight may hang in a tree twice
+        if name not in types:  # one weight may be in a tree twice
             types[name] = str(kind)
             ir.Operation.create(
                 "util.global",
@@ -222,16 +221,18 @@ def _name_weights(module: Any, positions: Mapping[int, str], count: int, ir: Any
         block.arguments[position].replace_all_uses_with(load.results[0])
     for position in sorted(positions, reverse=True):
         block.erase_argument(position)
-    left = [index for index in range(len(inputs)) if index not in positions]
+    remaining = [index for index in range(len(inputs)) if index not in positions]
     if "arg_attrs" in main.attributes:
         attributes = ir.ArrayAttr(main.attributes["arg_attrs"])
-        main.attributes["arg_attrs"] = ir.ArrayAttr.get([attributes[index] for index in left])
-    main.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get([inputs[index] for index in left], results))
+        main.attributes["arg_attrs"] = ir.ArrayAttr.get([attributes[index] for index in remaining])
+    main.attributes["function_type"] = ir.TypeAttr.get(
+        ir.FunctionType.get([inputs[index] for index in remaining], results)
+    )
     return types
 
 
-def _pretty(text: str, types: Mapping[str, str]) -> str:
-    """``text`` with the operations that ``_name_weights`` made in IREE's own notation. Any other line stays."""
+def _to_iree_notation(text: str, types: Mapping[str, str]) -> str:
+    """Return ``text`` with the operations of ``_name_weights`` in IREE's notation. All other lines stay."""
     from cachec_mlir.text.scanning import quoted
 
     short = {}

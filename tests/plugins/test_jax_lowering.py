@@ -160,7 +160,7 @@ def test_a_main_with_arguments_of_its_own_is_refused():
     """If JAX hoisted constants into arguments of ``@main``, their values would be in no key."""
     module = jax.jit(lambda x, hoisted: x + hoisted).lower(1.0, 2.0).compiler_ir("stablehlo")
     with pytest.raises(PluginError, match="2 arguments where the function has 1"):
-        lowering._rewritten(module, {}, 1)
+        lowering._rewrite(module, {}, 1)
 
 
 def test_strip_takes_a_lowered_and_leaves_it_alone():

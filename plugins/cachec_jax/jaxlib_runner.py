@@ -1,7 +1,7 @@
-"""What XLA compiled for one CPU, run by jaxlib: takes and gives NumPy's arrays. Does not import JAX.
+"""A runner for programs that XLA compiled for one CPU: jaxlib with NumPy arrays, without an import of JAX.
 
-To import JAX takes longer than all else that a new process does before the first result of such a program. Of jaxlib
-is used what JAX 0.10 itself calls (``jax/_src/interpreters/pxla.py``, ``jax/_src/xla_bridge.py``).
+The import of JAX takes longer than all other work of a new process up to the first result of such a program. The runner
+makes the calls to jaxlib that JAX 0.10 makes (``jax/_src/interpreters/pxla.py``, ``jax/_src/xla_bridge.py``).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 from cachec.errors import PluginError, UnusableHere
 from cachec.programs.supported_versions import compare, version_of
-from cachec_jax.forms import (
+from cachec_jax.program_format import (
     AvalForm,
     LayoutForm,
     ProgramForm,
@@ -28,14 +28,14 @@ from cachec_jax.forms import (
     uses_lapack,
 )
 
-#: NumPy and ml_dtypes have them in as many bytes as XLA.
+#: Dtypes with the same size in NumPy or ml_dtypes as in XLA.
 _DTYPES = frozenset(
     {"bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64"}
     | {"complex64", "complex128", "bfloat16", "float8_e4m3fn", "float8_e4m3b11fnuz", "float8_e4m3fnuz", "float8_e5m2"}
     | {"float8_e5m2fnuz"}
 )
 
-#: What a number of Python's can be given for, as JAX takes it.
+#: Type of a Python number -> the dtypes that JAX accepts it for.
 _NUMBERS: Mapping[type, frozenset[str]] = {
     bool: frozenset({"bool"}),
     int: frozenset({"int32", "int64"}),
@@ -47,13 +47,17 @@ _KINDS: Mapping[str, type] = {"none": type(None), "dict": dict, "list": list, "t
 
 _KEYS = frozenset({str, int, float, bool})
 
-#: Of jaxlib. Older ones place arrays, and name what a processor can, in other ways; there JAX runs the program.
+#: Supported releases of jaxlib. Older ones place arrays and name processor features differently, so JAX runs the
+#: program.
 _RELEASES = ">=0.10,<0.11"
 
 
-def is_direct(form: ProgramForm, data: bytes) -> bool:
-    """Whether a compiled program needs nothing of JAX: one CPU, plain arrays in plain trees of dicts, lists, tuples, no
-    function of LAPACK, and none that a module has to register. data: what XLA serialised of it."""
+def runs_without_jax(form: ProgramForm, data: bytes) -> bool:
+    """Whether a compiled program, serialised by XLA as ``data``, can run without JAX.
+
+    It can if it is for one CPU, has plain arrays in trees of dicts, lists and tuples, and calls neither LAPACK nor
+    functions that a module registers.
+    """
     places = (*form.in_shardings, *form.out_shardings)
     layouts = (*form.in_layouts, *form.out_layouts, *form.dispatch_layouts)
     return (
@@ -62,10 +66,10 @@ def is_direct(form: ProgramForm, data: bytes) -> bool:
         and form.toolchain.platform == "cpu"
         and len(form.toolchain.devices) == 1
         and all(map(_is_plain, (*form.arguments, *form.results)))
-        and all(map(_is_here, places))
+        and all(map(_is_on_device, places))
         and all(map(_is_row_major, layouts))
-        and _leaves(form.in_tree) == len(form.arguments)
-        and _leaves(form.out_tree) == len(form.results)
+        and _leaf_count(form.in_tree) == len(form.arguments)
+        and _leaf_count(form.out_tree) == len(form.results)
         and [child.kind for child in form.in_tree.children] == ["tuple", "dict"]
         and not form.targets
         and not uses_lapack(data)
@@ -76,7 +80,7 @@ def _is_plain(aval: AvalForm) -> bool:
     return aval.dtype in _DTYPES and not aval.axes
 
 
-def _is_here(place: ShardingForm) -> bool:
+def _is_on_device(place: ShardingForm) -> bool:
     return place.kind in {"single", "unspecified"} and place.memory in {None, "device"}
 
 
@@ -84,25 +88,25 @@ def _is_row_major(layout: LayoutForm | None) -> bool:
     return layout is None or (layout.order == tuple(range(len(layout.order))) and not layout.tiling and not layout.bits)
 
 
-def _leaves(tree: TreeForm) -> float:
-    """How many there are; NaN for a tree of other nodes, or one that is malformed."""
+def _leaf_count(tree: TreeForm) -> float:
+    """Return the number of leaves; NaN for a tree with other nodes, or a malformed one."""
     if tree.kind in {"leaf", "none"}:
         return tree.kind == "leaf"
-    if tree.kind == "node" or (tree.kind == "dict" and not _are_keys(tree)):
+    if tree.kind == "node" or (tree.kind == "dict" and not _has_plain_keys(tree)):
         return math.nan
-    return sum(map(_leaves, tree.children))
+    return sum(map(_leaf_count, tree.children))
 
 
-def _are_keys(tree: TreeForm) -> bool:
+def _has_plain_keys(tree: TreeForm) -> bool:
     keys = tree.data.get("tuple") if type(tree.data) is dict else None
     return type(keys) is list and len(keys) == len(tree.children) and all(type(key) in _KEYS for key in keys)
 
 
-class DirectProgram:
-    """A program that is direct, bound to its weights.
+class JaxlibProgram:
+    """A program that jaxlib runs, linked to its weights.
 
-    weights: its first arguments, each of the type that the program has for it; they are used where they are.
-    Raises PluginError where another release of JAX, or one for another kind of device, made the program.
+    weights: its first arguments, each of the program's type. They are used in place. Raises PluginError for a program
+    of another release of JAX or another kind of device.
     """
 
     def __init__(self, form: ProgramForm, data: bytes, weights: Sequence[np.ndarray[Any, Any]]) -> None:
@@ -117,33 +121,34 @@ class DirectProgram:
         )
         check_toolchain(form.toolchain, here)
         self._device, self._sharding = device, cpu.sharding(device, memory_kind="device")
-        self._executable = _loaded(data, device.id)
-        self._weights = [self._placed(array, aval) for array, aval in zip(weights, form.arguments, strict=False)]
+        self._executable = _load_executable(data, device.id)
+        self._weights = [self._put(array, aval) for array, aval in zip(weights, form.arguments, strict=False)]
         self._handlers = [
             cpu.handler(_Aval.of(aval), self._sharding, committed=True, _skip_checks=True) for aval in form.results
         ]
 
     def __call__(self, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
-        """What the program gives, as arrays that can't be written. Returns when it is computed.
+        """Run the program to its end, and return its results as read-only arrays.
 
-        Raises TypeError for inputs of another tree, shape or dtype. A number of Python's is taken for one of its kind.
+        Raises TypeError for inputs of another tree, shape or dtype. A Python number is accepted for a dtype of its
+        kind.
         """
         form = self._form
         positional, keywords = form.in_tree.children
         given = [None] * len(self._weights)
-        given += _flat(TreeForm("tuple", None, positional.children[1:]), inputs, "the arguments")
-        given += _flat(keywords, dict(named), "the keywords")
+        given += _flatten(TreeForm("tuple", None, positional.children[1:]), inputs, "the arguments")
+        given += _flatten(keywords, dict(named), "the keywords")
         arrays = list(self._weights)
         for index in range(len(arrays), len(form.arguments)):
-            array = _array(given[index], form.arguments[index], form.argument_names[index])
-            arrays.append(self._placed(array, form.arguments[index], copied=index in form.donated))
-        ran = self._executable.execute_sharded([arrays[index] for index in form.kept])
-        results = ran.consume_with_handlers(self._handlers)
-        leaves = (_numpy(result, aval) for result, aval in zip(results, form.results, strict=True))
-        return _tree(form.out_tree, leaves)
+            array = _checked_array(given[index], form.arguments[index], form.argument_names[index])
+            arrays.append(self._put(array, form.arguments[index], copied=index in form.donated))
+        execution = self._executable.execute_sharded([arrays[index] for index in form.kept])
+        results = execution.consume_with_handlers(self._handlers)
+        leaves = (_result_array(result, aval) for result, aval in zip(results, form.results, strict=True))
+        return _unflatten(form.out_tree, leaves)
 
-    def _placed(self, array: np.ndarray[Any, Any], aval: AvalForm, copied: bool = False) -> Any:
-        """Where it is, unless it has to be copied: XLA may write to what is donated."""
+    def _put(self, array: np.ndarray[Any, Any], aval: AvalForm, copied: bool = False) -> Any:
+        """Put an array on the device, in place unless ``copied``: XLA may write to donated arrays."""
         return self._cpu.put(
             _Aval.of(aval), self._sharding, [array], [self._device], force_copy=copied, enable_x64=True
         )
@@ -151,8 +156,9 @@ class DirectProgram:
 
 @dataclass(frozen=True)
 class _Cpu:
-    """jaxlib's own, by what it is here for. client: one for the process, as JAX has one."""
+    """The objects of jaxlib for the CPU, by their use."""
 
+    #: One for the process, as JAX has one.
     client: Any
     device_list: Any
     sharding: Any
@@ -169,7 +175,7 @@ def _cpu() -> _Cpu:
     from jaxlib import _jax, xla_client
 
     class Sharding(_jax.SingleDeviceSharding):  # type: ignore[misc]
-        """JAX's class of this name adds these."""
+        """The class with the two attributes that JAX's class of this name adds."""
 
         memory_kind = "device"
 
@@ -181,8 +187,8 @@ def _cpu() -> _Cpu:
 
 
 @lru_cache(maxsize=8)
-def _loaded(data: bytes, device: int) -> Any:
-    """Once for a program: that takes longer than to give it other weights."""
+def _load_executable(data: bytes, device: int) -> Any:
+    """Load a program once: this takes longer than linking it to other weights."""
     cpu = _cpu()
     try:
         return cpu.client.deserialize_executable(data, executable_devices=cpu.device_list((cpu.devices()[device],)))
@@ -192,7 +198,7 @@ def _loaded(data: bytes, device: int) -> Any:
 
 @dataclass(frozen=True)
 class _Aval:
-    """What jaxlib asks of an abstract value."""
+    """An abstract value with the attributes that jaxlib reads."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -212,28 +218,28 @@ def _dtype(name: str) -> np.dtype[Any]:
     return made
 
 
-def _flat(tree: TreeForm, value: Any, where: str) -> Iterator[Any]:
-    """The leaves of ``value`` in JAX's order. Raises TypeError where it is no such tree."""
+def _flatten(tree: TreeForm, value: Any, where: str) -> Iterator[Any]:
+    """Return the leaves of ``value`` in JAX's order. Raises TypeError if its tree is not ``tree``."""
     if tree.kind == "leaf":
         yield value
         return
     wanted = tree.data["tuple"] if tree.kind == "dict" else range(len(tree.children))
-    known = wanted if type(value) is dict and set(value) == set(wanted) else value  # whatever their order
-    expected, found = _shape(wanted, _KINDS[tree.kind]), _shape(known, type(value))
+    known = wanted if type(value) is dict and set(value) == set(wanted) else value  # in any order
+    expected, found = _describe_node(wanted, _KINDS[tree.kind]), _describe_node(known, type(value))
     if expected != found:
         raise TypeError(f"{where}: expected {expected}, found {found}")
     for key, child in zip(wanted, tree.children, strict=True):
-        yield from _flat(child, value[key], f"{where}[{key!r}]")
+        yield from _flatten(child, value[key], f"{where}[{key!r}]")
 
 
-def _shape(value: Any, kind: type) -> str:
-    """In words: two that are the same have the same."""
+def _describe_node(value: Any, kind: type) -> str:
+    """Describe a node for an error message; equal nodes have equal descriptions."""
     if kind is dict:
         return f"a dict of {list(value)}"
     return f"a {kind.__name__} of {len(value)}" if kind in {list, tuple} else f"a {kind.__name__}"
 
 
-def _array(value: Any, aval: AvalForm, name: str) -> np.ndarray[Any, Any]:
+def _checked_array(value: Any, aval: AvalForm, name: str) -> np.ndarray[Any, Any]:
     dtype = _dtype(aval.dtype)
     number = aval.dtype in _NUMBERS.get(type(value), ())
     array = np.asarray(value, dtype if number else None, order="C")
@@ -245,8 +251,8 @@ def _array(value: Any, aval: AvalForm, name: str) -> np.ndarray[Any, Any]:
     return array
 
 
-class _Held:
-    """Memory of a result of XLA, which lives as long as this."""
+class _ResultBuffer:
+    """The memory of a result of XLA, which it keeps alive."""
 
     def __init__(self, result: Any, nbytes: int) -> None:
         self._result = result
@@ -258,7 +264,7 @@ class _Held:
         }
 
 
-def _numpy(result: Any, aval: AvalForm) -> np.ndarray[Any, Any]:
+def _result_array(result: Any, aval: AvalForm) -> np.ndarray[Any, Any]:
     result.block_until_ready()
     dtype = _dtype(aval.dtype)
     nbytes = math.prod(aval.shape) * dtype.itemsize
@@ -268,17 +274,17 @@ def _numpy(result: Any, aval: AvalForm) -> np.ndarray[Any, Any]:
         )
     if not nbytes:
         return np.empty(aval.shape, dtype)
-    return np.asarray(_Held(result, nbytes)).view(dtype).reshape(aval.shape)
+    return np.asarray(_ResultBuffer(result, nbytes)).view(dtype).reshape(aval.shape)
 
 
-def _tree(tree: TreeForm, leaves: Iterable[Any]) -> Any:
-    """The tree again, its leaves taken from ``leaves``."""
+def _unflatten(tree: TreeForm, leaves: Iterable[Any]) -> Any:
+    """Build the tree with the given leaves."""
     given = iter(leaves)
     if tree.kind == "leaf":
         return next(given)
     if tree.kind == "none":
         return None
-    children = [_tree(child, given) for child in tree.children]
+    children = [_unflatten(child, given) for child in tree.children]
     if tree.kind == "dict":
         return dict(zip(tree.data["tuple"], children, strict=True))
     return tuple(children) if tree.kind == "tuple" else children

@@ -1,4 +1,4 @@
-"""JAX's types of arrays, shardings and layouts as JSON, and back. Devices are counted by their ids."""
+"""JAX's array types, shardings and layouts as JSON, and back. Devices are stored by their ids."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from cachec.base.hashing import Hasher
 from cachec.errors import PluginError, UnstorableValue, UnusableHere, clip
 from cachec.programs.plugin import Fingerprint
 from cachec_jax import internals
-from cachec_jax.forms import AvalForm, AxisForm, LayoutForm, ShardingForm
 from cachec_jax.internals import Layout, core, prng, sharding_impls, xla_client
+from cachec_jax.program_format import AvalForm, AxisForm, LayoutForm, ShardingForm
 
 _MOST_CHARACTERS = 60
 
 
 def aval_form(aval: Any) -> AvalForm:
-    """Raises PluginError for what is no array, and for a type that says how it is sharded or varies."""
+    """Raises PluginError for a type of another value than an array, and for one that the form can't express."""
     if type(aval) is not core.ShapedArray:
         raise UnstorableValue(f"a {type(aval).__name__} can't be stored; pass and return arrays")
     dtype = f"key<{aval.dtype._impl.name}>" if isinstance(aval.dtype, prng.KeyTy) else str(aval.dtype)
@@ -40,7 +40,7 @@ def aval_form(aval: Any) -> AvalForm:
 
 
 def aval_of(form: AvalForm) -> Any:
-    """Raises PluginError for an unknown dtype, and for a placement that can't be."""
+    """Raises PluginError for an unknown dtype, and for an invalid placement."""
     if not form.axes:
         return core.ShapedArray(form.shape, _dtype(form.dtype), weak_type=form.weak)
     names, sizes, types = zip(*form.axes, strict=True)
@@ -72,7 +72,7 @@ def _dtype(name: str) -> Any:
 
 
 def sharding_form(sharding: Any) -> ShardingForm:
-    """Raises PluginError for one of a kind that is not known here."""
+    """Raises PluginError for an unknown kind of sharding."""
     if isinstance(sharding, sharding_impls.UnspecifiedValue):
         return ShardingForm("unspecified")
     devices = tuple(device.id for device in getattr(sharding, "_device_assignment", ()))
@@ -91,7 +91,7 @@ def sharding_form(sharding: Any) -> ShardingForm:
 
 
 def sharding_of(form: ShardingForm, devices: Mapping[int, Any]) -> Any:
-    """devices: of this process, by id. Raises PluginError where one is not there, and for what can't be."""
+    """devices: of this process, by id. Raises PluginError for a missing device, and for an invalid placement."""
     missing = [each for each in form.devices if each not in devices]
     if missing:
         raise UnusableHere(f"a stored program runs on device {missing[0]}, which is not here ({len(devices)} are)")
@@ -105,14 +105,14 @@ def sharding_of(form: ShardingForm, devices: Mapping[int, Any]) -> Any:
         raise PluginError(f"a stored placement can't be made: {error}") from error
 
 
-def _named(form: ShardingForm, here: list[Any]) -> Any:
+def _make_named(form: ShardingForm, here: list[Any]) -> Any:
     sizes = [size for _, size, _ in form.axes]
     types = tuple(AxisType[each] for _, _, each in form.axes)
     mesh = Mesh(np.array(here).reshape(sizes), [name for name, _, _ in form.axes], axis_types=types)
     return NamedSharding(mesh, PartitionSpec(*form.spec), memory_kind=form.memory)
 
 
-def _gspmd(form: ShardingForm, here: list[Any]) -> Any:
+def _make_gspmd(form: ShardingForm, here: list[Any]) -> Any:
     proto = xla_client.OpSharding()
     proto.ParseFromString(bytes.fromhex(form.text))
     return sharding_impls.GSPMDSharding(here, proto, memory_kind=form.memory)
@@ -121,13 +121,13 @@ def _gspmd(form: ShardingForm, here: list[Any]) -> Any:
 _SHARDINGS: Mapping[str, Callable[[ShardingForm, list[Any]], Any]] = {
     "unspecified": lambda form, here: sharding_impls.UNSPECIFIED,
     "single": lambda form, here: SingleDeviceSharding(here[0], memory_kind=form.memory),
-    "named": _named,
-    "gspmd": _gspmd,
+    "named": _make_named,
+    "gspmd": _make_gspmd,
 }
 
 
 def fingerprint(value: Any) -> Fingerprint:
-    """The key of a device, a mesh or a placement. Raises UnstorableValue for a placement without a stored form."""
+    """Hash a device, a mesh or a placement. Raises UnstorableValue for a placement without a stored form."""
     if isinstance(value, Mesh):
         described: Any = (_axes(value), [_device_form(device) for device in value.devices.flat])
     elif isinstance(value, AbstractMesh):
@@ -139,7 +139,7 @@ def fingerprint(value: Any) -> Fingerprint:
     hasher = Hasher("jax")
     try:
         hasher.part(type(value).__name__, msgspec.json.encode(described))
-    except TypeError as error:  # an axis of a PartitionSpec that is no text
+    except TypeError as error:  # an axis of a PartitionSpec that is not text
         raise UnstorableValue(f"{clip(str(value), _MOST_CHARACTERS)} has no stable form: {error}") from error
     return Fingerprint(hasher.digest(), clip(str(value), _MOST_CHARACTERS))
 
@@ -149,7 +149,7 @@ def _device_form(device: Any) -> tuple[int, str, str, int]:
 
 
 def layout_form(layout: Any) -> LayoutForm | None:
-    """Raises PluginError for one that the compiler was to choose."""
+    """Raises PluginError for a layout that the compiler chooses."""
     if layout is None:
         return None
     if not isinstance(layout, Layout):
@@ -163,7 +163,7 @@ def layout_of(form: LayoutForm | None) -> Any:
 
 
 def devices_of(platform: str) -> dict[int, Any]:
-    """The devices of this process by id. Raises PluginError where JAX has no such platform here."""
+    """Return the devices of this process by id. Raises PluginError if JAX does not have the platform here."""
     try:
         return {device.id: device for device in jax.local_devices(backend=platform)}
     except RuntimeError as error:

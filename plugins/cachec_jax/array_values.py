@@ -1,4 +1,4 @@
-"""JAX's values in keys and in the store. Imports JAX: only ever imported when such a value is at hand."""
+"""JAX arrays in keys and in the store. Imports JAX, so it is imported for a value of JAX only."""
 
 from __future__ import annotations
 
@@ -18,23 +18,24 @@ from cachec.errors import PluginError, UnstorableValue, UnusableHere
 from cachec.programs.plugin import ArtifactWriter, Fingerprint
 from cachec_jax import internals
 
-#: Below so many bytes, a copy costs less than a view.
+#: Below this number of bytes, a copy costs less than a view.
 _SMALL = 4096
 
 
 class _JaxArrayMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a stored array is. weak: whether its type is weak."""
+    """The meta data of a stored array."""
 
     dtype: str
     shape: list[Annotated[int, msgspec.Meta(ge=0)]]
+    #: Whether its type is weak.
     weak: bool
 
 
 def fingerprint(value: Any) -> Fingerprint:
-    """See JaxPlugin.fingerprint. Raises PluginError for an array that this process sees only in part."""
+    """See JaxPlugin.fingerprint. Raises PluginError for an array that this process has only in part."""
     hasher = Hasher("jax")
     if isinstance(value, jax.stages.Lowered):
-        from cachec_jax.bound import refuse_lowered
+        from cachec_jax.callbacks import refuse_lowered
 
         refuse_lowered(value)
         text = value.as_text()
@@ -82,7 +83,7 @@ def decode(meta: Mapping[str, Any], artifacts: Sequence[Path]) -> Any:
     array = jnp.asarray(np.frombuffer(data, dtype).reshape(shape))
     if array.dtype != dtype:
         raise UnusableHere(f"a stored {name} array would become {array.dtype} here: jax_enable_x64 is off")
-    return _weakened(array) if weak else array
+    return _with_weak_type(array) if weak else array
 
 
 def compare(fresh: Any, stored: Any) -> str | None:
@@ -90,7 +91,7 @@ def compare(fresh: Any, stored: Any) -> str | None:
     if fresh.shape != stored.shape or fresh.dtype != stored.dtype:
         return f"{fresh.dtype}{list(fresh.shape)} against {stored.dtype}{list(stored.shape)}"
     if fresh.weak_type != stored.weak_type:
-        return f"weak_type={fresh.weak_type} against {stored.weak_type}"  # it decides the types of what is computed
+        return f"weak_type={fresh.weak_type} against {stored.weak_type}"  # it decides the types of results
     if not jnp.issubdtype(fresh.dtype, jnp.inexact):
         same = bool(np.array_equal(np.asarray(fresh), np.asarray(stored)))
         return None if same else "the integers differ"
@@ -106,24 +107,24 @@ def compare(fresh: Any, stored: Any) -> str | None:
     return None if error <= allowed else f"largest difference {error:.3g}, allowed {allowed:.3g}"
 
 
-def reduced(value: Any) -> Any:
+def reduce_array(value: Any) -> Any:
     """See JaxPlugin.reduce."""
     if _is_key(value) or not value.is_fully_addressable or len(value.sharding.device_set) != 1:
         return NotImplemented
-    return received, (_flat(value), str(value.dtype), value.shape, bool(value.weak_type))
+    return rebuild_array, (_flat(value), str(value.dtype), value.shape, bool(value.weak_type))
 
 
-def received(data: Any, name: str, shape: tuple[int, ...], weak: bool) -> Any:
-    """The array whose bytes these are. Raises PluginError where it would have another type here."""
+def rebuild_array(data: Any, name: str, shape: tuple[int, ...], weak: bool) -> Any:
+    """Return the array of the bytes. Raises PluginError if it would have another type here."""
     dtype = _dtype(name)
     array = jax.device_put(data.view(dtype).reshape(shape))
     if array.dtype != dtype:
         raise PluginError(f"an array of {dtype} would become {array.dtype} here: jax_enable_x64 is off")
-    return _weakened(array) if weak else array
+    return _with_weak_type(array) if weak else array
 
 
 def _flat(value: Any) -> np.ndarray[Any, Any]:
-    """The bytes of an array as they lie in memory."""
+    """Return the bytes of an array as they are in memory."""
     return np.asarray(value).reshape(-1).view(np.uint8)
 
 
@@ -147,8 +148,8 @@ def _dtype(name: str) -> np.dtype[Any]:
         raise PluginError(f"a stored jax.Array has the unknown dtype {name!r}") from error
 
 
-def _weakened(array: Any) -> Any:
-    """The same array with a weak type, which JAX gives to results of Python scalars (no public function does this)."""
+def _with_weak_type(array: Any) -> Any:
+    """Return the array with a weak type, as of results of Python scalars (JAX has no public function for this)."""
     from cachec_jax.internals import lax
 
     weak = lax._convert_element_type(array, array.dtype, weak_type=True)

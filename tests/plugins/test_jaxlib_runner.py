@@ -16,8 +16,8 @@ import cachec
 from cachec.errors import PluginError
 from cachec.programs.supported_versions import compare
 from cachec.weights import WeightSet
-from cachec_jax import compile_xla, direct
-from cachec_jax.forms import described
+from cachec_jax import compile_xla, jaxlib_runner
+from cachec_jax.program_format import parse_program
 from tests.plugins.placed import at
 
 pytestmark = pytest.mark.skipif(
@@ -200,12 +200,12 @@ def test_programs_in_a_process_without_jax(tmp_path: Path) -> None:
         assert one == two
 
 
-def program() -> tuple[direct.DirectProgram, Any]:
+def program() -> tuple[jaxlib_runner.JaxlibProgram, Any]:
     weights = WeightSet.from_arrays({"w": np.eye(2, dtype="f4")})
     example = jax.ShapeDtypeStruct((2, 2), "float32")
     file = compile_xla(lambda p, x, more: x["a"] @ p["w"] + more[0], weights.placeholders(), {"a": example}, [example])
-    form, data = described(file.read_bytes())
-    return direct.DirectProgram(form, data, [weights["w"].read()]), form
+    form, data = parse_program(file.read_bytes())
+    return jaxlib_runner.JaxlibProgram(form, data, [weights["w"].read()]), form
 
 
 X = np.ones((2, 2), "f4")
@@ -237,8 +237,8 @@ def test_other_inputs_are_refused(inputs: Any, named: Any, message: str) -> None
 def test_what_needs_jax() -> None:
     """Trees of other nodes, random keys, several devices, other memory, other layouts, malformed trees."""
     _, form = program()
-    assert direct.is_direct(form, b"")
-    assert not direct.is_direct(form, b"lapack_spotrf_ffi")
+    assert jaxlib_runner.runs_without_jax(form, b"")
+    assert not jaxlib_runner.runs_without_jax(form, b"lapack_spotrf_ffi")
     replace = msgspec.structs.replace
     aval, place, layout = form.arguments[0], form.in_shardings[0], form.in_layouts[0]
     node, leaf = form.in_tree, form.in_tree.children[0].children[0].children[0]
@@ -262,7 +262,7 @@ def test_what_needs_jax() -> None:
             form, out_tree=replace(leaf, kind="dict", data={"tuple": [{"name": "a:b"}]}, children=(leaf,))
         ),
     }
-    assert [name for name, other in others.items() if direct.is_direct(other, b"")] == []
+    assert [name for name, other in others.items() if jaxlib_runner.runs_without_jax(other, b"")] == []
 
 
 @pytest.mark.parametrize("given", [X.astype(">f4"), np.ma.masked_array(X, X > 0)], ids=["big-endian", "masked"])
@@ -291,8 +291,8 @@ def test_weights_in_memory_are_those_of_the_link(offset: int) -> None:
 def test_a_result_of_another_size_is_refused() -> None:
     """Whose bytes would be read beyond its end: what a store says is not believed."""
     weights = WeightSet.from_arrays({"w": X})
-    form, data = described(compile_xla(lambda p, x: x + p["w"], weights.placeholders(), X).read_bytes())
+    form, data = parse_program(compile_xla(lambda p, x: x + p["w"], weights.placeholders(), X).read_bytes())
     larger = msgspec.structs.replace(form, results=(msgspec.structs.replace(form.results[0], shape=(64, 64)),))
-    run = direct.DirectProgram(larger, data, [X])
+    run = jaxlib_runner.JaxlibProgram(larger, data, [X])
     with pytest.raises(PluginError, match="a stored program gives 16 bytes for float32"):
         run((X,), {})

@@ -1,9 +1,9 @@
-"""The settings of JAX that change what a stage gets from it, read live and without importing JAX.
+"""The settings of JAX that count in keys, as they are now. This module does not import JAX.
 
-JAX keeps its settings as *options* (``jax._src.config``): each takes its first value from the environment variable that
-is the option's name in upper case, when JAX is imported, and can be changed later for the process or, by a context
-manager, for one thread. So before the import the environment is asked, afterwards the options, with one notation for
-the values. Only what differs from JAX's default is reported.
+JAX keeps its settings as *options* (``jax._src.config``). When JAX is imported, an option takes its value from the
+environment variable with the option's name in upper case. It can change later, for the process or, by a context
+manager, for one thread. So this module reads the environment before the import and the options after it. Both give the
+same notation. Only settings that differ from JAX's defaults are reported.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from cachec_jax.versions import TRIED_RELEASES
 
 _Value = bool | int | float | str | None
 
-#: Option -> its default in the newest release that has it. All that take part in tracing or compiling, or that change
-#: what a computation returns. A test compares this table and the next ones with the options of the installed JAX.
+#: Option -> its default in the newest release that has it. These options change tracing, compiling, or the result of a
+#: computation. A test compares this table and the next ones with the options of the installed JAX.
 DEFAULTS: Mapping[str, _Value] = {
     "allow_ragged_dot_tpu_explicit_transpose": True,
     "check_rep": False,
@@ -106,7 +106,7 @@ DEFAULTS: Mapping[str, _Value] = {
     "jax_xla_profile_version": 0,
 }
 
-#: Release -> the defaults that were others before it, the newest first.
+#: Release -> the defaults before it that it changed, the newest release first.
 _FORMER_DEFAULTS: Mapping[tuple[int, ...], Mapping[str, _Value]] = {
     (0, 9): {"jax_default_dtype_bits": "64"},
     (0, 8, 1): {"jax_ragged_dot_use_ragged_dot_instruction": False},
@@ -120,7 +120,7 @@ _FORMER_DEFAULTS: Mapping[tuple[int, ...], Mapping[str, _Value]] = {
     (0, 6, 1): {"jax_memory_fitting_level": "UNKNOWN"},
 }
 
-#: Options that change only what is printed, checked, kept or waited for, or which devices are seen: in no key.
+#: Options that are in no key: they change printing, checks, caching, timeouts, or which devices are visible.
 IRRELEVANT = frozenset(
     {
         "jax2tf_associative_scan_reductions",
@@ -201,10 +201,10 @@ _CONTEXTS: Mapping[str, object] = {
     "pallas_tpu_interpret_mode_context_manager": None,
 }
 
-#: Of these, what older releases do not have.
+#: The contexts that older releases do not have.
 _LATER_CONTEXTS = frozenset({"pallas_tpu_interpret_mode_context_manager"})
 
-#: Further state that is in no key: where compiled functions are kept (``cachec_jax.running``), what is being traced.
+#: State that is in no key: the dispatch cache (``cachec_jax.trace_isolation``), and the current trace.
 _OTHER_CONTEXTS = frozenset({"axis_env_state", "jax_jit_cpp_cache_obj", "trace_state"})
 
 #: Variables that XLA reads by itself; no option of JAX shows them.
@@ -213,8 +213,8 @@ _XLA_VARIABLES = (b"XLA_FLAGS", b"LIBTPU_INIT_ARGS", b"NVIDIA_TF32_OVERRIDE", b"
 _TRUE = frozenset({"y", "yes", "t", "true", "on", "1"})
 _FALSE = frozenset({"n", "no", "f", "false", "off", "0"})
 
-#: Options whose variable JAX lower-cases (``jax/_src/xla_bridge.py``).
-_LOWERED = frozenset({"jax_backend_target", "jax_platform_name"})
+#: Options with a variable that JAX converts to lower case (``jax/_src/xla_bridge.py``).
+_LOWER_CASED = frozenset({"jax_backend_target", "jax_platform_name"})
 
 #: Options that no variable sets.
 _NO_VARIABLE = frozenset({"jax_xla_backend"})
@@ -227,24 +227,25 @@ _MISSPELT = {b"JAX_EXPORT_IGNORE_FORWARD_COMPATIBILIY": "jax_export_ignore_forwa
 _VARIABLES = {name.upper().encode(): name for name in DEFAULTS if name not in _NO_VARIABLE} | _MISSPELT
 
 #: Each option of ``DEFAULTS`` with its default and the default's notation.
-_EXPECTED = tuple((name, default, str(default)) for name, default in DEFAULTS.items())
+_DEFAULT_TEXTS = tuple((name, default, str(default)) for name, default in DEFAULTS.items())
 
-#: Options whose defaults differ between releases.
-_DIFFERING = frozenset(name for former in _FORMER_DEFAULTS.values() for name in former)
+#: Options with different defaults in different releases.
+_DEFAULT_CHANGED = frozenset(name for former in _FORMER_DEFAULTS.values() for name in former)
 
-_JUDGED = frozenset(DEFAULTS) | IRRELEVANT
+_CLASSIFIED = frozenset(DEFAULTS) | IRRELEVANT
 
 
-def defaults(version: str) -> Mapping[str, _Value]:
-    """``DEFAULTS`` as they are in a release of JAX."""
+def defaults_of_release(version: str) -> Mapping[str, _Value]:
+    """Return ``DEFAULTS`` as they are in a release of JAX."""
     return {**DEFAULTS, **_former_defaults(version)}
 
 
-def settings() -> dict[str, str]:
-    """Option or variable -> value, for everything that is not at its default. Keeps no state: a plugin is in keys."""
-    # While JAX is being imported by another thread the environment still speaks.
+def read_settings() -> dict[str, str]:
+    """Return option or variable -> value for each one that is not at its default. Keeps no state: a plugin is in
+    keys."""
+    # While another thread imports JAX, the environment still counts.
     live = hasattr(sys.modules.get("jax"), "jit")
-    values = _live(sys.modules["jax"]) if live else _from_environment(os.environb)
+    values = _read_options(sys.modules["jax"]) if live else _read_environment(os.environb)
     for variable in _XLA_VARIABLES:
         value = os.environb.get(variable)
         if value:
@@ -262,25 +263,25 @@ def _former_defaults(version: str) -> dict[str, _Value]:
     return former
 
 
-def _live(jax: Any) -> dict[str, str]:
+def _read_options(jax: Any) -> dict[str, str]:
     module = jax._src.config
     values = {}
     holders = module.config._value_holders
     former = _former_defaults(jax.__version__)
-    for name, default, expected in _EXPECTED:
+    for name, default, expected in _DEFAULT_TEXTS:
         holder = holders.get(name)
         if former and name in former:
             default, expected = former[name], str(former[name])
-        # Most values are the default itself: identity spares the comparison.
+        # Most values are the default object itself, so a comparison of identities is enough.
         if holder is not None and (value := holder.value) is not default and (text := _text(value)) != expected:
             values[name] = text
-    if not _JUDGED.issuperset(holders):  # options of a newer JAX: nobody knows their defaults, so they always count
-        values.update((name, _text(holders[name].value)) for name in holders.keys() - _JUDGED)
-    for name, outside in _CONTEXTS.items():
+    if not _CLASSIFIED.issuperset(holders):  # options of a newer JAX: their defaults are unknown
+        values.update((name, _text(holders[name].value)) for name in holders.keys() - _CLASSIFIED)
+    for name, unset in _CONTEXTS.items():
         if name in _LATER_CONTEXTS and not hasattr(module, name):
             continue
         value = getattr(module, name).value
-        if value is not outside and value != outside and not getattr(value, "empty", False):
+        if value is not unset and value != unset and not getattr(value, "empty", False):
             values[name] = _context_text(value)
     if _is_newer(jax.__version__):
         values.update(_unknown_contexts(module, holders))
@@ -288,14 +289,14 @@ def _live(jax: Any) -> dict[str, str]:
 
 
 def _context_text(value: Any) -> str:
-    """What a context manager has set; of meshes also their devices, which their text leaves out."""
+    """Return the text of a context's value, and the devices of meshes, which a mesh's own text omits."""
     meshes = [each for each in (value if isinstance(value, tuple) else (value,)) if type(each).__name__ == "Mesh"]
     devices = [f"{device.platform}:{device.id}" for mesh in meshes for device in mesh.devices.flat]
     return f"{value} on {', '.join(devices)}" if devices else str(value)
 
 
 def _unknown_contexts(module: Any, holders: Mapping[str, Any]) -> dict[str, str]:
-    """State of a newer JAX, which is set by context managers that nobody has judged."""
+    """Return the state of a newer JAX that its new context managers set."""
     options = set(map(id, holders.values()))
     return {
         name: str(context.value)
@@ -306,14 +307,14 @@ def _unknown_contexts(module: Any, holders: Mapping[str, Any]) -> dict[str, str]
     }
 
 
-def _from_environment(environ: Mapping[bytes, bytes]) -> dict[str, str]:
+def _read_environment(environ: Mapping[bytes, bytes]) -> dict[str, str]:
     values = {}
     unknown = []
     for variable in environ:
         option = _VARIABLES.get(variable)
         if option is not None and not (variable in _MISSPELT and option.upper().encode() in environ):
-            text = _parsed(option, os.fsdecode(environ[variable]))
-            if option in _DIFFERING or text != str(DEFAULTS[option]):  # nobody knows yet which release is asked for
+            text = _parse_variable(option, os.fsdecode(environ[variable]))
+            if option in _DEFAULT_CHANGED or text != str(DEFAULTS[option]):  # the release is not known yet
                 values[option] = text
         elif variable.startswith(b"JAX_") and variable.decode("ascii", "replace").lower() not in IRRELEVANT:
             unknown.append(variable)
@@ -329,7 +330,7 @@ def _installed_version() -> str:
 
 
 def _is_newer(version: str) -> bool:
-    """Whether a release is newer than those that this package was tried with."""
+    """Whether a release is newer than the tried ones."""
     return _release(version) >= _release(TRIED_RELEASES["jax"].partition("<")[2])
 
 
@@ -337,21 +338,21 @@ def _release(version: str) -> tuple[int, ...]:
     return tuple(int(number) for number in version.split(".")[:3] if number.isdigit())
 
 
-def _parsed(option: str, raw: str) -> str:
-    """The notation of the value that JAX would take from ``raw``; ``raw`` itself where JAX would refuse it."""
+def _parse_variable(option: str, raw: str) -> str:
+    """Return the notation of the value that JAX would read from ``raw``; ``raw`` itself if JAX would refuse it."""
     default = DEFAULTS[option]
     if isinstance(default, bool):
         word = raw.lower()
         return "True" if word in _TRUE else "False" if word in _FALSE else raw
     convert: Callable[[str], object] = int if isinstance(default, int) else float if isinstance(default, float) else str
     try:
-        return _text(convert(raw.lower() if option in _LOWERED else raw))
+        return _text(convert(raw.lower() if option in _LOWER_CASED else raw))
     except ValueError:
         return raw
 
 
 def _text(value: object) -> str:
-    """One notation: an enumeration's member by its name as JAX's variables spell it, everything else as printed."""
+    """Return a value as text: a member of an enumeration by its name as JAX's variables spell it, others as printed."""
     name = getattr(value, "name", None)
     if isinstance(name, str) and isinstance(value, int | str):
         return name.lower()

@@ -23,9 +23,9 @@ import cachec
 from cachec import Reason
 from cachec.errors import PluginError, UnsupportedVersion, UsageError
 from cachec_jax import internals, plugin
-from cachec_jax.executables import dumped, restored
-from cachec_jax.forms import Toolchain, TreeForm, described
-from cachec_jax.structures import form_of, structure_of
+from cachec_jax.program_codec import decode_program, encode_program
+from cachec_jax.program_format import Toolchain, TreeForm, parse_program
+from cachec_jax.pytree_codec import form_of, structure_of
 from tests.effort import rounds
 from tests.plugins.jax_installed import new_ref
 
@@ -159,7 +159,7 @@ def test_programs_come_back(name: str) -> None:
     compiled = lowered.compile()
     expected = jitted(*jax.tree.map(np.copy, inputs) if name == "donated" else inputs)
     for program in (compiled, lowered):
-        back = restored(*described(dumped(program)))
+        back = decode_program(*parse_program(encode_program(program)))
         assert type(back) is type(program)
         runs = back.compile() if program is lowered else back
         for _ in range(2):
@@ -175,14 +175,14 @@ def test_programs_come_back(name: str) -> None:
 
 
 def test_a_donated_argument_is_donated_still() -> None:
-    run = restored(*described(dumped(PROGRAMS["donated"][0].lower(X).compile())))
+    run = decode_program(*parse_program(encode_program(PROGRAMS["donated"][0].lower(X).compile())))
     given = jnp.array(X)
     run(given)
     assert given.is_deleted()
 
 
 def test_other_inputs_are_refused_as_by_jax() -> None:
-    run = restored(*described(dumped(jax.jit(net).lower(PARAMS, X).compile())))
+    run = decode_program(*parse_program(encode_program(jax.jit(net).lower(PARAMS, X).compile())))
     with pytest.raises(TypeError, match=r"Argument 'x' compiled with float32\[2,4\] and called with float32\[1,4\]"):
         run(PARAMS, X[:1])
     with pytest.raises(TypeError, match="pytree"):
@@ -195,8 +195,8 @@ def test_no_pickle_is_in_it_and_none_is_made(monkeypatch: pytest.MonkeyPatch) ->
 
     for name in ("dumps", "loads", "load", "dump", "Pickler", "Unpickler"):
         monkeypatch.setattr(pickle, name, refuse)
-    data = dumped(jax.jit(net).lower(PARAMS, X).compile())
-    restored(*described(data))(PARAMS, X)
+    data = encode_program(jax.jit(net).lower(PARAMS, X).compile())
+    decode_program(*parse_program(data))(PARAMS, X)
 
 
 def printing(x: Any) -> Any:
@@ -215,7 +215,7 @@ def test_what_is_bound_to_this_process_is_refused(function: Any, words: str) -> 
     lowered = jax.jit(function).lower(X)
     for program in (lowered, lowered.compile()):
         with pytest.raises(PluginError, match=words):
-            dumped(program)
+            encode_program(program)
 
 
 def test_an_array_that_can_be_written_is_refused() -> None:
@@ -226,17 +226,17 @@ def test_an_array_that_can_be_written_is_refused() -> None:
         return x
 
     with pytest.raises(PluginError, match="can be written"):
-        dumped(jax.jit(counts).lower(X).compile())
+        encode_program(jax.jit(counts).lower(X).compile())
 
 
 def test_other_bytes_are_refused() -> None:
-    data = dumped(jax.jit(net).lower(PARAMS, X).compile())
-    _, rest = described(data)
+    data = encode_program(jax.jit(net).lower(PARAMS, X).compile())
+    _, rest = parse_program(data)
     end = len(data) - len(rest)
     draw = random.Random(7)
     for cut in [0, 5, 13, 16, 17, end // 2, end - 1]:
         with pytest.raises(PluginError):
-            described(data[:cut])
+            parse_program(data[:cut])
     header = json.loads(data[17:end])
     for field in header:
         for value in (None, [], {}, -1, "x", [[]], header[field][1:] if isinstance(header[field], list) else 7):
@@ -252,8 +252,8 @@ def test_other_bytes_are_refused() -> None:
 def refused(data: bytes) -> None:
     """It is refused, or is a program as good as any: a name of an argument may be another, say."""
     try:
-        form, rest = described(data)
-        restored(form, rest)
+        form, rest = parse_program(data)
+        decode_program(form, rest)
     except PluginError:
         pass
 
@@ -271,17 +271,17 @@ def refused(data: bytes) -> None:
     ids=str,
 )
 def test_another_release_or_device_is_refused(change: dict[str, Any]) -> None:
-    form, rest = described(dumped(jax.jit(net).lower(PARAMS, X).compile()))
+    form, rest = parse_program(encode_program(jax.jit(net).lower(PARAMS, X).compile()))
     toolchain: Toolchain = msgspec.structs.replace(form.toolchain, **change)
     with pytest.raises(PluginError):
-        restored(msgspec.structs.replace(form, toolchain=toolchain), rest)
+        decode_program(msgspec.structs.replace(form, toolchain=toolchain), rest)
 
 
 SHARDED = """
 import sys, jax, numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
-from cachec_jax.executables import dumped, restored
-from cachec_jax.forms import described
+from cachec_jax.program_codec import dumped, restored
+from cachec_jax.program_format import described
 x = np.arange(64, dtype="f4").reshape(8, 8)
 for kind in (AxisType.Auto, AxisType.Explicit):
     mesh = jax.make_mesh((2, 2), ("a", "b"), axis_types=(kind, kind))
@@ -399,7 +399,7 @@ def test_what_has_no_stored_form_is_a_fresh_result(
     name: str, cache: cachec.Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make, words = UNSTORABLE[name]
-    monkeypatch.setattr("cachec_jax.afresh.compilation_cache.is_persistent_cache_enabled", lambda: True)
+    monkeypatch.setattr("cachec_jax.cache_bypass.compilation_cache.is_persistent_cache_enabled", lambda: True)
 
     @cache.stage(version="1")
     def made() -> Any:

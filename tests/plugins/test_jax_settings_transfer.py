@@ -72,7 +72,7 @@ def test_nothing_is_imported_to_set_nothing() -> None:
 
 
 def test_a_device_that_is_not_there_is_refused() -> None:
-    from cachec_jax.settings import _DeviceName, read, write
+    from cachec_jax.settings_transfer import _DeviceName, read, write
 
     before = read()
     with pytest.raises(ValueError, match="no device 99 of platform 'cpu'"):

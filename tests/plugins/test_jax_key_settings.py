@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from jax._src import config as jax_config
 
-from cachec_jax import ambient, plugin
-from cachec_jax.ambient import DEFAULTS, IRRELEVANT, _context_text, _text, _unknown_contexts, defaults
+from cachec_jax import key_settings, plugin
+from cachec_jax.key_settings import DEFAULTS, IRRELEVANT, _context_text, _text, _unknown_contexts, defaults_of_release
 
 BEFORE_AND_AFTER = """
 import json, sys
@@ -78,7 +78,7 @@ def test_variables_report_the_same_before_and_after_the_import(variables, report
 
 def test_every_option_of_the_installed_jax_is_judged():
     options = set(jax_config.config._value_holders)
-    assert options - set(DEFAULTS) - IRRELEVANT == set(), "new options: judge them in cachec_jax.ambient"
+    assert options - set(DEFAULTS) - IRRELEVANT == set(), "new options: judge them in cachec_jax.key_settings"
     assert not set(DEFAULTS) & IRRELEVANT
 
 
@@ -87,12 +87,14 @@ def test_every_context_of_the_installed_jax_is_judged():
 
 
 def test_the_table_of_defaults_is_the_one_of_the_installed_jax():
-    program = "import json; from jax._src import config as c; from cachec_jax.ambient import DEFAULTS, _text; "
+    program = "import json; from jax._src import config as c; from cachec_jax.key_settings import DEFAULTS, _text; "
     program += "print(json.dumps({n: _text(h.value) for n, h in c.config._value_holders.items() if n in DEFAULTS}))"
     environ = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
     done = subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, text=True, check=True)
     found = json.loads(done.stdout)
-    assert found == {name: _text(default) for name, default in defaults(jax.__version__).items() if name in found}
+    assert found == {
+        name: _text(default) for name, default in defaults_of_release(jax.__version__).items() if name in found
+    }
 
 
 def test_everything_that_jax_traces_with_is_judged_as_changing_results():
@@ -113,9 +115,9 @@ def test_a_variable_for_an_option_whose_default_has_changed_counts():
 
 def test_the_options_of_a_newer_jax_count_before_the_import_and_after(monkeypatch):
     """Nobody knows what they mean, nor their defaults."""
-    monkeypatch.setattr(ambient, "TRIED_RELEASES", {"jax": ">=0.1,<0.2"})
+    monkeypatch.setattr(key_settings, "TRIED_RELEASES", {"jax": ">=0.1,<0.2"})
     environ = {b"JAX_OF_NEXT_YEAR": b"1", b"JAX_LOG_COMPILES": b"1"}
-    assert ambient._from_environment(environ) == {"JAX_OF_NEXT_YEAR": "1"}
+    assert key_settings._read_environment(environ) == {"JAX_OF_NEXT_YEAR": "1"}
     monkeypatch.setattr(jax_config, "context_of_next_year", jax_config.compute_on_context_manager, raising=False)
     assert plugin.ambient()["context_of_next_year"] == "None"
 

@@ -1,11 +1,10 @@
-"""JAX's persistent compilation cache, kept in a cachec store: for plain ``jax.jit``, ``pmap`` and ``pjit``.
+"""JAX's persistent compilation cache in a cachec store, for plain ``jax.jit``, ``pmap`` and ``pjit``.
 
-JAX has no official setter. ``jax._src.compilation_cache.get_file_cache(path)`` makes the cache when the first program
-is compiled; it is replaced here by one that makes ours. ``get_cache_key`` is replaced too: a program that refers to
-objects of the process that traced it is neither looked for nor stored (``cachec_jax.bound``). What JAX does around it
-stays JAX's: the key, the compression, ``VerificationCache``, which programs are worth storing
-(``jax_persistent_cache_min_compile_time_secs``, ``jax_persistent_cache_min_entry_size_bytes``), that only one process
-of several writes.
+JAX has no official setter. ``jax._src.compilation_cache.get_file_cache(path)`` makes the cache when JAX compiles the
+first program. ``install`` replaces this function by one that makes a cache over the store. It also replaces
+``get_cache_key``: a program with callbacks is neither looked up nor stored (``cachec_jax.callbacks``). JAX still makes
+the key, compresses, checks (``VerificationCache``), and writes from one process only. JAX also decides which programs
+are worth storing (``jax_persistent_cache_min_compile_time_secs``, ``jax_persistent_cache_min_entry_size_bytes``).
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ from cachec.programs.supported_versions import GONE, installed_releases, step_as
 if TYPE_CHECKING:
     from cachec.cache import Cache
 
-#: The name under which JAX's programs are listed.
+#: The name of JAX's programs in lists.
 NAME = "jax.xla"
 
-#: How the key of a program begins that refers to objects of this process.
+#: The prefix of a key for a program that refers to objects of this process.
 _BOUND = "process-bound-"
 
 _FOLDER = "jax_compilation_cache_dir"
@@ -42,90 +41,90 @@ def install(
     min_compile_time: float | None = None,
     strict: bool = False,
 ) -> Cache:
-    """Let JAX keep what it compiles in ``cache``, by default ``cachec.Cache()``; returns that.
+    """Store JAX's compiled programs in ``cache``, by default ``cachec.Cache()``, and return the cache.
 
-    Imports JAX, so variables that JAX reads have to be set before. It may have compiled already: what it compiled stays
-    as it is, and what comes later is looked for in the store. Called again, it changes what it is given.
+    This imports JAX, so set JAX's variables before. Programs that JAX compiled before stay as they are; later ones are
+    looked up in the store. A second call changes the arguments that it gets.
 
-    shared: whether the cache's remotes are asked too, and get what is compiled here: each small program that JAX asks
-    for is then a round trip. Machines with another processor get nothing of it. min_compile_time: seconds that a
-    program takes to compile before it is stored, 0 for every program; None leaves JAX's setting, which is one second.
+    shared: whether to read from and write to the cache's remotes, with a round trip for each small program. Machines
+    with another processor share no programs. min_compile_time: store programs that take at least so many seconds to
+    compile, 0 for all; None leaves JAX's setting, which is one second.
 
-    Where no ``jax_compilation_cache_dir`` is set, it is set to the store's folder, because JAX has no cache without
-    one; XLA's own side caches are then off, which would be written there. Everything else of JAX's settings stays.
+    If ``jax_compilation_cache_dir`` is not set, this sets it to the store's folder, because JAX needs one. It then
+    switches off XLA's own side caches, which XLA would write there. All other settings of JAX stay.
 
-    Where there is no folder for a store, JAX goes on with its own cache (``bypass:no-store-folder``).
+    Without a folder for a store, JAX uses its own cache (``bypass:no-store-folder``).
 
-    Where this package can't work with the installed JAX, it warns, and JAX goes on with its own cache; with ``strict``
-    it raises UnsupportedVersion.
+    If this package can't work with the installed JAX, it warns, and JAX uses its own cache; with ``strict`` it raises
+    UnsupportedVersion.
     """
-    there = _installed()
-    if there is not None:
-        cache, shared = cache or there.cache, shared or there.shared
+    hook = _installed_hook()
+    if hook is not None:
+        cache, shared = cache or hook.cache, shared or hook.shared
     elif cache is None:
         from cachec.cache import Cache
 
         cache = Cache()
-    if there is None or there.cache is not cache or there.shared != shared:
+    if hook is None or hook.cache is not cache or hook.shared != shared:
         reason = why_unusable(lambda: cache.settings.store_folder)
         if reason:
             step_aside(f"cachec_jax.install: {reason}; JAX keeps its own cache", strict=strict)
             return cache
-        if there is not None:
-            there.remove()
-            min_compile_time = there.min_compile_time if min_compile_time is None else min_compile_time
+        if hook is not None:
+            hook.remove()
+            min_compile_time = hook.min_compile_time if min_compile_time is None else min_compile_time
         if not cache.replaces(NAME):
             return cache
-        there = _Installed(cache, shared=shared)
-        there.put()
+        hook = _CacheHook(cache, shared=shared)
+        hook.put()
     if min_compile_time is not None:
-        there.min_compile_time = min_compile_time
-        there.change({_MIN_SECONDS: float(min_compile_time)})
+        hook.min_compile_time = min_compile_time
+        hook.change({_MIN_SECONDS: float(min_compile_time)})
     return cache
 
 
 def ensure_installed() -> None:
-    """``install()``, unless that was done."""
-    if _installed() is None:
+    """Call ``install()``, unless that was done."""
+    if _installed_hook() is None:
         install()
 
 
 def why_unusable(store: Callable[[], Path | None]) -> str:
-    """Why this package can't work with the installed JAX, in words; empty where it can.
+    """Return the reason why this package can't work with the installed JAX; empty if it can.
 
-    store: asked for a newer release: where the verdict of a self-test is remembered; None: it is used without.
+    store: returns the folder for the verdict of a self-test, which only a newer release needs; None for no self-test.
     """
     from cachec_jax import plugin
 
     distributions = Distributions()
     folder = store() if installed_releases(plugin, distributions).newer else None
-    return why_unsupported(plugin, distributions, folder) or _why_moved()
+    return why_unsupported(plugin, distributions, folder) or _why_incompatible()
 
 
 def store_folder() -> Path | None:
-    """The folder of the store that JAX keeps its programs in, or would by ``install()``."""
-    there = _installed()
-    if there is None:
+    """Return the folder of the store for JAX's programs, as ``install()`` sets it or would set it."""
+    hook = _installed_hook()
+    if hook is None:
         from cachec.cache import Cache
 
         return Cache().settings.store_folder
-    return there.cache.settings.store_folder
+    return hook.cache.settings.store_folder
 
 
 def uninstall() -> None:
-    """Let JAX keep what it compiles where it did before ``install``, with the settings of then. Harmless otherwise."""
-    there = _installed()
-    if there is not None:
-        there.remove()
+    """Undo ``install``: JAX gets its own cache and its former settings back. Without ``install`` this does nothing."""
+    hook = _installed_hook()
+    if hook is not None:
+        hook.remove()
 
 
-def _installed() -> _Installed | None:
-    there = getattr(sys.modules.get("jax._src.compilation_cache"), "get_file_cache", None)
-    return there if isinstance(there, _Installed) else None
+def _installed_hook() -> _CacheHook | None:
+    hook = getattr(sys.modules.get("jax._src.compilation_cache"), "get_file_cache", None)
+    return hook if isinstance(hook, _CacheHook) else None
 
 
-class _Installed:
-    """What stands in JAX in place of ``get_file_cache``; it remembers what stood there."""
+class _CacheHook:
+    """The replacement of JAX's ``get_file_cache`` and ``get_cache_key``, which it can put back."""
 
     def __init__(self, cache: Cache, *, shared: bool) -> None:
         from cachec_jax.internals import compilation_cache as seam
@@ -140,28 +139,30 @@ class _Installed:
         self._refused: dict[str, str] = {}  # key of a program that is not stored -> why, until it is asked for
 
     def __call__(self, path: str) -> tuple[Any, str]:
-        """The cache that JAX asks for, whatever folder it was told."""
+        """Return the cache for JAX, whatever ``path`` is."""
         from cachec_jax.internals import config
 
-        kept = jax_cache(self.cache, shared=self.shared, refused=self._refused)
+        cache = jax_cache(self.cache, shared=self.shared, refused=self._refused)
         checked = getattr(config, "compilation_cache_check_contents", None)  # of JAX 0.9.1 on
-        return (self._seam.VerificationCache(kept) if checked is not None and checked.value else kept), path
+        return (self._seam.VerificationCache(cache) if checked is not None and checked.value else cache), path
 
     def key(self, module: Any, devices: Any, compile_options: Any, backend: Any, ignore_callbacks: Any = None) -> str:
-        """JAX's key of a program. That of one that refers to objects of this process says so. Processes of one program
-        exchange what they compile by such keys, so it is the same in all of them."""
-        from cachec_jax.bound import bound_calls, refusal
+        """Return JAX's key of a program, with a prefix if the program refers to objects of this process.
+
+        Processes of one program exchange programs by such keys, so the key is the same in all of them.
+        """
+        from cachec_jax.callbacks import callback_calls, refusal_message
 
         more = () if ignore_callbacks is None else (ignore_callbacks,)
         made: str = self._key_before(module, devices, compile_options, backend, *more)
-        calls = bound_calls(module)
+        calls = callback_calls(module)
         if calls:
             made = _BOUND + made
-            self._refused[made] = refusal(calls)
+            self._refused[made] = refusal_message(calls)
         return made
 
     def put(self) -> None:
-        """Stand in JAX. A cache that it has opened is forgotten, so that the next look comes here."""
+        """Replace JAX's functions, and drop the cache that JAX has opened, so that the next lookup comes here."""
         import jax
 
         if not getattr(jax.config, _FOLDER):
@@ -180,7 +181,7 @@ class _Installed:
             jax.config.update(name, value)
 
     def remove(self) -> None:
-        """Put back what stood here; a setting that somebody has changed since is left to them."""
+        """Put JAX's functions and settings back. A setting that was changed since keeps its value."""
         import jax
 
         for name, (before, ours) in self._settings.items():
@@ -192,20 +193,20 @@ class _Installed:
 
 
 def jax_cache(cache: Cache, *, shared: bool = False, refused: dict[str, str] | None = None) -> Any:
-    """JAX's ``CacheInterface`` over the store of ``cache``. Imports JAX.
+    """Return JAX's ``CacheInterface`` over the store of ``cache``. Imports JAX.
 
-    refused: why programs are not stored, by their keys; each is taken out when it is counted.
+    refused: key -> the reason why a program is not stored. A reason is removed when it is counted.
     """
-    said = {} if refused is None else refused
+    reasons = {} if refused is None else refused
     from cachec_jax.internals import CacheInterface, compilation_cache
 
     def executable(value: bytes) -> bytes:
-        """Without the time that it took, which JAX stores with it."""
+        """Return the executable without its compile time, which JAX stores with it."""
         program, _ = compilation_cache.extract_executable_and_time(compilation_cache.decompress_executable(value))
         return bytes(program)
 
     class StoredPrograms(CacheInterface):  # type: ignore[misc]
-        """Both methods raise ValueError for an empty key, as JAX's own cache does; nothing where the store fails."""
+        """Both methods raise ValueError for an empty key, as JAX's own cache does, and nothing if the store fails."""
 
         def __init__(self) -> None:
             self._path = Path(cache.dir)
@@ -218,37 +219,37 @@ def jax_cache(cache: Cache, *, shared: bool = False, refused: dict[str, str] | N
 
         def get(self, key: str) -> bytes | None:
             if key.startswith(_BOUND):
-                self._foreign.bypass(Reason.PROCESS_BOUND, said.pop(key, ""))
+                self._foreign.bypass(Reason.PROCESS_BOUND, reasons.pop(key, ""))
                 return None
-            return self._foreign.get(_checked(key))
+            return self._foreign.get(_check_key(key))
 
         def put(self, key: str, value: bytes) -> None:
             if key.startswith(_BOUND):
                 return
-            self._foreign.put(_checked(key), value, detail=_detail(key))
+            self._foreign.put(_check_key(key), value, detail=_detail(key))
 
     return StoredPrograms()
 
 
-def _checked(key: str) -> str:
+def _check_key(key: str) -> str:
     if not key:
         raise ValueError("key cannot be empty")
     return key
 
 
 def _detail(key: str) -> str:
-    """What JAX made a key of, as far as it can be told here: keys are ``jit_NAME-HASH``."""
+    """Return the known parts of a key of JAX as lines. Keys are ``jit_NAME-HASH``."""
     import jax
     import jaxlib
 
-    from cachec_jax.ambient import settings
+    from cachec_jax.key_settings import read_settings
 
-    said = {"module": key.rpartition("-")[0], "jax": jax.__version__, "jaxlib": jaxlib.__version__, **settings()}
-    return "\n".join(f"{name}: {' '.join(value.split())}" for name, value in said.items())
+    parts = {"module": key.rpartition("-")[0], "jax": jax.__version__, "jaxlib": jaxlib.__version__, **read_settings()}
+    return "\n".join(f"{name}: {' '.join(value.split())}" for name, value in parts.items())
 
 
-def _why_moved() -> str:
-    """What JAX does not have where it is changed, or has in another form, in words; empty for nothing."""
+def _why_incompatible() -> str:
+    """Return which function that ``install`` replaces is missing or different in this JAX; empty if none."""
     try:
         import jax
 

@@ -1,4 +1,4 @@
-"""For what XLA compiles in this process: the machine, and the flags that XLA has read."""
+"""The target of XLA in this process: the machine's processor and accelerators, and the flags that XLA has read."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 from cachec.commands.run import host_accelerators, host_processor
 from cachec.errors import UsageError
 
-#: Prints the options that XLA takes from XLA_FLAGS, which it reads once a process. Each is part of the one before, and
-#: does not keep it.
+#: A program that prints the options that XLA takes from XLA_FLAGS, which it reads once a process. Each object is part
+#: of the one before, and does not keep it alive.
 _EFFECTIVE = """
 try:
     from jaxlib import _jax as extension
@@ -34,7 +34,7 @@ def record_target() -> None:
 
 def check_flags() -> None:
     """Raise UsageError where XLA_FLAGS, which are in the key, were changed after XLA had read them."""
-    started = _started_with(b"XLA_FLAGS")
+    started = _initial_variable(b"XLA_FLAGS")
     if started is not None and started == os.environb.get(b"XLA_FLAGS", b""):
         return
     from cachec_jax.internals import jaxlib_extension
@@ -42,17 +42,17 @@ def check_flags() -> None:
     options = jaxlib_extension.CompileOptions()
     build = options.executable_build_options
     mine = str(build.debug_options)
-    ran = subprocess.run([sys.executable, "-c", _EFFECTIVE], capture_output=True, text=True, check=False)
-    # The first line is a word that says nothing, another one in each process.
-    if ran.returncode or ran.stdout.split()[1:] != mine.split()[1:]:
+    process = subprocess.run([sys.executable, "-c", _EFFECTIVE], capture_output=True, text=True, check=False)
+    # The first word is different in each process, and means nothing.
+    if process.returncode or process.stdout.split()[1:] != mine.split()[1:]:
         raise UsageError(
             f"XLA_FLAGS={os.environ.get('XLA_FLAGS', '')!r} is not what XLA goes by in this process; set it before "
             "JAX is used, or where Python is started"
         )
 
 
-def _started_with(variable: bytes) -> bytes | None:
-    """What this process was given, empty where it was not; None where that can't be told."""
+def _initial_variable(variable: bytes) -> bytes | None:
+    """Return the value of a variable at the start of this process, empty if unset; None if it can't be read."""
     try:
         given = Path("/proc/self/environ").read_bytes()
     except OSError:

@@ -1,4 +1,4 @@
-"""The live settings of JAX as values that another process can be given: options, contexts of this thread, meshes."""
+"""Transfer of JAX's current settings to another process: options, contexts of this thread, meshes."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from cachec_jax import internals
-from cachec_jax.ambient import IRRELEVANT, defaults
+from cachec_jax.key_settings import IRRELEVANT, defaults_of_release
 
-#: Options that change no result, but how long a run takes.
-_USEFUL: Mapping[str, None] = {"jax_compilation_cache_dir": None}
+#: Options that are transferred because they change how long a run takes; they change no result.
+_TRANSFERRED: Mapping[str, None] = {"jax_compilation_cache_dir": None}
 
 
 class _DeviceName(NamedTuple):
@@ -21,23 +21,22 @@ class _DeviceName(NamedTuple):
 
 
 class _MeshParts(NamedTuple):
-    """axis_types: of each axis its name, None where the mesh has none."""
-
     devices: tuple[_DeviceName, ...]
     shape: tuple[int, ...]
     names: tuple[Any, ...]
+    #: The names of the axes' types; None if the mesh has no types.
     axis_types: tuple[str, ...] | None
 
 
 def read() -> dict[str, Any]:
-    """The settings that are not at their defaults; empty where JAX is not imported."""
-    if not hasattr(sys.modules.get("jax"), "jit"):  # not imported, or half
+    """Return the settings that are not at their defaults; empty if JAX is not imported."""
+    if not hasattr(sys.modules.get("jax"), "jit"):  # not imported, or still being imported
         return {}
     config: Any = sys.modules["jax._src.config"]
-    known = _known()
+    known = _default_options()
     options, local = {}, {}
     for name, holder in config.config._value_holders.items():
-        if name in IRRELEVANT and name not in _USEFUL:
+        if name in IRRELEVANT and name not in _TRANSFERRED:
             continue
         has_context = hasattr(holder, "get_global")
         value = _plain(holder.get_global() if has_context else holder.value)
@@ -53,17 +52,19 @@ def read() -> dict[str, Any]:
 
 
 def write(values: Mapping[str, Any]) -> None:
-    """Bring this process and thread to what ``read`` returned elsewhere. Raises what JAX raises."""
+    """Set this process and thread to the settings that ``read`` returned elsewhere. Errors of JAX pass through."""
     if not values and "jax" not in sys.modules:
         return
     import jax  # noqa: F401 - what is changed here
 
     config: Any = sys.modules["jax._src.config"]
     holders = config.config._value_holders
-    # What a variable has set is as the caller's was: it has the same variables.
-    unset = {name: value for name, value in _known().items() if name in holders and name.upper() not in os.environ}
+    # An option that a variable sets is right already: this process has the caller's variables.
+    unset = {
+        name: value for name, value in _default_options().items() if name in holders and name.upper() not in os.environ
+    }
     wanted = {**unset, **values.get("options", {})}
-    # A device exists only once the options are set that say which there are.
+    # Other options decide which devices exist, so they are set first.
     for name, value in sorted(wanted.items(), key=lambda item: isinstance(item[1], _DeviceName)):
         holder = holders[name]
         now = holder.get_global() if hasattr(holder, "get_global") else holder.value
@@ -85,9 +86,9 @@ def write(values: Mapping[str, Any]) -> None:
             _mesh(parts).__enter__()
 
 
-def _known() -> Mapping[str, object]:
-    """The options that count, with their defaults in the imported release."""
-    return {**defaults(sys.modules["jax"].__version__), **_USEFUL}
+def _default_options() -> Mapping[str, object]:
+    """Return the options to transfer, with their defaults in the imported release."""
+    return {**defaults_of_release(sys.modules["jax"].__version__), **_TRANSFERRED}
 
 
 def _set_local(holder: Any, value: Any, unset: object) -> None:
@@ -101,7 +102,7 @@ def _set_local(holder: Any, value: Any, unset: object) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Devices by name, members of enumerations as JAX's variables spell them."""
+    """Return a device as its name, a member of an enumeration as JAX's variables spell it, and others as they are."""
     if hasattr(value, "platform") and hasattr(value, "id"):
         return _DeviceName(value.platform, value.id)
     name = getattr(value, "name", None)

@@ -1,6 +1,6 @@
 """JAX's tree structures as JSON, and back, without pickle and without running code that a store names.
 
-A class, and a function in static data, is stored by its name, and only ever found among the modules that are loaded.
+A class, or a function in static data, is stored by its name. The name is looked up in loaded modules only.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import jax
 
 from cachec.errors import PluginError, UnstorableValue, UnusableHere
 from cachec_jax import internals
-from cachec_jax.forms import TreeForm
+from cachec_jax.program_format import TreeForm
 
 
 def form_of(structure: Any) -> TreeForm:
-    """Raises PluginError for static data that is neither plain values nor found by its name."""
-    held = structure.node_data()
-    if held is None:
+    """Raises PluginError for static data that is neither a plain value nor a class or function with a name."""
+    node_data = structure.node_data()
+    if node_data is None:
         return TreeForm("leaf")
-    kind, data = held
+    kind, data = node_data
     if kind is type(None):
         return TreeForm("none")
     children = tuple(map(form_of, structure.children()))
@@ -34,7 +34,7 @@ def form_of(structure: Any) -> TreeForm:
 
 
 def structure_of(form: TreeForm) -> Any:
-    """Raises PluginError for what can't be, and where a class is not loaded or not registered with JAX."""
+    """Raises PluginError for an invalid form, and for a class that is not loaded or not registered with JAX."""
     if form.kind in {"leaf", "none"}:
         return jax.tree.structure(0 if form.kind == "leaf" else None)
     children = [structure_of(child) for child in form.children]
@@ -43,16 +43,16 @@ def structure_of(form: TreeForm) -> Any:
             keys = _value(form.data)
             if len(keys) != len(children):
                 raise PluginError(f"a stored tree has {len(keys)} keys for {len(children)} children")
-            return _made((dict, list(keys)), children)
+            return _make_structure((dict, list(keys)), children)
         if form.kind == "node":
             name, data = form.data
-            return _made((_found(name), _value(data)), children)
-        return _made(({"list": list, "tuple": tuple}[form.kind], None), children)
+            return _make_structure((_find_loaded(name), _value(data)), children)
+        return _make_structure(({"list": list, "tuple": tuple}[form.kind], None), children)
     except (TypeError, ValueError, RuntimeError) as error:
         raise PluginError(f"a stored tree can't be made: {error}") from error
 
 
-def _made(data: tuple[Any, Any], children: list[Any]) -> Any:
+def _make_structure(data: tuple[Any, Any], children: list[Any]) -> Any:
     return internals.make_structure(data, children)
 
 
@@ -60,7 +60,7 @@ _SCALARS = frozenset({type(None), bool, int, float, str})
 
 
 def _plain(value: Any) -> Any:
-    """Values that JSON gives back, others in an object that says what they are."""
+    """Return a value that JSON preserves: others become an object with their kind."""
     kind = type(value)
     if kind in _SCALARS:
         return value
@@ -85,7 +85,7 @@ def _value(data: Any) -> Any:
 
 def _name(value: Any) -> str:
     name = f"{getattr(value, '__module__', '')}:{getattr(value, '__qualname__', '')}"
-    if not callable(value) or _look(name) is not value:
+    if not callable(value) or _resolve_name(name) is not value:
         raise UnstorableValue(
             f"a tree with {str(value)[:80]!r} in its static data can't be stored: only plain values, and classes and "
             "functions at the top level of a module, can"
@@ -93,14 +93,14 @@ def _name(value: Any) -> str:
     return name
 
 
-def _found(name: Any) -> Any:
-    found = _look(name) if isinstance(name, str) else None
+def _find_loaded(name: Any) -> Any:
+    found = _resolve_name(name) if isinstance(name, str) else None
     if not callable(found):
         raise UnusableHere(f"{str(name)[:200]!r}, of a stored tree, is not loaded; import its module first")
     return found
 
 
-def _look(name: str) -> Any:
+def _resolve_name(name: str) -> Any:
     module, _, qualname = name.partition(":")
     place: Any = sys.modules.get(module)
     for each in qualname.split("."):
@@ -112,5 +112,5 @@ _KINDS: dict[str, Callable[[Any], Any]] = {
     "tuple": lambda items: tuple(map(_value, items)),
     "list": lambda items: list(map(_value, items)),
     "dict": lambda items: {_value(key): _value(item) for key, item in items},
-    "name": _found,
+    "name": _find_loaded,
 }

@@ -15,7 +15,7 @@ from cachec.errors import CachecWarning, UnsupportedVersion
 from cachec.model import Reason
 from cachec_jax import hoisting, internals, plugin
 from cachec_jax.self_test import self_test
-from cachec_jax.unstored import UnstoredProgram
+from cachec_jax.unstored_program import UnstoredProgram
 from tests.plugins.jax_installed import entries, kept_as_it_was, reasons
 
 LATER, EARLIER = {"jax": ">=99,<100"}, {"jax": ">=0.1,<0.2"}

@@ -17,7 +17,7 @@ from jax._src import config as jax_config
 import cachec
 from cachec.programs.program import Program
 from cachec_jax import plugin
-from cachec_jax.running import running
+from cachec_jax.trace_isolation import isolate_traces
 
 #: JAX before 0.7.2 makes no context: it forgets all that it has traced before each run.
 has_contexts = pytest.mark.skipif(not hasattr(jax, "make_user_context"), reason="needs a context of JAX's")
@@ -174,11 +174,11 @@ def test_the_context_of_a_run_is_in_no_key(cache):
 def test_no_two_runs_share_one_and_it_is_left():
     outside = jax_config.trace_context()
     seen = []
-    for around in (running(), running()):
+    for around in (isolate_traces(), isolate_traces()):
         for _ in range(2):
             with around:
                 seen.append(jax_config.trace_context())
-                with running():
+                with isolate_traces():
                     assert jax_config.trace_context() not in seen
                 assert jax_config.trace_context() == seen[-1]
             assert jax_config.trace_context() == outside
@@ -197,7 +197,7 @@ def test_a_hit_asks_nothing_of_jax(tmp_path):
             return n
 
         stage(1)
-        print("jax" in sys.modules, "cachec_jax.running" in sys.modules)
+        print("jax" in sys.modules, "cachec_jax.trace_isolation" in sys.modules)
     """)
     path = tmp_path / "program.py"
     path.write_text(program)
@@ -228,7 +228,7 @@ def test_a_release_without_that_context_has_one_made(monkeypatch):
         warnings.simplefilter("error")
         seen = []
         for _ in range(2):
-            with running():
+            with isolate_traces():
                 seen.append(jax_config.trace_context())
     assert seen[0] != seen[1]
 
@@ -237,11 +237,11 @@ def test_a_release_without_any_context_forgets_what_it_has_traced(monkeypatch):
     """As JAX before 0.7.2."""
     cleared: list[int] = []
     another_jax(monkeypatch, clear_caches=lambda: cleared.append(1))
-    with running():
+    with isolate_traces():
         assert cleared == [1]
 
 
 def test_jax_that_another_thread_is_importing(monkeypatch):
     monkeypatch.setitem(sys.modules, "jax", types.ModuleType("jax"))
-    with running():
+    with isolate_traces():
         pass

@@ -23,8 +23,8 @@ from jax.interpreters import mlir
 import cachec
 import cachec_jax
 from cachec.model import Reason, artifacts
-from cachec_jax.canonical import Programs
 from cachec_jax.internals import enable_x64
+from cachec_jax.jaxpr_interning import JaxprInterner
 from tests.effort import WHOLE
 from tests.plugins.jax_installed import entries, forget_durations, kept_as_it_was, new_ref, reasons, set_mesh
 from tests.plugins.placed import at
@@ -258,26 +258,26 @@ def test_functions_that_call_one_another_twice_are_looked_at_once():
     for _ in range(30):
         function = jax.jit(lambda x, f=function: f(x) - f(x * 2))
     closed = jax.make_jaxpr(function)(1.0)
-    programs = Programs()
-    assert programs.one(closed) is closed
+    programs = JaxprInterner()
+    assert programs.intern(closed) is closed
     again = lambda x: x + 1  # noqa: E731
     for _ in range(30):
         again = jax.jit(lambda x, f=again: f(x) - f(x * 2))
-    assert programs.one(jax.make_jaxpr(again)(1.0)) is closed
-    assert programs.one(jax.make_jaxpr(again)(1)) is not closed
+    assert programs.intern(jax.make_jaxpr(again)(1.0)) is closed
+    assert programs.intern(jax.make_jaxpr(again)(1)) is not closed
 
 
 def test_under_other_settings_it_is_another_program():
     """Under those too that are in no key of a trace: what was compiled for others is not used."""
-    programs, make = Programs(), lambda: jax.make_jaxpr(lambda x: x + 1)(1.0)
-    before = programs.one(make())
+    programs, make = JaxprInterner(), lambda: jax.make_jaxpr(lambda x: x + 1)(1.0)
+    before = programs.intern(make())
     jax.config.update("jax_disable_most_optimizations", True)
     try:
-        other = programs.one(make())
+        other = programs.intern(make())
     finally:
         jax.config.update("jax_disable_most_optimizations", False)
     assert other is not before
-    assert programs.one(make()) is before
+    assert programs.intern(make()) is before
 
 
 @pytest.mark.sampled

@@ -24,9 +24,9 @@ import cachec
 from cachec import Reason
 from cachec.errors import LinkError, PluginError, UsageError, WeightReadError
 from cachec.weights import WeightSet, open_weights
-from cachec_jax import compile_xla, targets
-from cachec_jax.executables import dumped, restored
-from cachec_jax.forms import described
+from cachec_jax import compile_xla, xla_target
+from cachec_jax.program_codec import decode_program, encode_program
+from cachec_jax.program_format import parse_program
 from tests.plugins.jax_installed import forget_durations, kept_as_it_was
 
 X = np.linspace(-1, 1, 12, dtype="f4").reshape(3, 4)
@@ -120,7 +120,7 @@ def test_the_names_of_a_checkpoint_and_a_flat_set(cache: cachec.Cache, tmp_path:
 
 def test_an_unused_weight_is_not_read(cache: cachec.Cache) -> None:
     weights = WeightSet.from_tree(params(0))
-    form, _ = described(stage_of(cache)(Config(), weights, 3).read_bytes())
+    form, _ = parse_program(stage_of(cache)(Config(), weights, 3).read_bytes())
     assert form.names == tuple(f"['layers'][{n}]['{leaf}']" for n in range(2) for leaf in "bw")
 
 
@@ -205,9 +205,11 @@ def test_what_jax_has_in_its_own_cache_is_compiled_again(tmp_path: Path) -> None
             assert same(cachec.link(file, weights)(X), plain(Config(), 0, X))
             if known:
                 with pytest.raises(PluginError, match="may be from JAX's compilation cache"):
-                    dumped(compiled)
+                    encode_program(compiled)
             else:
-                assert same(restored(*described(dumped(compiled)))(params(0), X), plain(Config(), 0, X))
+                assert same(
+                    decode_program(*parse_program(encode_program(compiled)))(params(0), X), plain(Config(), 0, X)
+                )
 
 
 def test_flags_that_xla_does_not_go_by_are_refused(cache: cachec.Cache, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,7 +292,7 @@ def test_other_files_are_refused(content: bytes, tmp_path: Path) -> None:
     empty = WeightSet.from_arrays({})
     with pytest.raises(LinkError, match="can't be loaded"):
         cachec.link(cachec.File(path, kind="jax:xla"), empty)
-    path.write_bytes(dumped(jax.jit(lambda x: x).lower(X).compile()))
+    path.write_bytes(encode_program(jax.jit(lambda x: x).lower(X).compile()))
     with pytest.raises(LinkError, match="takes no weights"):
         cachec.link(cachec.File(path, kind="jax:xla"), empty)
 
@@ -389,4 +391,4 @@ def test_a_new_process_traces_lowers_and_compiles_nothing(tmp_path: Path) -> Non
 
 
 def test_what_a_process_was_started_with() -> None:
-    assert targets._started_with(b"NOT_A_VARIABLE_OF_ANYONE") == b""
+    assert xla_target._initial_variable(b"NOT_A_VARIABLE_OF_ANYONE") == b""

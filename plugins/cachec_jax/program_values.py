@@ -1,8 +1,8 @@
-"""JAX's programs as results of stages: ``Lowered``, ``Compiled``, ``Exported``. Imports JAX.
+"""JAX programs in keys and in the store: ``Lowered``, ``Compiled``, ``Exported``. Imports JAX.
 
-An ``Exported`` is in the format of ``jax.export`` (needs ``flatbuffers``). Nothing is pickled in it, unless by the
-functions that a user gave JAX for static data (``jax.export.register_pytree_node_serialization``), which JAX calls. The
-two others are in a format of their own (``cachec_jax.executables``), without pickle.
+An ``Exported`` is stored in the format of ``jax.export`` (needs ``flatbuffers``). It has no pickle in it, unless the
+user's functions for static data write one (``jax.export.register_pytree_node_serialization``). The other two are stored
+without pickle, in cachec's format (``cachec_jax.program_codec``).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import msgspec
 from cachec.base.hashing import Hasher
 from cachec.errors import PluginError, UnstorableValue, UnusableHere
 from cachec.programs.plugin import ArtifactWriter, Fingerprint
-from cachec_jax.bound import refuse_exported
-from cachec_jax.executables import dumped, restored
-from cachec_jax.forms import described
+from cachec_jax.callbacks import refuse_exported
 from cachec_jax.internals import hlo_options
-from cachec_jax.targets import check_flags, record_target
+from cachec_jax.program_codec import decode_program, encode_program
+from cachec_jax.program_format import parse_program
+from cachec_jax.xla_target import check_flags, record_target
 
 
 class _ProgramMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -30,19 +30,19 @@ class _ProgramMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def fingerprint(value: Any) -> Fingerprint:
-    """By all bytes of what is stored of it."""
-    data, kind = _stored(value), _kind(value)
+    """Hash all bytes of the stored form."""
+    data, kind = _encode(value), _kind(value)
     hasher = Hasher("jax")
     hasher.part(kind, data)
     return Fingerprint(hasher.digest(), f"{kind} program of {len(data)} bytes")
 
 
 def encode(value: Any, out: ArtifactWriter) -> dict[str, Any]:
-    """Raises UsageError as ``compile_xla`` does, for flags that XLA does not go by."""
+    """Raises UsageError as ``compile_xla`` does, if XLA_FLAGS changed after XLA read them."""
     if _kind(value) == "compiled":
         check_flags()
         record_target()
-    out.write(_stored(value))
+    out.write(_encode(value))
     return {"program": _kind(value)}
 
 
@@ -55,15 +55,15 @@ def decode(meta: Mapping[str, Any], artifacts: Sequence[Path]) -> Any:
         raise PluginError(f"a stored program of JAX has {len(artifacts)} artifacts, expected one")
     data = artifacts[0].read_bytes()
     if kind == "exported":
-        return _exported(data)
-    form, rest = described(data)
+        return _decode_exported(data)
+    form, rest = parse_program(data)
     if form.kind != kind:
         raise PluginError(f"a stored program of JAX is {form.kind}, expected it {kind}")
-    return restored(form, rest)
+    return decode_program(form, rest)
 
 
 def compare(fresh: Any, stored: Any) -> str | None:
-    """By their text, without the lines that they come from."""
+    """Compare two programs by their text, without source lines."""
     return None if _text(fresh) == _text(stored) else "the programs differ"
 
 
@@ -80,9 +80,9 @@ def _kind(value: Any) -> str:
     return type(value).__name__.lower()
 
 
-def _stored(value: Any) -> bytes:
+def _encode(value: Any) -> bytes:
     if not isinstance(value, jax.export.Exported):
-        return dumped(value)
+        return encode_program(value)
     refuse_exported(value)
     try:
         return bytes(value.serialize())
@@ -90,8 +90,8 @@ def _stored(value: Any) -> bytes:
         raise UnstorableValue(f"an Exported can't be stored: {error}") from error
 
 
-def _exported(data: bytes) -> Any:
+def _decode_exported(data: bytes) -> Any:
     try:
         return jax.export.deserialize(bytearray(data))
-    except Exception as error:  # flatbuffers raises what it comes upon in other bytes
+    except Exception as error:  # flatbuffers raises any error for malformed bytes
         raise UnusableHere(f"a stored Exported can't be read: {type(error).__name__}: {error}") from error

@@ -1,4 +1,6 @@
-"""The stored form of a program of JAX's. Does not import JAX, as what only runs one need not. A file has
+"""The file format of a stored JAX program. This module does not import JAX, so that a program can run without it.
+
+A file has
 
     13 bytes    cachec-jax-1\\n
     4 bytes     length of the JSON, little-endian
@@ -29,41 +31,44 @@ _Spec = tuple[str | tuple[str, ...] | None, ...]
 
 
 class TreeForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One step of a structure. data: keys of a dict; class, and what it holds beside its children, of a node."""
+    """One level of a tree structure."""
 
     kind: Literal["leaf", "none", "dict", "list", "tuple", "node"]
+    #: The keys of a dict; the class and the static data of a node.
     data: Any = None
     children: tuple[TreeForm, ...] = ()
 
 
 class AvalForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What JAX calls an abstract value. dtype: of a random key, ``key<...>`` with the name of the implementation. axes,
-    spec, device: of an array whose type says how it is sharded; kind, cores and platform of the mesh's devices.
-    """
+    """The type of an array, which JAX calls an abstract value."""
 
+    #: For a random key ``key<...>``, with the name of the implementation.
     dtype: str
     shape: tuple[_Size, ...]
     weak: bool = False
+    #: The mesh of an array with a sharding in its type.
     axes: tuple[AxisForm, ...] = ()
     spec: _Spec = ()
+    #: Kind, cores and platform of the mesh's devices.
     device: tuple[str, int | None, str] | None = None
 
 
 class ShardingForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Where an array lies. kind: ``single``, ``named``, ``gspmd`` or ``unspecified``. devices: ids, in the order of the
-    mesh. text: of XLA's own, as hexadecimal digits.
-    """
+    """The placement of an array."""
 
+    #: ``single``, ``named``, ``gspmd`` or ``unspecified``.
     kind: str
+    #: Ids, in the order of the mesh.
     devices: tuple[int, ...] = ()
     memory: str | None = None
     axes: tuple[AxisForm, ...] = ()
     spec: _Spec = ()
+    #: XLA's own form, as hexadecimal digits.
     text: str = ""
 
 
 class LayoutForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How an array lies in memory."""
+    """The layout of an array in memory."""
 
     order: tuple[int, ...]
     tiling: tuple[tuple[int, ...], ...] | None
@@ -71,18 +76,20 @@ class LayoutForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Toolchain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """With what it was made, and for what: it runs with and on the same. devices: their ids. kinds: of each one's."""
+    """The releases and the devices that a program was made with. It runs only with the same ones."""
 
     jax: str
     jaxlib: str
     platform: str
     version: str
+    #: Ids.
     devices: tuple[int, ...]
+    #: The kind of each device.
     kinds: tuple[str, ...]
 
 
 def check_toolchain(made: Toolchain, here: Toolchain) -> None:
-    """Raises PluginError where a program was made with or for another."""
+    """Raise PluginError if a program was made with other releases or for other devices."""
     pairs = [
         f"{name} {getattr(made, name)!r}, here {getattr(here, name)!r}"
         for name in Toolchain.__struct_fields__
@@ -93,22 +100,19 @@ def check_toolchain(made: Toolchain, here: Toolchain) -> None:
 
 
 class ProgramForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What JAX knows of a program.
-
-    names: of the weights that are the first argument, a tuple; None where it is like the others. arguments: all of
-    them; donated, kept: the numbers of those that are, as nothing uses the others. The shardings and layouts are of
-    those that are kept. targets: the functions that the program calls by their names, as registered in the process that
-    made it (``jax.ffi.register_ffi_target``; JAX's own for LAPACK too).
-    """
+    """The data that JAX needs to call a program, as the JSON of a file has it."""
 
     kind: Literal["compiled", "lowered"]
     toolchain: Toolchain
     name: str
+    #: The names of the weights if the first argument is a tuple of weights, otherwise None.
     names: tuple[str, ...] | None
     in_tree: TreeForm
     out_tree: TreeForm
     arguments: tuple[AvalForm, ...]
+    #: Indexes of the donated arguments.
     donated: tuple[int, ...]
+    #: Indexes of the arguments that the program uses. Shardings and layouts of arguments are of these.
     kept: tuple[int, ...]
     results: tuple[AvalForm, ...]
     in_shardings: tuple[ShardingForm, ...]
@@ -120,30 +124,32 @@ class ProgramForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     committed: bool
     no_keywords: bool
     options: tuple[tuple[str, bool | int | float | str], ...] = ()
+    #: The shardings of intermediate values of a Lowered.
     inside: tuple[ShardingForm, ...] = ()
+    #: The registered functions that the program calls by name (``jax.ffi.register_ffi_target``, JAX's own for LAPACK).
     targets: tuple[str, ...] = ()
 
 
-def joined(form: ProgramForm, data: bytes) -> bytes:
+def join_program(form: ProgramForm, data: bytes) -> bytes:
     header = msgspec.json.encode(form)
     return b"".join((_MAGIC, _LENGTH.pack(len(header)), header, data))
 
 
-def described(data: bytes) -> tuple[ProgramForm, bytes]:
-    """What ``joined`` has joined, validated, and the rest. Raises PluginError for anything else."""
+def parse_program(data: bytes) -> tuple[ProgramForm, bytes]:
+    """Return the validated form and the data of a file of ``join_program``. Raises PluginError for other bytes."""
     start = len(_MAGIC) + _LENGTH.size
     if data[: len(_MAGIC)] != _MAGIC or len(data) < start:
         raise PluginError("expected a program of JAX, found other bytes")
     end = start + _LENGTH.unpack_from(data, len(_MAGIC))[0]
     try:
         found = msgspec.json.decode(data[start:end], type=ProgramForm)
-    except (ValueError, RecursionError) as error:  # of msgspec, and for what is no UTF-8
+    except (ValueError, RecursionError) as error:  # of msgspec, and for bytes that are not UTF-8
         raise PluginError(f"a stored program of JAX is malformed: {error}") from error
-    kept, count = found.kept, len(found.arguments)
+    used, count = found.kept, len(found.arguments)
     each = (found.in_shardings, found.in_layouts, *([found.dispatch_layouts] if found.kind == "compiled" else []))
-    counted = all(len(one) == len(kept) for one in each) and len(found.argument_names) == count
+    counted = all(len(one) == len(used) for one in each) and len(found.argument_names) == count
     results = len(found.results) == len(found.out_shardings) == len(found.out_layouts)
-    if not (counted and results and len(set(kept)) == len(kept) and {*kept, *found.donated} <= set(range(count))):
+    if not (counted and results and len(set(used)) == len(used) and {*used, *found.donated} <= set(range(count))):
         raise PluginError("a stored program of JAX is malformed: its lists do not fit one another")
     if found.names is not None and len(found.names) > count:
         raise PluginError("a stored program of JAX is malformed: it names more weights than it takes")

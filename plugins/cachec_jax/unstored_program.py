@@ -1,4 +1,4 @@
-"""What ``compile_xla`` gives where this package can't store what the installed JAX compiles: it is never stored."""
+"""The result of ``compile_xla`` if this package can't store programs of the installed JAX. It is never stored."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from cachec.weights import WeightSet
 class UnstoredProgram(File):
     """A ``jax.stages.Compiled`` that takes the weights as a tree, as an artifact that ``cachec.link`` takes.
 
-    reason: why it can't be stored. A stage that returns it is not cached, and its outcome says so.
+    A stage that returns it is not cached, and its outcome has the reason.
     """
 
+    #: The ``jax.stages.Compiled``.
     compiled: Any
+    #: Why it can't be stored.
     reason: str
 
     def __init__(self, compiled: Any, reason: str, *, kind: str, weights: WeightSet) -> None:
@@ -34,17 +36,17 @@ class UnstoredFunction:
 
     @cached_property
     def weights(self) -> Any:
-        """As arrays of JAX's, in their tree; where they hang in none, a dict by name."""
+        """The weights as arrays of JAX, in their tree, or as a dict by name if they have no tree."""
         import jax
 
         return self._weights.unflatten(lambda weight: jax.numpy.array(weight.read()))
 
     def __call__(self, *inputs: Any, **named_inputs: Any) -> Any:
-        """What the function returns."""
+        """Run the program, and return the function's result."""
         return self.compiled(self.weights, *inputs, **named_inputs)
 
     def numpy(self, *inputs: Any, **named_inputs: Any) -> Any:
-        """The same as NumPy's arrays."""
+        """The same result as NumPy arrays."""
         import jax
         import numpy as np
 
