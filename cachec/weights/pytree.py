@@ -3,7 +3,7 @@
 A package offers what its library takes for containers through the entry-point group ``cachec.containers``::
 
     [project.entry-points."cachec.containers"]
-    jax = "cachec_jax.pytree_nodes:flatten_one_level"
+    jax = "cachec_jax.containers:container"
 
 The object is a function of a value: a ``Container``, or None for a leaf. It is asked of what is no container here.
 """

@@ -54,8 +54,8 @@ from cachec.weights.manifest import Manifest
 from cachec_mlir import programs, strip, topology
 from cachec_mlir.linking.renames import Renames
 from cachec_native.elf import Library
-from cachec_native.globals import external_weights
-from cachec_native.linking import needs_of
+from cachec_native.linker import needs_of
+from cachec_native.llvm_globals import external_weights
 from tests.bundle.packing import packed
 from tests.faults import own
 from tests.faults.mutations import Seed, seed_of_json

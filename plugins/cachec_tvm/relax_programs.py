@@ -1,12 +1,12 @@
-"""Modules of Relax with weights by name: the format ``tvm:relax``. Imports tvm.
+"""Relax modules with weights by name: the format ``tvm:relax``. Imports tvm.
 
-The IR is TVMScript, in which variables of Relax have numbers for names, and the weights are the last parameters of
-``main``, sorted by name. That text is all that the compiler gets, so it is what counts, byte for byte. TVM's
-``structural_hash`` is not: it has 64 bits that are hardly mixed (an attribute of 2 in place of 1 leaves the upper 16 as
-they were), and no two releases promise the same. Each text is checked by ``structural_equal``, which compares all of
-two modules. There is no other form: ``save_json`` of TVM 0.27 ends the process.
+The IR is TVMScript, with numbers for the names of Relax variables, and with the weights as the last parameters of
+``main``, sorted by name. The compiler gets only this text, so the text counts, byte for byte. TVM's ``structural_hash``
+is no alternative: it mixes its 64 bits badly (an attribute of 2 instead of 1 changes none of the upper 16), and its
+value may change with each release. ``structural_equal`` checks each text, by a comparison of two whole modules. There
+is no other form: ``save_json`` of TVM 0.27 ends the process.
 
-Names within functions of TIR, and those of dynamic sizes, stay as they are and count.
+Names in TIR functions, and names of dynamic sizes, stay as they are and count.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cachec.errors import PluginError
 from cachec.model import WeightSpec
 from cachec.programs.program import Program
 from cachec.weights import WeightSet
-from cachec_tvm.names import RELAX
+from cachec_tvm.kinds import RELAX
 
 #: The class of constants with dimensions, and its attribute with the array: a class of all of TVM from 0.27 on, one of
 #: Relax before.
@@ -33,17 +33,17 @@ _CONSTANT, _PAYLOAD = (
 )
 
 
-def stripped(module: Any, weights: WeightSet, names: Mapping[str, str]) -> Program:
+def strip_module(module: Any, weights: WeightSet, names: Mapping[str, str]) -> Program:
     """See ``cachec_tvm.strip``."""
     if not isinstance(module, tvm.IRModule) or "main" not in {each.name_hint for each in module.get_global_vars()}:
         raise PluginError("expected a module of Relax with a function 'main'")
     main = module["main"]
     places = {names.get(each.name, each.name): each for each in main.params}
     if len(places) != len(main.params):
-        raise PluginError("two parameters of main stand for one weight; names= leads each to another")
+        raise PluginError("two parameters of main have the same weight; map each to its own weight with names=")
     missing = sorted(weights.keys() - places.keys())
     if missing:
-        raise PluginError(f"no parameter of main stands for weight {missing[0]!r} ({len(missing)} such); say names=")
+        raise PluginError(f"no parameter of main is weight {missing[0]!r} ({len(missing)} such); map it with names=")
     for name, spec in sorted(weights.specs.items()):
         _check_fits(name, places[name], spec)
     inputs = [each for name, each in places.items() if name not in weights]
@@ -61,8 +61,8 @@ def stripped(module: Any, weights: WeightSet, names: Mapping[str, str]) -> Progr
     return Program(text, format=RELAX, manifest=weights.manifest)
 
 
-def imported(program: Program) -> Any:
-    """The module of a program of this format."""
+def import_program(program: Program) -> Any:
+    """Return the module of a program of this format."""
     return from_source(program.text)
 
 
@@ -78,15 +78,15 @@ def _check_fits(name: str, parameter: Any, spec: WeightSpec) -> None:
 
 
 def _check_constants(name: str, function: Any) -> None:
-    """Raise PluginError for constants with dimensions: TVM ends the process where it is to write one."""
+    """Raise PluginError for constants with dimensions: TVM ends the process if it writes one."""
     shapes = []
 
-    def look(expression: Any) -> None:
+    def visit(expression: Any) -> None:
         shape = getattr(getattr(expression, _PAYLOAD, None), "shape", None)
         if isinstance(expression, _CONSTANT) and shape:
             shapes.append(list(shape))
 
-    relax.analysis.post_order_visit(function, look)
+    relax.analysis.post_order_visit(function, visit)
     if shapes:
         raise PluginError(
             f"function {name!r} has a constant of shape {shapes[0]}, which TVM can't write as text; make it a "
@@ -95,25 +95,25 @@ def _check_constants(name: str, function: Any) -> None:
 
 
 def _with_parameters(function: Any, params: Sequence[Any]) -> Any:
-    """The function with its parameters in this order."""
+    """Return the function with its parameters in this order."""
     return relax.Function(params, function.body, function.ret_ty, function.is_pure, function.attrs, function.span)
 
 
 @mutator
 class _Numbering(PyExprMutator):  # type: ignore[misc]  # tvm has no types
-    """Gives each variable a name of its own, in the order in which they are bound."""
+    """Numbers the variables, in the order of their definitions."""
 
     def __init__(self) -> None:
         super().__init__()
         self._count = 0
 
     def visit_var_def_(self, variable: Any) -> Any:
-        return self._renamed(variable, relax.Var)
+        return self._rename(variable, relax.Var)
 
     def visit_dataflow_var_def_(self, variable: Any) -> Any:
-        return self._renamed(variable, relax.DataflowVar)
+        return self._rename(variable, relax.DataflowVar)
 
-    def _renamed(self, variable: Any, kind: Any) -> Any:
+    def _rename(self, variable: Any, kind: Any) -> Any:
         made = kind(f"v{self._count}", variable.ty)
         self._count += 1
         self.set_var_remap(variable, made)

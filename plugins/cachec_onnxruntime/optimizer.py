@@ -1,4 +1,4 @@
-"""Programs to optimised models, by ONNX Runtime. Imports it: only ever imported when something is optimised."""
+"""Optimisation of programs by ONNX Runtime. Imports onnxruntime."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from cachec.errors import PluginError, UsageError
 from cachec.programs.artifact import File
 from cachec.programs.program import Program
 from cachec_mlir.compilers import file_in_new_folder
-from cachec_onnxruntime.models import given_back
-from cachec_onnxruntime.names import CONFIGURATION, FORMAT, KIND, PROVIDERS, VERSION
+from cachec_onnxruntime.kinds import CONFIGURATION, FORMAT, KIND, PROVIDERS, VERSION
+from cachec_onnxruntime.onnx_models import inputs_to_initializers
 
-#: Entries of a session's configuration that begin so move what is written elsewhere.
+#: The prefix of a session's entries about the place of an optimised model.
 _WRITING = "session.optimized_model_"
 
-#: Levels by name, as far as this release has them: ``layout`` came with 1.22.
+#: Levels of this release by name: ``layout`` is new in 1.22.
 LEVELS = {
     name: getattr(ort.GraphOptimizationLevel, f"ORT_ENABLE_{name.upper()}")
     for name in ("basic", "extended", "layout", "all")
@@ -26,7 +26,7 @@ LEVELS = {
 }
 
 
-def optimized(program: Program, level: str, providers: Sequence[str], configuration: Mapping[str, str]) -> File:
+def optimize_program(program: Program, level: str, providers: Sequence[str], configuration: Mapping[str, str]) -> File:
     """See ``cachec_onnxruntime.optimize``."""
     if program.format != FORMAT:
         raise PluginError(f"optimize takes programs of cachec_onnxruntime.strip; this one is {program.format!r}")
@@ -39,8 +39,8 @@ def optimized(program: Program, level: str, providers: Sequence[str], configurat
         raise UsageError(f"this onnxruntime has no {absent[0]}; it has {', '.join(ort.get_available_providers())}")
     for key in configuration:
         if key.startswith(_WRITING):
-            raise UsageError(f"{key!r}: where the optimised model is written is not the caller's to say")
-    # Which kernels there are, and how data is laid out for them, is the processor's.
+            raise UsageError(f"{key!r} can't be set: cachec chooses the place of the optimised model")
+    # The processor decides which kernels there are, and the layout of their data.
     host_processor()
     file = file_in_new_folder("model.onnx", kind=KIND, manifest=program.manifest)
     options = ort.SessionOptions()
@@ -48,7 +48,7 @@ def optimized(program: Program, level: str, providers: Sequence[str], configurat
     options.optimized_model_filepath = str(file.path)
     for key, value in configuration.items():
         options.add_session_config_entry(key, value)
-    options.log_severity_level = 3  # that an optimised model is for a machine like this one is what the key says
+    options.log_severity_level = 3  # no warning that the model is for this machine: the key has the processor
     ort.InferenceSession(program.ir, options, providers=list(providers))
     notes = {
         PROVIDERS: json.dumps(list(providers)),
@@ -56,5 +56,5 @@ def optimized(program: Program, level: str, providers: Sequence[str], configurat
         VERSION: ort.__version__,
     }
     model = memoryview(file.read_bytes())
-    file.path.write_bytes(given_back(model, frozenset(program.manifest.weights), notes))
+    file.path.write_bytes(inputs_to_initializers(model, frozenset(program.manifest.weights), notes))
     return file

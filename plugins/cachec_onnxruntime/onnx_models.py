@@ -1,4 +1,4 @@
-"""ONNX models (onnx/onnx.proto) as bytes: initialisers become inputs of the graph, and external initialisers again."""
+"""ONNX models (onnx/onnx.proto) as bytes: conversion of initialisers to inputs of the graph, and back."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from cachec.errors import PluginError
-from cachec_onnxruntime.wire import WireField, bytes_field, fields, number_field, numbers, text
+from cachec_onnxruntime.protobuf import WireField, bytes_field, fields, number_field, numbers, text
 
-#: ModelProto. What training tools write of themselves, where they ran, and of the training, does not count.
+#: ModelProto. Fields about the producer and the training do not count.
 _IR_VERSION, _GRAPH, _FUNCTION, _METADATA = 1, 7, 25, 14
-_LEFT_OUT = {2, 3, 6, 20}  # producer_name, producer_version, doc_string, training_info
+_OMITTED = {2, 3, 6, 20}  # producer_name, producer_version, doc_string, training_info
 
 #: GraphProto.
 _NODE, _GRAPH_NAME, _INITIALIZER, _GRAPH_DOC, _INPUT, _OUTPUT, _SPARSE = 1, 2, 5, 10, 11, 12, 15
 
-#: NodeProto: names, and which operation.
+#: NodeProto: names, and the operation.
 _NODE_INPUT, _NODE_NAME, _OP_TYPE = 1, 3, 4
 
-#: What reads the values of its inputs when shapes are inferred, also of those that are no integers.
-_SHAPED_BY_VALUE = ("Resize", "Upsample")
+#: Operations with an output shape that depends on the values of inputs of any type.
+_SHAPE_FROM_VALUE = ("Resize", "Upsample")
 
-#: NodeProto: tracebacks of exporters are in its doc_string and in metadata whose keys begin so.
+#: NodeProto: exporters write tracebacks to its doc_string, and to metadata with this prefix.
 _NODE_DOC, _NODE_METADATA, _TRACES = 6, 9, b"pkg.torch."
 
 #: TensorProto.
 _DIMS, _DATA_TYPE, _TENSOR_NAME, _RAW, _EXTERNAL, _LOCATION = 1, 2, 8, 9, 13, 14
 
-#: Kind of message -> field -> the kind of message in it, on the way to every tensor outside of a graph's initializers.
-_WITHIN = {
+#: Kind of message -> field -> the kind of message in it, for all tensors outside of a graph's initializers.
+_CHILD_MESSAGES = {
     "graph": {1: "node", 5: "tensor", 15: "sparse"},
     "node": {5: "attribute"},
     "attribute": {5: "tensor", 6: "graph", 10: "tensor", 11: "graph", 22: "sparse", 23: "sparse"},
@@ -36,38 +36,42 @@ _WITHIN = {
     "function": {7: "node", 11: "attribute"},
 }
 
-#: From this version of the IR an initializer that is no input of the graph is a constant (docs/IR.md).
-_CONSTANTS = 4
+#: From this version of the IR on, an initializer that is not an input of the graph is a constant (docs/IR.md).
+_FIRST_VERSION_WITH_CONSTANTS = 4
 
 
 class Initializer(NamedTuple):
-    """An initializer of the main graph. data_type: TensorProto.DataType. whole: the message."""
+    """An initializer of the main graph."""
 
     name: str
+    #: TensorProto.DataType.
     data_type: int
     shape: tuple[int, ...]
     is_external: bool
+    #: The whole message.
     whole: memoryview
 
 
 class NodeText(NamedTuple):
-    """A node for a person. label: its operation and its name."""
+    """A node, with a label for error messages and differences."""
 
+    #: Operation and name.
     label: str
     whole: bytes
 
 
-class Described(NamedTuple):
-    """A model for a person. constants, inputs: by name."""
+class ModelParts(NamedTuple):
+    """The parts of a model's main graph."""
 
     nodes: list[NodeText]
+    #: Constants and inputs by name.
     constants: dict[str, bytes]
     inputs: dict[str, bytes]
 
 
-def described(model: memoryview) -> Described:
-    """What is in the main graph. Raises PluginError."""
-    found = Described([], {}, {})
+def split_model(model: memoryview) -> ModelParts:
+    """Return the parts of the main graph. Raises PluginError."""
+    found = ModelParts([], {}, {})
     for field in fields(_graph(model)):
         if field.number == _NODE:
             label = f"{_first_text(field.data, _OP_TYPE)} {_first_text(field.data, _NODE_NAME)!r}"
@@ -85,7 +89,7 @@ def title(model: memoryview) -> str:
 
 
 def initializers(model: memoryview) -> dict[str, Initializer]:
-    """Those of the main graph, by name. Raises PluginError for a model that is none, or names one twice."""
+    """Return those of the main graph, by name. Raises PluginError for other files, and for two of the same name."""
     found: dict[str, Initializer] = {}
     for field in fields(_graph(model)):
         if field.number == _INITIALIZER:
@@ -96,82 +100,86 @@ def initializers(model: memoryview) -> dict[str, Initializer]:
     return found
 
 
-def shaping(model: memoryview) -> set[str]:
-    """The names of tensors that say, whatever their type, which shape an operation gives."""
-    graph = _graph(model)
-    with_any = [each.data for each in fields(graph) if each.number == _NODE and _says(each.data, *_SHAPED_BY_VALUE)]
+def shape_inputs(model: memoryview) -> set[str]:
+    """Return the names of tensors of any type that decide the shape of an operation's result."""
+    top = [each.data for each in fields(_graph(model)) if each.number == _NODE]
+    with_any = [each for each in top if _contains_any(each, *_SHAPE_FROM_VALUE)]
     nodes = [list(fields(node)) for each in with_any for node in _nodes(each, "node")]
     by_value = [
-        node for node in nodes if any(each.number == _OP_TYPE and text(each) in _SHAPED_BY_VALUE for each in node)
+        node for node in nodes if any(each.number == _OP_TYPE and text(each) in _SHAPE_FROM_VALUE for each in node)
     ]
     return {text(each) for node in by_value for each in [*_inputs(node)][1:]}
 
 
-def withheld(
+def initializers_to_inputs(
     model: memoryview,
     there: Mapping[str, Initializer],
     names: frozenset[str],
     values: Callable[[str], memoryview | None],
 ) -> bytes:
-    """The model with these initializers as inputs of the graph, in the order of their names, without what does not
-    count. there: its initializers. values: the bytes of another initializer, or None for those in the model.
+    """Return the model with the initializers ``names`` as inputs of the graph, sorted, without fields that do not
+    count.
 
-    Raises PluginError where bytes would have to come from another file, and for an initializer that is sparse.
+    there: all initializers. values: returns the bytes of another initializer, or None for those in the model.
+
+    Raises PluginError for values in another file, and for a sparse initializer.
     """
-    version = max(_ir_version(model), _CONSTANTS)
+    version = max(_ir_version(model), _FIRST_VERSION_WITH_CONSTANTS)
     # Before, every initializer had to be an input as well, and was a constant all the same.
-    as_constants = there.keys() if _ir_version(model) < _CONSTANTS else names
+    as_constants = there.keys() if _ir_version(model) < _FIRST_VERSION_WITH_CONSTANTS else names
     parts: list[bytes | memoryview] = [number_field(_IR_VERSION, version)]
     for field in fields(model):
         if field.number == _GRAPH:
-            graph = b"".join(_withheld_graph(field.data, there, names, as_constants, values))
+            graph = b"".join(_convert_graph(field.data, there, names, as_constants, values))
             parts.append(bytes_field(_GRAPH, graph))
-        elif field.number not in {_IR_VERSION, *_LEFT_OUT}:
+        elif field.number not in {_IR_VERSION, *_OMITTED}:
             if field.number == _FUNCTION:
                 _refuse_external(field.data, "function")
             parts.append(field.whole)
     return b"".join(parts)
 
 
-def given_back(model: memoryview, names: frozenset[str], notes: Mapping[str, str]) -> bytes:
-    """The model with these inputs of the graph as initializers whose bytes are in no file that there is. Those that
-    nothing uses are left out: a session has no place for their values.
+def inputs_to_initializers(model: memoryview, names: frozenset[str], notes: Mapping[str, str]) -> bytes:
+    """Return the model with the inputs ``names`` as external initializers, without the location of their bytes.
 
-    notes: what its metadata say beside. Raises PluginError where an input is missing.
+    Unused ones are omitted, because a session does not accept their values. notes: additional metadata. Raises
+    PluginError for a missing input.
     """
     used = {text(each) for node in _nodes(_graph(model), "graph") for each in _inputs(fields(node))}
     used |= {_first_text(each.data, 1) for each in fields(_graph(model)) if each.number == _OUTPUT}
-    left = set(names)
+    remaining = set(names)
 
-    def changed(field: WireField) -> bytes | memoryview:
+    def convert(field: WireField) -> bytes | memoryview:
         name = _first_text(field.data, 1) if field.number == _INPUT else ""
-        if name not in left:
+        if name not in remaining:
             return field.whole
-        left.remove(name)
-        return bytes_field(_INITIALIZER, _absent(name, field.data)) if name in used else b""
+        remaining.remove(name)
+        return bytes_field(_INITIALIZER, _without_bytes(name, field.data)) if name in used else b""
 
-    parts = _with_graph(model, changed)
-    if left:
-        raise PluginError(f"the optimised model has no input {min(left)!r} for a weight ({len(left)} are missing)")
+    parts = _with_graph(model, convert)
+    if remaining:
+        raise PluginError(
+            f"the optimised model has no input {min(remaining)!r} for a weight ({len(remaining)} are missing)"
+        )
     parts += [bytes_field(_METADATA, bytes_field(1, key) + bytes_field(2, value)) for key, value in notes.items()]
     return b"".join(parts)
 
 
-def filled(model: memoryview, values: Mapping[str, memoryview]) -> bytes:
-    """The model with the bytes of these initializers in it."""
+def insert_values(model: memoryview, values: Mapping[str, memoryview]) -> bytes:
+    """Return the model with the bytes of these initializers in it."""
 
-    def changed(field: WireField) -> bytes | memoryview:
+    def convert(field: WireField) -> bytes | memoryview:
         name = _first_text(field.data, _TENSOR_NAME) if field.number == _INITIALIZER else ""
         there = _initializer(field.data) if name in values else None
-        return field.whole if there is None else bytes_field(_INITIALIZER, _valued(there, values[name]))
+        return field.whole if there is None else bytes_field(_INITIALIZER, _with_value(there, values[name]))
 
-    return b"".join(_with_graph(model, changed))
+    return b"".join(_with_graph(model, convert))
 
 
-def _with_graph(model: memoryview, changed: Callable[[WireField], bytes | memoryview]) -> list[bytes | memoryview]:
-    """The fields of a model, and of its graph what ``changed`` makes of each."""
+def _with_graph(model: memoryview, convert: Callable[[WireField], bytes | memoryview]) -> list[bytes | memoryview]:
+    """Return the fields of a model, with each field of the graph converted by ``convert``."""
     return [
-        bytes_field(_GRAPH, b"".join(map(changed, fields(field.data)))) if field.number == _GRAPH else field.whole
+        bytes_field(_GRAPH, b"".join(map(convert, fields(field.data)))) if field.number == _GRAPH else field.whole
         for field in fields(model)
     ]
 
@@ -182,7 +190,7 @@ def metadata(model: memoryview) -> dict[str, str]:
     return {_first_text(entry, 1): _first_text(entry, 2) for entry in entries}
 
 
-def _withheld_graph(
+def _convert_graph(
     graph: memoryview,
     there: Mapping[str, Initializer],
     names: frozenset[str],
@@ -205,19 +213,19 @@ def _withheld_graph(
         if name in names:
             yield bytes_field(_INPUT, bytes_field(1, name) + bytes_field(2, _type(each)))
         else:
-            yield bytes_field(_INITIALIZER, _valued(each, values(name)))
+            yield bytes_field(_INITIALIZER, _with_value(each, values(name)))
 
 
-def _valued(each: Initializer, value: memoryview | None) -> bytes | memoryview:
-    """A constant that stays, with its bytes in the model."""
+def _with_value(each: Initializer, value: memoryview | None) -> bytes | memoryview:
+    """Return a constant with its bytes in the model."""
     if value is None:
         if each.is_external:
-            raise PluginError(f"the values of {each.name!r} are in another file: give the model by its path")
+            raise PluginError(f"the values of {each.name!r} are in another file: pass the path of the model")
         return each.whole
     return _tensor(each.name, each.data_type, each.shape) + bytes_field(_RAW, value)
 
 
-def _absent(name: str, value_info: memoryview) -> bytes:
+def _without_bytes(name: str, value_info: memoryview) -> bytes:
     """The initializer for an input, a ValueInfoProto."""
     (kind,) = [field.data for field in fields(value_info) if field.number == 2]
     (tensor,) = [field.data for field in fields(kind) if field.number == 1]
@@ -283,13 +291,13 @@ def _nodes(message: memoryview, kind: str) -> Iterator[memoryview]:
     if kind == "node":
         yield message
     for field in fields(message):
-        inner = _WITHIN[kind].get(field.number, "tensor")
+        inner = _CHILD_MESSAGES[kind].get(field.number, "tensor")
         if inner in {"graph", "node", "attribute"}:
             yield from _nodes(field.data, inner)
 
 
-def _says(message: memoryview, *words: str) -> bool:
-    """Whether one of the words is anywhere in it: where none is, there is nothing to look for field by field."""
+def _contains_any(message: memoryview, *words: str) -> bool:
+    """Whether one of the words is anywhere in a message. If not, the fields need no search."""
     data = bytes(message)
     return any(word.encode() in data for word in words)
 
@@ -305,8 +313,8 @@ def _is_trace(field: WireField) -> bool:
 
 
 def _refuse_external(message: memoryview, kind: str) -> None:
-    """Raise PluginError where a tensor below has its values in another file, which no key would have."""
-    if not _says(message, "location"):
+    """Raise PluginError if a tensor below has its values in another file, which would be in no key."""
+    if not _contains_any(message, "location"):
         return
     if kind == "tensor":
         if any(field.number == _LOCATION and field.value == 1 for field in fields(message)):
@@ -315,6 +323,6 @@ def _refuse_external(message: memoryview, kind: str) -> None:
             )
         return
     for field in fields(message):
-        inner = _WITHIN[kind].get(field.number)
+        inner = _CHILD_MESSAGES[kind].get(field.number)
         if inner is not None:
             _refuse_external(field.data, inner)

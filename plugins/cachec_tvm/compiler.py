@@ -1,4 +1,4 @@
-"""Programs to libraries, by TVM. Imports it: only ever imported when something is compiled."""
+"""Compilation of programs to libraries, by TVM. Imports tvm."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from cachec.errors import PluginError, UsageError
 from cachec.programs.artifact import File
 from cachec.programs.program import Program
 from cachec_mlir.compilers import file_in_new_folder, run_tool
-from cachec_tvm.names import EXPORTED, KIND, ONNX, RELAX, TORCH
+from cachec_tvm.kinds import EXPORTED, KIND, ONNX, RELAX, TORCH
 
 
-def compiled(program: Program, target: str) -> File:
+def compile_program(program: Program, target: str) -> File:
     """See ``cachec_tvm.compile``."""
     if program.format not in {ONNX, RELAX, TORCH}:
         raise PluginError(
@@ -29,28 +29,28 @@ def compiled(program: Program, target: str) -> File:
         raise UsageError(f"target {target!r}: {error}") from error
     if chosen.kind.name != "llvm":
         raise UsageError(f"target expected one of kind llvm, found {chosen.kind.name!r}")
-    host_processor()  # TVM asks LLVM for it where the target does not say
+    host_processor()  # TVM uses this machine's if the target names none
     if program.format == TORCH:
-        return _of_torch(program, chosen)
+        return _compile_torch(program, chosen)
     if program.format == RELAX:
-        from cachec_tvm.relaxed import imported
+        from cachec_tvm.relax_programs import import_program
     else:
-        from cachec_tvm.models import imported
-    module = imported(program)
+        from cachec_tvm.onnx_importer import import_program
+    module = import_program(program)
     _check(module["main"], program)
     file = file_in_new_folder("program.so", kind=KIND, manifest=program.manifest)
     _build(module, chosen, file)
     return file
 
 
-def _of_torch(program: Program, target: Any) -> File:
-    from cachec_tvm.exported import imported
-    from cachec_tvm.files import joined
+def _compile_torch(program: Program, target: Any) -> File:
+    from cachec_tvm.library_file import join_file
+    from cachec_tvm.torch_importer import import_program
 
-    module, form = imported(program)
+    module, form = import_program(program)
     file = file_in_new_folder("program.so", kind=EXPORTED, manifest=program.manifest)
     _build(module, target, file)
-    file.path.write_bytes(joined(file.path.read_bytes(), form))
+    file.path.write_bytes(join_file(file.path.read_bytes(), form))
     return file
 
 
@@ -69,7 +69,7 @@ def _check(main: Any, program: Program) -> None:
 
 
 def _link(output: str, objects: list[str], **options: Any) -> None:
-    """``tvm.support.cc.create_shared``, recorded in the running stage: the objects by fixed names, in one folder."""
+    """Link as ``tvm.support.cc.create_shared`` does, recorded in the running stage, with fixed names of objects."""
     compiler = cc.get_cc()
     if compiler is None:
         raise PluginError("TVM links by a C++ compiler, and there is none in PATH")
@@ -83,5 +83,5 @@ def _link(output: str, objects: list[str], **options: Any) -> None:
     run_tool([compiler, "-shared", "-fPIC", "-o", Path(output).name, *names], [], cwd=folder)
 
 
-_link.output_format = "so"  # type: ignore[attr-defined]  # what export_library asks of such a function
+_link.output_format = "so"  # type: ignore[attr-defined]  # export_library reads this attribute
 _link.get_target_triple = cc.create_shared.get_target_triple  # type: ignore[attr-defined]

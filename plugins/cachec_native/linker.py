@@ -1,16 +1,16 @@
-"""Libraries of kind ``native:library`` bound to weights: a private copy of the code, the weights where they lie.
+"""Linking of ``native:library`` files to weights: a private copy of the code, with the weights in place.
 
-The weights of such a library are undefined symbols. ``link`` maps the weights, writes a copy of the library (kilobytes)
-where those symbols are absolute addresses into these maps, into memory of its own, and has the dynamic loader load
-that. No byte of a weight is copied or relocated, and as each copy is a library of its own, any number of weight sets is
-live at once in one process, without seeing each other.
+The weights of such a library are undefined symbols. ``link`` maps the weights. It then writes a copy of the library
+(kilobytes) to memory, with absolute addresses of the mapped weights as symbols, and the dynamic loader loads this copy.
+No byte of a weight is copied or relocated. Each copy is a separate library, so a process can use any number of weight
+sets at once.
 
 Other ways were rejected. An object file of ``.incbin`` for each set copies the weights on disk, and the linker reads
 them. ``MAP_FIXED`` over a section needs each weight at a page boundary of its file. A stub library that defines the
 symbols (``RTLD_GLOBAL``) lets the first set win for every library. ``dlmopen`` has 16 namespaces, each with a C library
 of its own. Weights as arguments change the signature of each function in between.
 
-Imports ctypes and numpy: only ever imported when something is linked.
+This module imports ctypes and numpy.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from cachec.weights import Weight, WeightSet
 from cachec_mlir.blobs import ALIGNMENT
 from cachec_native.elf import LARGEST_ALIGNMENT, SECTION, Library, Needs
 
-#: The first whose dynamic loader has absolute symbols.
+#: The first glibc with absolute symbols in its dynamic loader.
 _GLIBC = (2, 28)
 
-#: What is assumed of a library that does not say.
+#: The assumed requirements of a library that does not state them.
 _UNKNOWN = Needs(ALIGNMENT, constant=False)
 
 #: ``MAP_NORESERVE`` of Linux (asm-generic/mman.h; in ``mmap`` from Python 3.13 on): a file may be larger than memory.
@@ -46,28 +46,28 @@ _MAP_NORESERVE = 0x4000
 
 #: dtype and shape of an argument, as a weight's.
 Type = tuple[str, Sequence[int]]
-_Typed = tuple[np.dtype[Any], tuple[int, ...]]
+_NumpyType = tuple[np.dtype[Any], tuple[int, ...]]
 
 
 class NativeLinked:
-    """A library and its weights. Keeps both loaded as long as it, or a function of it, is in use.
+    """A library and its weights. Both stay loaded as long as this object, or a function of it, is in use.
 
-    copied: weights that could not be used in place, because they lie at an address that the code does not allow (or
-    have no file): each has a private copy in memory.
+    copied: weights with a private copy in memory, because they have no file, or an address that the code does not
+    allow.
     """
 
-    def __init__(self, handle: int, held: Sequence[memoryview], copied: Sequence[str]) -> None:
+    def __init__(self, handle: int, memory: Sequence[memoryview], copied: Sequence[str]) -> None:
         self.copied = tuple(copied)
         self._library = ctypes.CDLL(None, handle=handle)
-        self._held = tuple(held)
-        # Only then may the memory go: a function of the library may still be known to somebody.
-        weakref.finalize(self, _close, handle, self._held).atexit = False
+        self._memory = tuple(memory)
+        # The memory is released with the library: a caller may still have a function of it.
+        weakref.finalize(self, _close, handle, self._memory).atexit = False
 
     def function(self, name: str, *, inputs: Sequence[Type] = (), outputs: Sequence[Type] = ()) -> NativeFunction:
-        """The ``func.func`` of that name, whose arguments are memrefs of these types: the inputs, then the outputs.
+        """Return the ``func.func`` of that name, with memrefs of these types as arguments: inputs, then outputs.
 
-        The types are as in the module, which no library records: wrong ones read or write memory of something else.
-        The ``func.func`` must carry ``llvm.emit_c_interface`` and return nothing. Raises UsageError where the library
+        The types must be those of the module. A library does not record them, and wrong types read or write other
+        memory. The ``func.func`` must have ``llvm.emit_c_interface`` and no result. Raises UsageError if the library
         exports no such function.
         """
         symbol = f"_mlir_ciface_{name}"
@@ -78,14 +78,21 @@ class NativeLinked:
                 f"no function {symbol!r} in this library; does func.func @{name} carry llvm.emit_c_interface?"
             ) from error
         call.restype = None
-        return NativeFunction(self, name, call, [_typed(each) for each in inputs], [_typed(each) for each in outputs])
+        return NativeFunction(
+            self, name, call, [_numpy_type(each) for each in inputs], [_numpy_type(each) for each in outputs]
+        )
 
 
 class NativeFunction:
     """A function of a library. Keeps it loaded."""
 
     def __init__(
-        self, linked: NativeLinked, name: str, call: Callable[..., None], inputs: list[_Typed], outputs: list[_Typed]
+        self,
+        linked: NativeLinked,
+        name: str,
+        call: Callable[..., None],
+        inputs: list[_NumpyType],
+        outputs: list[_NumpyType],
     ) -> None:
         self._linked = linked
         self._name = name
@@ -94,23 +101,23 @@ class NativeFunction:
         self._outputs = outputs
 
     def __call__(self, *arrays: Any) -> Any:
-        """Takes one array an input, of exactly its dtype and shape; returns a new array, or a tuple of them.
+        """Call with one array for each input, of exactly its dtype and shape. Returns a new array, or a tuple of them.
 
-        Raises UsageError, naming the argument, for anything else.
+        Raises UsageError, with the argument's number, for any other value.
         """
         if len(arrays) != len(self._inputs):
             raise UsageError(f"{self._name} takes {len(self._inputs)} arrays, found {len(arrays)}")
-        given = [_checked(self._name, i, *each) for i, each in enumerate(zip(arrays, self._inputs, strict=True))]
+        given = [_check_array(self._name, i, *each) for i, each in enumerate(zip(arrays, self._inputs, strict=True))]
         results = [np.zeros(shape, dtype) for dtype, shape in self._outputs]
         self._call(*(ctypes.byref(_descriptor(each)) for each in (*given, *results)))
         return results[0] if len(results) == 1 else tuple(results)
 
 
 def link(artifact: File, weights: WeightSet) -> NativeLinked:
-    """Load the library with ``weights`` for its undefined symbols. The manifest was checked.
+    """Load the library with ``weights`` for its undefined symbols. The caller has checked the manifest.
 
-    Raises LinkError where the file is no such library, where it needs a symbol that is no weight, or has a weight's
-    name for something else, and where it can't be loaded.
+    Raises LinkError for another file, for a library that needs other symbols than weights, for a symbol that only has
+    the name of a weight, and for a library that can't be loaded.
     """
     check_loader()
     where = os.fspath(artifact.path)
@@ -119,23 +126,23 @@ def link(artifact: File, weights: WeightSet) -> NativeLinked:
     check(library, weights, where)
     private: dict[OpenedFile, memoryview] = {}
     addresses: dict[str, int] = {}
-    held: list[memoryview] = []
+    views: list[memoryview] = []
     copied: list[str] = []
     for name in library.undefined:
         if name not in weights:
             continue
-        view, is_copy = _placed(weights[name], needs.get(name, _UNKNOWN), private)
-        held.append(view)
+        view, is_copy = _expose_aligned(weights[name], needs.get(name, _UNKNOWN), private)
+        views.append(view)
         addresses[name] = _address(view)
         if is_copy:
             copied.append(name)
-    return NativeLinked(_load(library.bound(addresses), where), held, copied)
+    return NativeLinked(_load(library.bind(addresses), where), views, copied)
 
 
 def check_loader() -> None:
-    """Raise LinkError unless the dynamic loader of this process is known to take absolute symbols as they stand.
+    """Raise LinkError unless the dynamic loader of this process uses absolute symbols unchanged.
 
-    An older one would add the library's own address to them (glibc bug 19818), and so does musl's.
+    An older glibc adds the library's own address to them (bug 19818), and so does musl.
     """
     try:
         name, _, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")
@@ -172,7 +179,7 @@ def check(library: Library, names: WeightSet | Mapping[str, Any], where: str) ->
 
 
 def needs_of(library: Library, where: str) -> Mapping[str, Needs]:
-    """What the section of the library says, nothing where it has none. Raises LinkError where that is malformed."""
+    """Return the requirements in the library's section; empty without one. Raises LinkError for a malformed section."""
     data = library.needs
     if data is None:
         return {}
@@ -183,11 +190,11 @@ def needs_of(library: Library, where: str) -> Mapping[str, Needs]:
     return by_name
 
 
-def _placed(weight: Weight, needs: Needs, private: dict[OpenedFile, memoryview]) -> tuple[memoryview, bool]:
-    """The bytes, writable where the code may write, at an address that it allows; whether they had to be copied.
+def _expose_aligned(weight: Weight, needs: Needs, private: dict[OpenedFile, memoryview]) -> tuple[memoryview, bool]:
+    """Return a weight's bytes at an allowed address, writable if the code may write, and whether they were copied.
 
-    private: the files that are mapped so far, in pages that take memory only where the code writes. One map a file:
-    Python's maps hold a descriptor each before 3.13, and there may be thousands of weights.
+    private: the files that are mapped so far, in pages that need memory only if the code writes to them. There is one
+    map for each file, because Python's maps have a descriptor each before 3.13, and there may be thousands of weights.
     """
     ways, nbytes = weight.expose(), weight.nbytes
     if needs.constant:
@@ -203,7 +210,7 @@ def _placed(weight: Weight, needs: Needs, private: dict[OpenedFile, memoryview])
                 extent.check()
                 private[extent.file] = memoryview(mapped)
             return private[extent.file][extent.offset : extent.offset + extent.nbytes], False
-    # Pages of their own; for a weight without elements as well, whose symbol needs an address.
+    # New pages, even for a weight without elements, because its symbol needs an address.
     out = memoryview(mmap.mmap(-1, max(1, nbytes), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
     if nbytes:
         ways.fill(out)
@@ -211,14 +218,14 @@ def _placed(weight: Weight, needs: Needs, private: dict[OpenedFile, memoryview])
 
 
 def _load(data: bytearray, where: str) -> int:
-    """A handle of the library ``data``, which is in no file. Raises LinkError where the dynamic loader refuses it."""
+    """Load the library ``data`` from memory, and return its handle. Raises LinkError if the dynamic loader refuses
+    it."""
     fd = os.memfd_create("cachec-native", os.MFD_CLOEXEC)
     try:
         rest = memoryview(data)
         while rest:
             rest = rest[os.write(fd, rest) :]
-        # The dynamic loader takes a path that it has seen for the library that it loaded then, and numbers of
-        # descriptors come back: a new name each time.
+        # The dynamic loader does not load a known path again, and descriptor numbers are reused: use a new name.
         with tempfile.TemporaryDirectory(prefix="cachec-native-") as folder:
             path = Path(folder, "library.so")
             path.symlink_to(f"/proc/self/fd/{fd}")
@@ -229,8 +236,8 @@ def _load(data: bytearray, where: str) -> int:
         os.close(fd)
 
 
-def _close(handle: int, held: Sequence[memoryview]) -> None:
-    """Unload a library; only after that its weights may go (``held``)."""
+def _close(handle: int, memory: Sequence[memoryview]) -> None:
+    """Unload a library. The argument ``memory`` keeps its weights alive until then."""
     close = ctypes.CDLL(None).dlclose
     close.argtypes = [ctypes.c_void_p]
     close(handle)
@@ -240,14 +247,14 @@ def _address(view: memoryview) -> int:
     return int(np.frombuffer(view, np.uint8).__array_interface__["data"][0])
 
 
-def _typed(given: Type) -> _Typed:
+def _numpy_type(given: Type) -> _NumpyType:
     from cachec.weights.dtypes import numpy_dtype
 
     dtype, shape = given
     return numpy_dtype(dtype), tuple(shape)
 
 
-def _checked(name: str, number: int, value: Any, wanted: _Typed) -> np.ndarray[Any, Any]:
+def _check_array(name: str, number: int, value: Any, wanted: _NumpyType) -> np.ndarray[Any, Any]:
     dtype, shape = wanted
     array = np.asarray(value)
     if array.dtype != dtype or array.shape != shape:

@@ -1,4 +1,4 @@
-"""Protobuf's wire format, as far as ONNX uses it (protobuf.dev/programming-guides/encoding): a hit imports no onnx."""
+"""The part of protobuf's wire format that ONNX uses (protobuf.dev/programming-guides/encoding), without onnx."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ VARINT, I64, LEN, I32 = 0, 1, 2, 5
 
 
 class WireField(NamedTuple):
-    """One field of a message. number: which. value: of a number; 0 for bytes. data: the bytes of a LEN field; empty for
-    numbers. whole: the field as it stands in its message, with its tag."""
+    """One field of a message."""
 
     number: int
+    #: The value of a number; 0 for bytes.
     value: int
+    #: The bytes of a LEN field; empty for numbers.
     data: memoryview
+    #: The field as it is in its message, with its tag.
     whole: memoryview
 
 
 def fields(message: memoryview) -> Iterator[WireField]:
-    """The fields of a message, in order. Raises PluginError where it is none."""
+    """Return the fields of a message, in order. Raises PluginError for other bytes."""
     at, end = 0, len(message)
     while at < end:
         begin = at
@@ -43,7 +45,7 @@ def fields(message: memoryview) -> Iterator[WireField]:
 
 
 def numbers(field: WireField) -> list[int]:
-    """The numbers of a repeated field: one, or many that are packed."""
+    """Return the numbers of a repeated field: one number, or many packed ones."""
     if not field.data:
         return [field.value]
     found, at = [], 0
@@ -54,7 +56,7 @@ def numbers(field: WireField) -> list[int]:
 
 
 def text(field: WireField) -> str:
-    """A field as text. Raises PluginError."""
+    """Return a field as text. Raises PluginError."""
     try:
         return bytes(field.data).decode()
     except UnicodeDecodeError as error:
@@ -62,17 +64,17 @@ def text(field: WireField) -> str:
 
 
 def number_field(number: int, value: int) -> bytes:
-    """A field with a number."""
-    return _encoded(number << 3 | VARINT) + _encoded(value)
+    """Encode a field with a number."""
+    return _encode_varint(number << 3 | VARINT) + _encode_varint(value)
 
 
 def bytes_field(number: int, data: bytes | memoryview | str) -> bytes:
-    """A field with bytes, a text or a message."""
+    """Encode a field with bytes, a text or a message."""
     raw = data.encode() if isinstance(data, str) else data
-    return b"".join((_encoded(number << 3 | LEN), _encoded(len(raw)), raw))
+    return b"".join((_encode_varint(number << 3 | LEN), _encode_varint(len(raw)), raw))
 
 
-def _encoded(value: int) -> bytes:
+def _encode_varint(value: int) -> bytes:
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)

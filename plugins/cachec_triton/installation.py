@@ -1,4 +1,4 @@
-"""``cachec_triton.install``: which of Triton's cache managers is in force."""
+"""``install`` and ``uninstall``: they set Triton's cache manager for this process."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ def install(cache: Cache | None, *, strict: bool) -> Cache:
     from cachec.cache import Cache
 
     chosen = Cache() if cache is None else cache
-    reason = why_unsupported(TritonPlugin(), Distributions(), chosen.settings.store_folder) or _why_moved()
+    reason = why_unsupported(TritonPlugin(), Distributions(), chosen.settings.store_folder) or _why_incompatible()
     if reason:
         step_aside(f"cachec_triton.install: {reason}; triton keeps its own cache", strict=strict)
         return chosen
     from triton import knobs
 
-    from cachec_triton.persistent import NAME, StoredKernels, opened, storing_in
+    from cachec_triton.cache_manager import NAME, StoredKernels, cache_of, manager_for
 
     there = knobs.cache.manager_class
     if isinstance(there, type) and issubclass(there, StoredKernels) and cache is None:
-        return opened(there)
-    manager = storing_in(cache)
-    if opened(manager).replaces(NAME):
+        return cache_of(there)
+    manager = manager_for(cache)
+    if cache_of(manager).replaces(NAME):
         knobs.cache.manager_class = manager
-    return opened(manager)
+    return cache_of(manager)
 
 
 def uninstall() -> None:
@@ -43,8 +43,8 @@ def uninstall() -> None:
         knobs.cache.manager_class = knobs.env
 
 
-def _why_moved() -> str:
-    """What of triton that is used here is gone, in words; empty where all is there."""
+def _why_incompatible() -> str:
+    """Return which needed part of this triton is missing; empty if none."""
     try:
         from triton import knobs
         from triton.runtime.cache import FileCacheManager

@@ -1,15 +1,15 @@
-"""What differs between two models, in words."""
+"""The difference between two models, as text."""
 
 from __future__ import annotations
 
 from itertools import zip_longest
 
-from cachec_onnxruntime.models import described
+from cachec_onnxruntime.onnx_models import split_model
 
 
 def difference(before: bytes, after: bytes) -> str:
-    """The first node, or else the constants or fields, in which two models differ. Raises PluginError for no models."""
-    old, new = described(memoryview(before)), described(memoryview(after))
+    """Describe the first node, or else the constants or fields, that differ. Raises PluginError for other files."""
+    old, new = split_model(memoryview(before)), split_model(memoryview(after))
     for number, (a, b) in enumerate(zip_longest(old.nodes, new.nodes)):
         if a != b:
             was, now = ("no node" if each is None else each.label for each in (a, b))

@@ -22,13 +22,13 @@ from cachec_torch.calls import ValueForm, taken_inputs
 from cachec_torch.runtime import from_numpy
 from cachec_torch.shim import Block
 from cachec_torch.trees import built, leaves_of
-from cachec_tvm.files import MachineForm, read
+from cachec_tvm.library_file import MachineForm, read_file
 
 
 class LinkedMachine:
-    """A virtual machine with its weights, copied into memory as TVM aligns it. Call it with one array an input.
+    """A virtual machine with its weights, copied into TVM's aligned memory. Call it with one array for each input.
 
-    machine: TVM's, whose ``main`` takes the inputs and then the weights in the order of their names.
+    machine: its ``main`` takes the inputs, and then the weights, sorted by name.
     """
 
     def __init__(self, machine: Any, weights: list[Any]) -> None:
@@ -36,17 +36,18 @@ class LinkedMachine:
         self._weights = weights
 
     def __call__(self, *inputs: Any) -> Any:
-        """Run ``main``: whatever ``numpy.asarray`` takes in, a numpy array out, or a list of them."""
+        """Run ``main`` with arguments for ``numpy.asarray``. Returns a NumPy array, or a list of them."""
         given = [tvm.runtime.tensor(np.ascontiguousarray(each)) for each in inputs]
         return _to_numpy(self.machine["main"](*given, *self._weights))
 
 
 class LinkedExport:
-    """A program of torch bound to weights, called like the module: numpy arrays in, numpy arrays out (of bfloat16 by
-    ml_dtypes), in the trees that the module had. ``torch()`` is the same for tensors of torch.
+    """A program of torch linked to weights. Call it like the module, with the module's trees of inputs and results.
 
-    machine: TVM's, whose ``main`` takes the weights, copied into memory as TVM aligns it, and then the tensors. Calls
-    from several threads wait for one another.
+    It takes and returns NumPy arrays (of ml_dtypes for bfloat16). ``torch()`` returns the same function for tensors of
+    torch. Calls from several threads wait for one another.
+
+    machine: its ``main`` takes the weights, copied into TVM's aligned memory, and then the tensors.
     """
 
     def __init__(self, machine: Any, form: MachineForm, weights: list[Any]) -> None:
@@ -57,20 +58,20 @@ class LinkedExport:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Raises UsageError for arguments of another tree, shape or dtype than the program's, or beyond its ranges."""
-        return self._called(args, kwargs, from_numpy, lambda block: block.keeps, lambda array: array)
+        return self._run(args, kwargs, from_numpy, lambda block: block.keeps, lambda array: array)
 
     def torch(self) -> Callable[..., Any]:
-        """The same for tensors of torch on the CPU. Imports torch."""
+        """Return the function for tensors of torch on the CPU. Imports torch."""
         from cachec_torch.tensors import as_array, from_torch, tensor_at
 
         def give(array: Any) -> Any:
             return tensor_at(from_numpy(array, (), 0))
 
-        return lambda *args, **kwargs: self._called(
+        return lambda *args, **kwargs: self._run(
             args, kwargs, from_torch, lambda block: as_array(tensor_at(block)), give
         )
 
-    def _called(
+    def _run(
         self,
         args: Any,
         kwargs: Any,
@@ -80,7 +81,7 @@ class LinkedExport:
     ) -> Any:
         form = self._form
         if form.arguments is None or form.results is None:
-            raise LinkError("the library says nothing of its trees")
+            raise LinkError("the library has no description of its trees")
         leaves = list(leaves_of(form.arguments, (args, kwargs), "arguments"))
         given = [
             tvm.runtime.tensor(np.ascontiguousarray(array(block)).reshape(block.shape))
@@ -92,28 +93,30 @@ class LinkedExport:
         return built(form.results, values)
 
 
-def linked(artifact: File, weights: WeightSet) -> LinkedMachine:
-    """A machine for a library of kind ``tvm:library``. Raises LinkError where it is none."""
+def link(artifact: File, weights: WeightSet) -> LinkedMachine:
+    """Return a machine for a file of kind ``tvm:library``. Raises LinkError for another file."""
     return LinkedMachine(_machine(artifact.path), [_tensor(weights, name) for name in sorted(weights)])
 
 
-def linked_export(artifact: File, weights: WeightSet) -> LinkedExport:
-    """A machine for one of kind ``tvm:exported``. Raises LinkError where it is none, or fits neither TVM nor the
-    weights."""
-    _, form = read(artifact.path)
+def link_export(artifact: File, weights: WeightSet) -> LinkedExport:
+    """Return a machine for a file of kind ``tvm:exported``.
+
+    Raises LinkError for another file, another release of TVM, and weights that do not fit.
+    """
+    _, form = read_file(artifact.path)
     found = version_of("apache-tvm")
     if form.tvm != found:
         raise LinkError(f"{artifact!r} was compiled with TVM {form.tvm}; this one is {found}")
     strange = sorted(set(form.weights) - weights.keys())
     if strange:
-        raise LinkError(f"the library wants {strange[0]!r}, which no weight stands for")
+        raise LinkError(f"the library needs {strange[0]!r}, and there is no such weight")
     tensors = {name: _tensor(weights, name) for name in sorted(set(form.weights))}
     return LinkedExport(_machine(artifact.path), form, [tensors[name] for name in form.weights])
 
 
 def _machine(library: Path) -> Any:
     try:
-        # TVM tells a library by the end of its name, and objects of a store have none.
+        # TVM recognises a library by its suffix, and objects of a store have none.
         with tempfile.TemporaryDirectory(prefix="cachec-") as folder:
             path = os.path.join(folder, "program.so")
             shutil.copyfile(library, path)  # it follows links

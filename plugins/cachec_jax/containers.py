@@ -12,7 +12,7 @@ from typing import Any
 from cachec.weights.pytree import Container
 
 
-def flatten_one_level(value: Any) -> Container | None:
+def container(value: Any) -> Container | None:
     """Return a node of a tree, flattened by one level; None for a leaf."""
     jax = sys.modules.get("jax")
     if jax is None or not hasattr(jax, "jit"):  # the latter: while another thread imports it

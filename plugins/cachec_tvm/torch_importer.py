@@ -1,7 +1,7 @@
-"""Programs of ``cachec_torch.to_exported`` as modules of Relax. Imports torch and tvm.
+"""Import of programs of ``cachec_torch.to_exported`` as Relax modules. Imports torch and tvm.
 
-TVM's importer takes parameters as they are told to it, and persistent buffers for constants, by value. Here weights of
-both kinds are told to it as inputs, so it asks for no value of any.
+TVM's importer reads the values of parameters and of persistent buffers. This module turns weights of both kinds into
+inputs first, so that the importer reads no value.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from cachec.programs.program import Program
 from cachec.programs.supported_versions import version_of
 from cachec_torch.describing import described_call, written_names
 from cachec_torch.programs import LoadedProgram
-from cachec_tvm.files import MachineForm
+from cachec_tvm.library_file import MachineForm
 
 
-def imported(program: Program) -> tuple[tvm.IRModule, MachineForm]:
-    """The module, and how its ``main`` is called. Raises PluginError where ``cachec_tvm.compile`` does."""
+def import_program(program: Program) -> tuple[tvm.IRModule, MachineForm]:
+    """Return the module, and the description of its call. Raises PluginError as ``cachec_tvm.compile`` does."""
     loaded = LoadedProgram(program)
     written = written_names(loaded.exported)
     if written:
@@ -36,7 +36,7 @@ def imported(program: Program) -> tuple[tvm.IRModule, MachineForm]:
     if odd:
         raise PluginError(f"{odd}, which TVM has no form for; take and return tuples, lists and dicts")
     with torch.inference_mode(False), torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of what is to be changed in a next release
+        warnings.simplefilter("ignore")  # about future releases
         exported = loaded.exported.run_decompositions()
         parameters, weights = _as_inputs(exported, loaded.names)
         module = from_exported_program(exported, run_ep_decomposition=False)
@@ -52,26 +52,26 @@ def imported(program: Program) -> tuple[tvm.IRModule, MachineForm]:
 
 
 def _as_inputs(exported: Any, names: dict[str, str]) -> tuple[list[str], list[str]]:
-    """Make inputs of the weights of an ``ExportedProgram`` that nobody else has, and leave no others but tensors.
+    """Turn the weights of a private ``ExportedProgram`` into inputs, and remove inputs that are not tensors.
 
-    Names of all its inputs, weights first, and of the weights that the first are.
+    Returns the names of all its inputs, weights first, and the names of these weights.
     """
     signature, graph = exported.graph_signature, exported.graph
-    weights, inputs, kept = [], [], []
+    weights, inputs, inputs_only = [], [], []
     values = set()
     for spec in signature.input_specs:
         if spec.kind in {InputKind.PARAMETER, InputKind.BUFFER} and spec.target in names:
             weights.append((spec.arg.name, names[spec.target]))
             spec.kind = InputKind.USER_INPUT
         elif spec.kind is InputKind.USER_INPUT and not isinstance(spec.arg, TensorArgument):
-            values.add(spec.arg.name)  # part of the program; nothing computes with it
+            values.add(spec.arg.name)  # a constant of the program, which no operation uses
             continue
         elif spec.kind is InputKind.USER_INPUT:
             inputs.append(spec.arg.name)
         if spec.kind is InputKind.USER_INPUT:
-            spec.target = spec.arg.name  # where TVM looks for its shape
-        kept.append(spec)
-    signature.input_specs[:] = kept
+            spec.target = spec.arg.name  # TVM reads the shape by this name
+        inputs_only.append(spec)
+    signature.input_specs[:] = inputs_only
     for node in list(graph.nodes):
         if node.op == "placeholder" and node.name in values:
             graph.erase_node(node)
@@ -82,7 +82,7 @@ def _as_inputs(exported: Any, names: dict[str, str]) -> tuple[list[str], list[st
         if spec.kind is OutputKind.USER_OUTPUT and isinstance(spec.arg, TensorArgument)
     ]
     if not results:
-        raise PluginError("the program returns no tensor, so there is nothing that TVM could compute")
+        raise PluginError("the program returns no tensor, so TVM has nothing to compute")
     signature.output_specs[:] = [spec for spec, _ in results]
     output.args = (tuple(node for _, node in results),)
     return [name for name, _ in weights] + inputs, [name for _, name in weights]

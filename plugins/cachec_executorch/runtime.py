@@ -1,4 +1,4 @@
-"""Programs bound to weights, run by ExecuTorch's Python runtime. Imports torch and that runtime, and no compiler."""
+"""Programs linked to weights, run by ExecuTorch's Python runtime. Imports torch and that runtime, but no compiler."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from cachec.errors import LinkError
 from cachec.programs.artifact import File
 from cachec.programs.supported_versions import version_of
 from cachec.weights import WeightSet
-from cachec_executorch.files import MethodForm, read
-from cachec_executorch.writing import tensor_data
+from cachec_executorch.ptd_writer import tensor_data
+from cachec_executorch.pte_file import MethodForm, read_file
 from cachec_torch.calls import ValueForm, taken_inputs
 from cachec_torch.runtime import from_numpy
 from cachec_torch.shim import Block
@@ -20,9 +20,9 @@ from cachec_torch.tensors import as_array, from_torch, tensor_at
 from cachec_torch.trees import built, leaves_of
 
 
-def linked(file: File, weights: WeightSet) -> LinkedMethod:
-    """See ``cachec_executorch.compile``. Raises LinkError where the program does not fit the runtime or the weights."""
-    _, form = read(file.path)
+def link(file: File, weights: WeightSet) -> LinkedMethod:
+    """Link a program to weights. Raises LinkError if it does not fit the runtime or the weights."""
+    _, form = read_file(file.path)
     found = version_of("executorch")
     if not found:
         raise LinkError("executorch is not installed; install it with: pip install 'cachec[executorch]'")
@@ -32,24 +32,24 @@ def linked(file: File, weights: WeightSet) -> LinkedMethod:
 
 
 class LinkedMethod:
-    """A program bound to weights, called like the module: numpy arrays in, numpy arrays out (of bfloat16 and float8 by
-    ml_dtypes), in the trees that the module had. ``torch()`` is the same for tensors of torch.
+    """A program linked to weights. Call it like the module, with the module's trees of inputs and results.
 
-    The weights are copied once, to a file in memory that ExecuTorch maps. What the program writes to, buffers that are
-    no weights, keeps its value from call to call. Calls from several threads wait for one another.
+    It takes and returns NumPy arrays (of ml_dtypes for bfloat16 and float8). ``torch()`` returns the same function for
+    tensors of torch. The weights are copied once, to a file in memory that ExecuTorch maps. A buffer that is not a
+    weight keeps its value from call to call. Calls from several threads wait for one another.
     """
 
     def __init__(self, file: File, form: MethodForm, weights: WeightSet) -> None:
-        # The module around it (portable_lib) imports all of the compiler.
+        # The public module around it (portable_lib) imports the whole compiler.
         from executorch.extension.pybindings import _C
 
         self._form = form
         self._lock = threading.Lock()
         data = _in_memory(form, weights)
         try:
-            # ExecuTorch takes no file of weights in which there is none.
-            beside = f"/proc/self/fd/{data}" if form.names else None
-            self._module = _C._load_for_executorch(str(file.path), beside)
+            # ExecuTorch refuses a file without weights.
+            weights_path = f"/proc/self/fd/{data}" if form.names else None
+            self._module = _C._load_for_executorch(str(file.path), weights_path)
             (self._name,) = self._module.method_names()
             meta = self._module.method_meta(self._name)
             taken, given = meta.num_inputs(), meta.num_outputs()
@@ -64,16 +64,16 @@ class LinkedMethod:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Raises UsageError for arguments of another tree, shape or dtype than the program's, or beyond its ranges."""
-        return self._called(args, kwargs, from_numpy, as_array)
+        return self._run(args, kwargs, from_numpy, as_array)
 
     def torch(self) -> Callable[..., Any]:
-        """The same for tensors of torch on the CPU."""
-        return lambda *args, **kwargs: self._called(args, kwargs, from_torch, lambda tensor: tensor)
+        """Return the function for tensors of torch on the CPU."""
+        return lambda *args, **kwargs: self._run(args, kwargs, from_torch, lambda tensor: tensor)
 
-    def _called(self, args: Any, kwargs: Any, take: Callable[..., Block], give: Callable[[Any], Any]) -> Any:
+    def _run(self, args: Any, kwargs: Any, take: Callable[..., Block], give: Callable[[Any], Any]) -> Any:
         form = self._form
         if form.arguments is None or form.results is None:
-            raise LinkError("the program says nothing of its trees")
+            raise LinkError("the program has no description of its trees")
         leaves = list(leaves_of(form.arguments, (args, kwargs), "arguments"))
         tensors = iter([tensor_at(block) for block in taken_inputs(form, leaves, take)])
         inputs = [each.value if isinstance(each, ValueForm) else next(tensors) for each in form.inputs]
@@ -87,13 +87,13 @@ class LinkedMethod:
 
 
 def _in_memory(form: MethodForm, weights: WeightSet) -> int:
-    """A descriptor of a file in memory with the ``.ptd``."""
+    """Return the descriptor of a file in memory with the ``.ptd``."""
     file = os.memfd_create("weights.ptd", os.MFD_CLOEXEC)
     try:
         for piece in tensor_data(form, weights):
-            left = piece
-            while left.nbytes:
-                left = left[os.write(file, left) :]
+            remaining = piece
+            while remaining.nbytes:
+                remaining = remaining[os.write(file, remaining) :]
     except BaseException:
         os.close(file)
         raise

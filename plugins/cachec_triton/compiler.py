@@ -1,4 +1,4 @@
-"""Kernels to folders, by Triton, ahead of time. Imports triton."""
+"""Ahead-of-time compilation of kernels to folders, by Triton. Imports triton."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from cachec_mlir.compilers import file_in_new_folder
 
 KIND = "triton:kernel"
 
-#: One at a time: Triton's settings are the process's.
+#: One compilation at a time: Triton's settings are for the whole process.
 _COMPILING = threading.Lock()
 
-#: What is kept of all that Triton makes; the rest has paths of sources in it.
-_KEPT = ("cubin", "ptx")
+#: The files of a kernel that are stored. Triton's other files have paths of sources in them.
+_STORED_KINDS = ("cubin", "ptx")
 
-#: What Triton says of a kernel beside that is another on another machine, or in another place of its file.
+#: Triton's metadata of a kernel that depend on the machine, or on the kernel's place in its file.
 _UNSTABLE = frozenset({"hash", "target", "extern_libs"})
 
 
-def compiled(
+def compile_kernel(
     kernel: Any, signature: Mapping[str, str], constexprs: Mapping[str, Any], target: str, options: Mapping[str, Any]
 ) -> Dir:
     """See ``cachec_triton.compile``."""
@@ -64,23 +64,23 @@ def compiled(
         output = file_in_new_folder("kernel", kind=KIND, manifest=None)
         folder = Path(output.path)
         folder.mkdir()
-        for kind in _KEPT:
+        for kind in _STORED_KINDS:
             content = made.asm[kind]
             (folder / f"{made.name}.{kind}").write_bytes(content if isinstance(content, bytes) else content.encode())
         text = json.dumps(described, default=vars, sort_keys=True, indent=1)
         (folder / f"{made.name}.json").write_text(text + "\n")
-    return _owning(folder, output)
+    return _dir_with_owner(folder, output)
 
 
-def _owning(folder: Path, owner: object) -> Dir:
-    """The folder, there for as long as the returned object."""
+def _dir_with_owner(folder: Path, owner: object) -> Dir:
+    """Return the folder as a ``Dir`` that keeps ``owner``, and so the folder, alive."""
     made = Dir(folder, kind=KIND)
     made.__dict__["_owner"] = owner
     return made
 
 
 def _record_assembler() -> None:
-    """What Triton would run; the one that comes with it counts with Triton."""
+    """Record the version of Triton's assembler, unless it is part of the triton package, which counts as a tool."""
     package = os.path.dirname(os.path.abspath(triton.__file__))
     for tool in (knobs.nvidia.ptxas, knobs.nvidia.ptxas_blackwell):
         path = os.path.abspath(tool.path)

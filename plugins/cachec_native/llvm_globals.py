@@ -1,7 +1,7 @@
-"""The global variables of LLVM IR that stand for weights: that each is undefined, of the right type, and how aligned.
+"""The global variables for weights in LLVM IR: a check that each is undefined and of the right type, and its alignment.
 
-LLVM's Language Reference, "Global Variables": ``@NAME = external ... global|constant TYPE, align N, ...``, a line each
-in what mlir-translate prints. One line of these says all that the rest of the module may count on.
+LLVM's Language Reference, "Global Variables": ``@NAME = external ... global|constant TYPE, align N, ...``, one line for
+each in the output of mlir-translate. The line has all facts on which the rest of the module may depend.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ESCAPE = re.compile(r"\\([0-9a-fA-F]{2}|\\)")
 _ARRAY = re.compile(r"\[(\d{1,19}) x ")
 _ALIGN = re.compile(r", align (\d{1,19})")
 
-#: Types of elements, as mlir-translate has them, by a weight's dtype. Types of eight bits are bytes to LLVM.
+#: A weight's dtype -> the type of an element in the output of mlir-translate. Eight-bit types are bytes in LLVM.
 _ELEMENTS = {
     "bool": "i1",
     "float16": "half",
@@ -40,7 +40,7 @@ _ELEMENTS = {
 
 
 class External(NamedTuple):
-    """An undefined global. Needs: what the module may count on."""
+    """An undefined global, and the module's requirements on it."""
 
     name: str
     needs: Needs
@@ -49,8 +49,8 @@ class External(NamedTuple):
 def external_weights(text: str, specs: Mapping[str, WeightSpec]) -> list[External]:
     """The weights that the LLVM IR ``text`` refers to.
 
-    Raises PluginError where a weight is not external (its bytes, or undefined values, are then compiled in), or is of
-    another shape or dtype than its spec says.
+    Raises PluginError for a weight that is not external, because its bytes, or undefined values, would be compiled in.
+    Also raises it for a weight of another shape or dtype than in its spec.
     """
     externals = []
     for name, words, kind, rest in _globals(text):
@@ -69,7 +69,7 @@ def external_weights(text: str, specs: Mapping[str, WeightSpec]) -> list[Externa
             raise PluginError(f"weight {name!r} is a {' '.join(words)} global; expected one in the memory of all")
         _check_type(name, rest, spec)
         stated = _ALIGN.search(rest)
-        # Without one, LLVM counts on the alignment of an element: the global is no definition of its own.
+        # Without a stated alignment LLVM assumes that of an element, as the global is only a declaration.
         alignment = int(stated.group(1)) if stated else max(1, spec.nbytes // max(1, math.prod(spec.shape)))
         if alignment > LARGEST_ALIGNMENT:
             raise PluginError(f"weight {name!r} wants {alignment} bytes of alignment; {LARGEST_ALIGNMENT} is the most")
@@ -78,7 +78,7 @@ def external_weights(text: str, specs: Mapping[str, WeightSpec]) -> list[Externa
 
 
 def section_of_needs(weights: list[External]) -> bytes:
-    """Lines of LLVM IR that put a section with these into the library, one that is not loaded."""
+    """Return lines of LLVM IR that put a section with the weights' requirements into the library. It is not loaded."""
     data = msgspec.json.encode({weight.name: weight.needs for weight in weights}, order="sorted")
     lines = [f".pushsection {SECTION},\\22\\22,%progbits", *_bytes(data), ".popsection"]
     return "".join(f'module asm "{line}"\n' for line in ("", *lines)).encode()
@@ -90,15 +90,15 @@ def _bytes(data: bytes) -> Iterator[str]:
 
 
 def _globals(text: str) -> Iterator[tuple[str, list[str], str, str]]:
-    """Name, words before ``global`` or ``constant``, which of the two, and the rest of the line."""
+    """Return name, words before ``global`` or ``constant``, the one of these two, and the rest of the line."""
     for match in _GLOBAL.finditer(text):
         quoted = match["quoted"]
-        name = match["plain"] if quoted is None else _unescaped(quoted)
+        name = match["plain"] if quoted is None else _unescape(quoted)
         yield name, match["words"].split(), match["kind"], match["rest"]
 
 
-def _unescaped(text: str) -> str:
-    """The name between quotes: bytes as two hexadecimal digits after a backslash, UTF-8."""
+def _unescape(text: str) -> str:
+    """Decode a quoted name: UTF-8 with bytes as two hexadecimal digits after a backslash."""
     raw = b"".join(
         bytes([int(piece, 16)]) if number % 2 and piece != "\\" else piece.encode()
         for number, piece in enumerate(_ESCAPE.split(text))

@@ -1,7 +1,8 @@
-"""What Triton compiles while kernels are called, kept in a cachec store: its own keys, its own folder beside it.
+"""Triton's cache manager over a cachec store, for kernels that Triton compiles when they are called. Imports triton.
 
-Triton asks for a group of files a kernel, by their paths, and puts file after file. A group is one value here; so is a
-file that is asked for by itself (a launcher, results of tuning). Imports triton.
+The keys are Triton's own. Triton reads a group of files for a kernel, by their paths, and writes file after file. A
+group is one value in the store, and so is a single file (a launcher, results of tuning). Triton's own folder has all
+files, too.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from triton.runtime.cache import FileCacheManager
 if TYPE_CHECKING:
     from cachec.cache import Cache
 
-#: The name under which what Triton compiles is listed.
+#: The name of Triton's kernels in lists.
 NAME = "triton"
 
 
-class _Kept:
-    """A cache, and Triton's part of it: one object for all keys, as it knows which of them were missed."""
+class _KernelCache:
+    """A cache, and its blob cache for Triton: one object for all keys, because it knows the keys of misses."""
 
     def __init__(self, cache: Cache) -> None:
         self.cache = cache
@@ -29,19 +30,19 @@ class _Kept:
 
 
 class StoredKernels(FileCacheManager):  # type: ignore[misc]  # it has no types
-    """A cache manager of Triton's for one of its keys. What is found in the store is written to Triton's folder."""
+    """A cache manager of Triton for one key. It writes files from the store to Triton's folder."""
 
-    #: The cache, and what keeps bytes in it; None for the default one.
-    cachec_cache: ClassVar[_Kept | None] = None
+    #: None for the default cache.
+    cachec_cache: ClassVar[_KernelCache | None] = None
 
     def __init__(self, key: str, override: bool = False, dump: bool = False) -> None:
         super().__init__(key, override, dump)
-        # Files for who debugs a kernel are no results.
-        self._foreign = None if override or dump else _kept(type(self)).foreign
+        # Files for debugging a kernel are not results.
+        self._foreign = None if override or dump else _kernel_cache(type(self)).foreign
         self._asked: set[str] = set()
 
     def get_file(self, filename: str) -> str | None:
-        """The place of a file, from the store or else from Triton's folder."""
+        """Return the path of a file, from the store or else from Triton's folder."""
         if self._foreign is None:
             return _path(super().get_file(filename))
         data = self._foreign.get(f"{self.key}/{filename}")
@@ -59,7 +60,7 @@ class StoredKernels(FileCacheManager):  # type: ignore[misc]  # it has no types
     def get_group(self, filename: str) -> dict[str, str] | None:
         if self._foreign is not None:
             data = self._foreign.get(f"{self.key}/{filename} and others")
-            files = None if data is None else _unpacked(data)
+            files = None if data is None else _decode_group(data)
             if files is not None and filename in files:
                 group = {name: str(super(StoredKernels, self).put(content, name)) for name, content in files.items()}
                 super().put_group(filename, group)
@@ -77,33 +78,37 @@ class StoredKernels(FileCacheManager):  # type: ignore[misc]  # it has no types
         return made
 
 
-def storing_in(cache: Cache | None) -> type[StoredKernels]:
-    """The manager for a cache; for None that of the default one."""
-    return StoredKernels if cache is None else type("StoredKernels", (StoredKernels,), {"cachec_cache": _Kept(cache)})
+def manager_for(cache: Cache | None) -> type[StoredKernels]:
+    """Return the manager class for a cache; for None that of the default cache."""
+    return (
+        StoredKernels
+        if cache is None
+        else type("StoredKernels", (StoredKernels,), {"cachec_cache": _KernelCache(cache)})
+    )
 
 
-def opened(manager: type[StoredKernels]) -> Cache:
-    """The cache of a manager."""
-    return _kept(manager).cache
+def cache_of(manager: type[StoredKernels]) -> Cache:
+    """Return the cache of a manager."""
+    return _kernel_cache(manager).cache
 
 
-def _kept(manager: type[StoredKernels]) -> _Kept:
-    return manager.cachec_cache or _default()
+def _kernel_cache(manager: type[StoredKernels]) -> _KernelCache:
+    return manager.cachec_cache or _default_kernel_cache()
 
 
 @lru_cache(maxsize=1)
-def _default() -> _Kept:
+def _default_kernel_cache() -> _KernelCache:
     from cachec.cache import Cache
 
-    return _Kept(Cache())
+    return _KernelCache(Cache())
 
 
 def _path(found: Any) -> str | None:
     return None if found is None else str(found)
 
 
-def _unpacked(data: bytes) -> dict[str, bytes] | None:
-    """None for what is no group of files of one folder."""
+def _decode_group(data: bytes) -> dict[str, bytes] | None:
+    """Return the files of a group by their names; None for bytes that are not such a group."""
     try:
         files = msgspec.msgpack.decode(data, type=dict[str, bytes])
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -1,4 +1,4 @@
-"""Weights as the ``.ptd`` of a program. Imports neither executorch nor torch."""
+"""Writing weights as the ``.ptd`` of a program. Imports neither executorch nor torch."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from cachec.errors import LinkError, PluginError
 from cachec.programs.artifact import File
 from cachec.weights import WeightSet
 from cachec.weights.formats.ptd import head_of
-from cachec_executorch.files import KIND, MethodForm, read
+from cachec_executorch.pte_file import KIND, MethodForm, read_file
 
 
-def written(artifact: File, weights: WeightSet, folder: str | os.PathLike[str], name: str) -> None:
+def write_files(artifact: File, weights: WeightSet, folder: str | os.PathLike[str], name: str) -> None:
     """See ``cachec_executorch.write``."""
     if artifact.kind != KIND:
         raise PluginError(f"{artifact!r} is not of kind {KIND!r}; cachec_executorch.compile makes such files")
     if artifact.manifest is not None:
         artifact.manifest.check(weights.specs)
-    pte, form = read(artifact.path)
+    pte, form = read_file(artifact.path)
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
     for suffix, pieces in ((".ptd", tensor_data(form, weights)), (".pte", iter([memoryview(pte)]))):
@@ -35,10 +35,10 @@ def written(artifact: File, weights: WeightSet, folder: str | os.PathLike[str], 
 
 
 def tensor_data(form: MethodForm, weights: WeightSet) -> Iterator[memoryview]:
-    """The bytes of a ``.ptd``, piece by piece. Raises LinkError where the program wants what is not there."""
+    """Return the bytes of a ``.ptd``, piece by piece. Raises LinkError if a weight is missing."""
     missing = sorted(name for name in form.names.values() if name not in weights)
     if missing:
-        raise LinkError(f"the program wants {missing[0]!r}, which no weight stands for")
+        raise LinkError(f"the program needs {missing[0]!r}, and there is no such weight")
     head = head_of(form.names, {name: weights[name].spec for name in form.names.values()})
     yield memoryview(head.data)
     end = len(head.data)
