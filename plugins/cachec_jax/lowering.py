@@ -81,8 +81,8 @@ def _strip(lowered: Any, weights: WeightSet, *, symbols: str | None, is_first: b
         return Program(text, format=FORMAT, manifest=weights.manifest)
     if symbols != "alpha":
         raise UsageError(f"symbols expected 'alpha' or None, found {symbols!r}")
-    from cachec_mlir.hashes import topology
-    from cachec_mlir.text.symbols import alpha, alpha_manifest
+    from cachec_mlir.text.alpha_renaming import alpha, alpha_manifest
+    from cachec_mlir.topology_hash import topology
 
     ir, names = alpha(text.encode(), to="parameter", scope=SCOPE, taken=weights)
     manifest = alpha_manifest(weights.manifest, names)
@@ -233,11 +233,11 @@ def _name_weights(module: Any, positions: Mapping[int, str], count: int, ir: Any
 
 def _to_iree_notation(text: str, types: Mapping[str, str]) -> str:
     """Return ``text`` with the operations of ``_name_weights`` in IREE's notation. All other lines stay."""
-    from cachec_mlir.text.scanning import quoted
+    from cachec_mlir.text.scanner import quote
 
     short = {}
     for name, kind in types.items():
-        symbol = quoted(f"weight:{name}")
+        symbol = quote(f"weight:{name}")
         parameter = _parameter(name, kind)
         generic = f'{{initial_value = {parameter}, sym_name = {symbol}, sym_visibility = "private", type = {kind}}}'
         short[f'"util.global"() {generic} : () -> ()'] = f"util.global private @{symbol} = {parameter}"
@@ -253,6 +253,6 @@ def _to_iree_notation(text: str, types: Mapping[str, str]) -> str:
 
 
 def _parameter(name: str, kind: str) -> str:
-    from cachec_mlir.text.references import written
+    from cachec_mlir.text.references import reference_text
 
-    return f"{written('parameter', SCOPE, name).decode()} : {kind}"
+    return f"{reference_text('parameter', SCOPE, name).decode()} : {kind}"

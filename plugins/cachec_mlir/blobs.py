@@ -82,8 +82,8 @@ class Blob:
 
     def pieces(self, offset: int = 0, nbytes: int | None = None) -> Iterator[bytes]:
         """The bytes (decoded) from ``offset`` in pieces of at most 1 MiB. Raises CheckpointError for a bad digit."""
-        for piece in self._stored(offset, self.nbytes - offset if nbytes is None else nbytes):
-            yield self.decoded(piece) if self.hexadecimal else piece
+        for piece in self._read_pieces(offset, self.nbytes - offset if nbytes is None else nbytes):
+            yield self.decode(piece) if self.hexadecimal else piece
 
     def digest(self, offset: int = 0, nbytes: int | None = None) -> str:
         """BLAKE3 of the bytes (decoded) from ``offset``, 64 hexadecimal characters. Raises CheckpointError."""
@@ -119,17 +119,17 @@ class Blob:
         if self.hexadecimal:
             copier.copy(self.place, fd, offset, digest=False)
             return
-        for piece in self._stored(0, self.nbytes):
+        for piece in self._read_pieces(0, self.nbytes):
             offset = write_at(fd, piece.hex().upper().encode(), offset)
 
-    def decoded(self, digits: bytes) -> bytes:
+    def decode(self, digits: bytes) -> bytes:
         """Bytes of digits. Raises CheckpointError."""
         try:
             return binascii.a2b_hex(digits)
         except binascii.Error as error:
             raise CheckpointError(f"{self.where}: expected hexadecimal digits, found another character") from error
 
-    def _stored(self, offset: int, nbytes: int) -> Iterator[bytes]:
+    def _read_pieces(self, offset: int, nbytes: int) -> Iterator[bytes]:
         scale = 2 if self.hexadecimal else 1
         place = self.place
         for start in range(offset * scale, (offset + nbytes) * scale, _STEP):
@@ -239,7 +239,7 @@ class Resources(Mapping[str, Resource]):
         size disagrees.
         """
         names = self if only is None else [name for name in self if name in only]
-        typed = {name: _typed(self[name], (specs or {}).get(name)) for name in names}
+        typed = {name: _checked_spec(self[name], (specs or {}).get(name)) for name in names}
         blobs = {name: self[name].blob for name in typed}
         files = {blob.place.file for blob in blobs.values() if isinstance(blob.place, Extent) and not blob.hexadecimal}
         if len(files) == 1 and all(isinstance(b.place, Extent) and not b.hexadecimal for b in blobs.values()):
@@ -253,7 +253,7 @@ class Resources(Mapping[str, Resource]):
         return WeightSet(Layout(tensors), _BlobSource(blobs))
 
 
-def _typed(resource: Resource, spec: WeightSpec | None) -> WeightSpec:
+def _checked_spec(resource: Resource, spec: WeightSpec | None) -> WeightSpec:
     if spec is None:
         return resource.spec()
     if spec.nbytes != resource.nbytes:

@@ -31,7 +31,7 @@ class MlirFormats(Plugin):
 
     def difference(self, before: bytes, after: bytes) -> str:
         """The first operations that differ, of two texts. Raises PluginError for bytecode."""
-        from cachec_mlir.explain.operations import difference
+        from cachec_mlir.explain.operation_diff import difference
 
         return difference(before, after)
 
@@ -65,9 +65,9 @@ class MlirPlugin(MlirFormats):
 
         Names and locations do not count; hand over ``program(module, locations=True).program`` where they must.
         """
-        from cachec_mlir.live import modules
+        from cachec_mlir.live import live_modules
 
-        return modules.fingerprint(value)
+        return live_modules.fingerprint(value)
 
     def strip(self, value: Any, weights: WeightSet) -> Program:
         """The program of a live ``ir.Module`` whose resources are just these weights. Raises LinkError."""
@@ -81,20 +81,20 @@ class MlirPlugin(MlirFormats):
 
     def encode(self, value: Any, out: ArtifactWriter) -> dict[str, Any]:
         """A live ``ir.Module``: bytecode without resources, and an artifact for each of these."""
-        from cachec_mlir.live import modules
+        from cachec_mlir.live import live_modules
 
-        return modules.encode(value, out)
+        return live_modules.encode(value, out)
 
     def decode(self, meta: Mapping[str, Any], artifacts: Sequence[Path]) -> Any:
         """The module, in a context of its own, its resources mapped. Raises PluginError, StoreFault."""
-        from cachec_mlir.live import modules
+        from cachec_mlir.live import live_modules
 
-        return modules.decode(meta, artifacts)
+        return live_modules.decode(meta, artifacts)
 
     def strip_file(self, path: Path, stand_in: str) -> StrippedFile:
         """A module, text or bytecode; ``stand_in`` is one of ``strip``'s targets (``parameter``, ``resource``, ...)."""
-        from cachec_mlir.forms import strip
-        from cachec_mlir.text.stripping import TARGETS
+        from cachec_mlir.strip_and_link import strip
+        from cachec_mlir.text.stripper import TARGETS
 
         if stand_in not in TARGETS:
             raise UsageError(f"strip expected one of {', '.join(TARGETS)}, found {stand_in!r}")
@@ -105,11 +105,11 @@ class MlirPlugin(MlirFormats):
 
     def compare(self, fresh: Any, stored: Any) -> str | None:
         """None where two live modules are equal in operations and resources."""
-        from cachec_mlir.live import modules
+        from cachec_mlir.live import live_modules
 
         if bindings_of(fresh) is None or bindings_of(stored) is None:
             raise self._refusal("compare", fresh)
-        return modules.compare(fresh, stored)
+        return live_modules.compare(fresh, stored)
 
     def reproducer(self, command: Sequence[str], data: bytes) -> Reproducer | None:
         """A text with the pipeline of an mlir-opt in its trailer, for ``--run-reproducer``."""

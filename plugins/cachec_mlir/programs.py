@@ -14,16 +14,16 @@ from cachec.programs.weight_files import digests_here
 from cachec.weights import WeightSet
 from cachec.weights.manifest import Manifest
 from cachec_mlir.blobs import Resources, element_type, spec_of
-from cachec_mlir.bytecode.reading import Bytecode, is_bytecode
-from cachec_mlir.bytecode.rewriting import strip_bytecode
-from cachec_mlir.hashes import topology, topology_of_text
-from cachec_mlir.inputs import Source, open_input
+from cachec_mlir.bytecode.reader import Bytecode, is_bytecode
+from cachec_mlir.bytecode.rewriter import strip_bytecode
 from cachec_mlir.live.bindings import Bindings, bindings_of, generic
-from cachec_mlir.live.modules import Written, parse_stripped
-from cachec_mlir.remembered import PACKAGE, Unweighted, unweighted
+from cachec_mlir.live.live_modules import BytecodeFile, parse_stripped
+from cachec_mlir.module_input import Source, open_input
+from cachec_mlir.text.alpha_renaming import alpha, alpha_manifest
 from cachec_mlir.text.references import references, types
-from cachec_mlir.text.stripping import MINIMUM, SCOPE, Target, strip_text
-from cachec_mlir.text.symbols import alpha, alpha_manifest
+from cachec_mlir.text.stripper import MINIMUM, SCOPE, Target, strip_text
+from cachec_mlir.text_cache import PACKAGE, WeightlessText, weightless_texts
+from cachec_mlir.topology_hash import cached_topology_of_text, topology
 
 TEXT, BYTECODE = "mlir:text", "mlir:bytecode"
 
@@ -85,21 +85,21 @@ def program(
     if live is not None or is_bytecode(source):
         if to != "resource":
             raise UsageError(f"program: to={to!r} is for text; print the module as text with its constants first")
-        written = Written(source) if live is not None else None
+        written = BytecodeFile(source) if live is not None else None
         form = format or (TEXT if live is not None else BYTECODE)
         made = _of_bytecode(source, written, form, locations, live or bindings, digests)
     elif bindings is None and format != BYTECODE and digests.memory is not None:
-        made = _remembered(source, to, scope, minimum, locations, digests)
+        made = _program_from_cache(source, to, scope, minimum, locations, digests)
     else:
         made = _of_text(source, to, scope, minimum, format or TEXT, locations, bindings, digests)
     if symbols == "alpha":
         if made.program.format != TEXT:
             raise UsageError("program: symbols='alpha' is for text; say format='mlir:text' too")
-        made = _renamed(made, to, scope, locations, digests)
+        made = _rename_symbols(made, to, scope, locations, digests)
     return made
 
 
-def _remembered(
+def _program_from_cache(
     source: Source, to: Target, scope: str, minimum: int, locations: bool, digests: FileDigests
 ) -> MlirProgram:
     """``_of_text``; a text without weights is not parsed where the cache knows it. One is read whole for that, so that
@@ -109,7 +109,7 @@ def _remembered(
         return _of_text(source, to, scope, minimum, TEXT, locations, None, digests)
     text = module.at(0, module.size, "the module")
     module.check()
-    known, digest = unweighted(digests), digest_bytes(text)
+    known, digest = weightless_texts(digests), digest_bytes(text)
     about = (PACKAGE, digest, to, scope, str(minimum), str(locations))
     found = known.recall(*about)
     if found is not None and (found.topology is None) == locations:
@@ -121,7 +121,7 @@ def _remembered(
             return MlirProgram(ir, Resources({}, [].__getitem__).weights(), ())
     made = _of_text(source, to, scope, minimum, TEXT, locations, None, digests)
     if made.program.ir == text and not made.weights and not made.lifted:
-        known.keep(Unweighted.of(made.program.canonical, made.program.manifest.weights.values()), *about)
+        known.keep(WeightlessText.of(made.program.canonical, made.program.manifest.weights.values()), *about)
     return made
 
 
@@ -140,7 +140,7 @@ def _of_text(
     ir = stripped.ir
     if form == BYTECODE:
         module = _translator(bindings, BYTECODE).parse(ir, open_input(source).label)
-        with Written(module) as written:
+        with BytecodeFile(module) as written:
             ir = written.bytecode.input.at(0, written.bytecode.input.size, "the module")
     used = types(references(open_input(stripped.ir), stripped.ir, to, scope))
     manifest = _manifest(used, weights)
@@ -149,7 +149,7 @@ def _of_text(
 
 def _of_bytecode(
     source: Source | Any,
-    written: Written | None,
+    written: BytecodeFile | None,
     form: str,
     locations: bool,
     bindings: str | None,
@@ -157,7 +157,7 @@ def _of_bytecode(
 ) -> MlirProgram:
     module = Bytecode(source) if written is None else written.bytecode
     stripped = strip_bytecode(module)
-    ir, used = stripped.ir, {name: [""] for name in module.declared}
+    ir, used = stripped.ir, {name: [""] for name in module.names_without_bytes}
     specs: dict[str, WeightSpec] = {}
     if bindings is not None or form == TEXT:
         live = source if written is not None else parse_stripped(_translator(bindings, form), module)
@@ -184,7 +184,7 @@ def _program(
     if locations or (form == BYTECODE and bindings is None):
         canonical = None
     else:
-        canonical = topology_of_text(ir, digests) if bindings is None else topology(ir, bindings=bindings)
+        canonical = cached_topology_of_text(ir, digests) if bindings is None else topology(ir, bindings=bindings)
     return Program(ir, format=form, manifest=manifest, canonical=canonical)
 
 
@@ -214,7 +214,7 @@ def _manifest(used: Mapping[str, Sequence[str]], weights: WeightSet) -> Manifest
     return Manifest.of(specs)
 
 
-def _renamed(made: MlirProgram, to: Target, scope: str, locations: bool, digests: FileDigests) -> MlirProgram:
+def _rename_symbols(made: MlirProgram, to: Target, scope: str, locations: bool, digests: FileDigests) -> MlirProgram:
     ir, names = alpha(made.program.ir, to=to, scope=scope, taken=made.program.manifest.weights)
     manifest = alpha_manifest(made.program.manifest, names)
     return made._replace(program=_program(ir, TEXT, manifest, locations, None, digests))

@@ -13,7 +13,7 @@ from cachec.errors import StoreFault
 from cachec.model import Fault
 from cachec.programs.linker import link
 from cachec.testing.fakes import FORMAT, ToyPlugin, compile_toy, to_toy
-from cachec_mlir.text.symbols import alpha_manifest
+from cachec_mlir.text.alpha_renaming import alpha_manifest
 
 W = np.arange(6, dtype="f4").reshape(2, 3)
 X = np.ones(3, "f4")

@@ -15,7 +15,7 @@ import msgspec
 
 from cachec.base.display_text import clean
 from cachec.errors import UsageError
-from cachec_mlir.writing import check_target
+from cachec_mlir.file_writer import check_target
 
 #: A module as an argument: a file, or - for stdin.
 MODULE = click.Path(dir_okay=False, allow_dash=True)

@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from cachec_mlir.inputs import ModuleInput
-from cachec_mlir.text.scanning import COMMENT, EDGE, STRING, Marks
+from cachec_mlir.module_input import ModuleInput
+from cachec_mlir.text.scanner import COMMENT, EDGE, STRING, Marks
 
 #: Characters from which a literal is set aside.
 _LONG = 64

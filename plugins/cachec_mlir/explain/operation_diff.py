@@ -12,13 +12,13 @@ from collections.abc import Sequence
 
 from cachec.base.display_text import MAX_SHOWN, shown_pair
 from cachec.errors import PluginError
-from cachec_mlir.explain.readable import Operation, name_of, paired
+from cachec_mlir.explain.readable_text import Operation, name_of, pair_changes
 
 #: Operations that one difference spells out.
 MAX_OPERATIONS = 6
 
 #: Characters of each text that are looked at, after what both begin and end with.
-MAX_LOOKED_AT = 1 << 24
+MAX_COMPARED = 1 << 24
 
 # MLIR language reference, "Identifiers and keywords": value-id, with the count or the index of results, and block-id.
 _SSA_NAME = re.compile(r"%(?:\d+|[A-Za-z_$.-][\w$.-]*)(?:[:#]\d+)?|\^(?:\d+|[A-Za-z_$.-][\w$.-]*)")
@@ -49,12 +49,12 @@ def _difference(old_text: str, new_text: str) -> str:
     counts.subtract(after)
     words = _changes(_excess(before, counts, 1), _excess(after, counts, -1), counts)
     if not words:
-        words = [_rearranged(old, new, before, after, offset)]
+        words = [_describe_rearrangement(old, new, before, after, offset)]
     shown = words[:MAX_OPERATIONS]
     if len(words) > MAX_OPERATIONS:
         shown.append(f"and {len(words) - MAX_OPERATIONS} more operations")
     if cut:
-        shown.append(f"only the first {MAX_LOOKED_AT >> 20} MiB that differ were compared")
+        shown.append(f"only the first {MAX_COMPARED >> 20} MiB that differ were compared")
     return "; ".join(shown)
 
 
@@ -67,16 +67,16 @@ def _middles(old: list[str], new: list[str]) -> tuple[list[str], list[str], int,
     tail = 0
     while tail < shorter - head and old[-1 - tail] == new[-1 - tail]:
         tail += 1
-    before, after = _bounded(old[head : len(old) - tail]), _bounded(new[head : len(new) - tail])
+    before, after = _take_bounded(old[head : len(old) - tail]), _take_bounded(new[head : len(new) - tail])
     cut = len(before) + len(after) < len(old) + len(new) - 2 * (head + tail)
     return before, after, head, cut
 
 
-def _bounded(lines: list[str]) -> list[str]:
-    room = MAX_LOOKED_AT
+def _take_bounded(lines: list[str]) -> list[str]:
+    budget = MAX_COMPARED
     for at, line in enumerate(lines):
-        room -= len(line)
-        if room < 0:
+        budget -= len(line)
+        if budget < 0:
             return lines[: at + 1]
     return lines
 
@@ -96,18 +96,18 @@ def _excess(lines: Sequence[str], counts: Counter[str], sign: int) -> list[Opera
 
 def _changes(removed: list[Operation], added: list[Operation], counts: Counter[str]) -> list[str]:
     """Differences in words, by place."""
-    told: list[tuple[int, str]] = []
-    for old, new in paired(removed, added):
+    messages: list[tuple[int, str]] = []
+    for old, new in pair_changes(removed, added):
         if old is not None and new is not None:
-            told.append((old.number, _changed(old, new)))
+            messages.append((old.number, _describe_change(old, new)))
         elif one := old or new:
             times = abs(counts[one.text])
             words = shown_pair(_short(one.text), "")[0] + (f" (x{times})" if times > 1 else "")
-            told.append((one.number, f"{'+' if old is None else '-'} {words}"))
-    return [words for _, words in sorted(told, key=lambda pair: pair[0])]
+            messages.append((one.number, f"{'+' if old is None else '-'} {words}"))
+    return [words for _, words in sorted(messages, key=lambda pair: pair[0])]
 
 
-def _changed(old: Operation, new: Operation) -> str:
+def _describe_change(old: Operation, new: Operation) -> str:
     before, after = shown_pair(_short(old.text), _short(new.text))
     return f"{before} (its literal differs)" if before == after else f"{before} -> {after}"
 
@@ -118,15 +118,14 @@ def _short(line: str) -> str:
     return _RESULTS.sub("", _DENSE_LIST.sub(r"dense<\1…>", line))
 
 
-def _rearranged(old: list[str], new: list[str], before: list[str], after: list[str], offset: int) -> str:
+def _describe_rearrangement(old: list[str], new: list[str], before: list[str], after: list[str], offset: int) -> str:
     """The words for two texts with the same operations."""
     for at, (one, other) in enumerate(zip(before, after, strict=False)):
         if one != other:
             return f"the same operations in another order, first at line {offset + at + 1}: {_short(other)[:MAX_SHOWN]}"
     for at, (one, other) in enumerate(zip(old, new, strict=False)):
         if one != other:
-            left, right = shown_pair(one.strip(), other.strip())
-            return (
-                f"the same operations, named or connected otherwise, first at line {offset + at + 1}: {left} -> {right}"
-            )
+            old_line, new_line = shown_pair(one.strip(), other.strip())
+            change = f"{old_line} -> {new_line}"
+            return f"the same operations, named or connected otherwise, first at line {offset + at + 1}: {change}"
     return "only empty lines or brackets differ"

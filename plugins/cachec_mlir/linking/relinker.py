@@ -16,19 +16,19 @@ from cachec.errors import LinkError
 from cachec.programs.weight_files import Extent
 from cachec.weights import WeightSet
 from cachec_mlir.blobs import Resources, spec_of
-from cachec_mlir.bytecode.reading import is_bytecode
-from cachec_mlir.forms import link, strip, unlinked
-from cachec_mlir.inputs import Source, open_input
+from cachec_mlir.bytecode.reader import is_bytecode
+from cachec_mlir.file_writer import LinkResult, write
 from cachec_mlir.linking.archives import write_references
 from cachec_mlir.linking.renames import Renames
-from cachec_mlir.offers import bind, unused
-from cachec_mlir.writing import Linked, write
+from cachec_mlir.module_input import Source, open_input
+from cachec_mlir.strip_and_link import link, open_unlinked, strip
+from cachec_mlir.weight_binding import bind, unused_names
 
 _SUFFIX = re.compile(r"_[0-9]+\Z")
 
 
 @dataclass(frozen=True)
-class Referenced:
+class RelinkResult:
     """What ``relink_by_reference`` wrote. nbytes: of the IR. archive: where in the old file the bytes of each name of
     the module are, for ``cachec.open_weights``. unused: names of the old module that the new one does not ask for.
     resources: of the old module. wanted: name in the new one -> name there and type (empty, if not known).
@@ -44,8 +44,8 @@ class Referenced:
         """The weights over the old file, by their names in the module; of the types that its text states."""
         specs = {other: spec_of(other, kind) for other, kind in self.wanted.values()}
         typed = {name: spec for name, spec in specs.items() if spec is not None and spec.dtype != "bool"}
-        held = self.resources.weights(typed, only={other for other, _ in self.wanted.values()})
-        return WeightSet.from_weights({name: held[other] for name, (other, _) in self.wanted.items()})
+        weights = self.resources.weights(typed, only={other for other, _ in self.wanted.values()})
+        return WeightSet.from_weights({name: weights[other] for name, (other, _) in self.wanted.items()})
 
 
 def relink(
@@ -55,18 +55,18 @@ def relink(
     *,
     renames: Renames | Mapping[str, str] | None = None,
     fsync: bool = False,
-) -> Linked:
+) -> LinkResult:
     """Write ``target``: the module ``ir``, which has no bytes of its resources, with those of the module ``old``.
 
-    renames: what ``mark(...).recorded`` or ``recorded`` gave, or name in ``ir`` -> name in ``old``. Without it every
-    name is taken to be what it was, and one that a suffix may have made of another of ``old`` (``w0_2`` where there is
-    a ``w0``) is refused. Resources keep their alignment. All of the file is written, or nothing.
+    renames: the result of ``mark(...).find_renames`` or ``find_renames``, or name in ``ir`` -> name in ``old``. Without
+    it every name is taken to be what it was, and one that a suffix may have made of another of ``old`` (``w0_2`` where
+    there is a ``w0``) is refused. Resources keep their alignment. All of the file is written, or nothing.
 
     Raises LinkError (names that are missing, or may be another's; sizes that differ), CheckpointError, WeightsChanged,
     OSError.
     """
-    lacking = unlinked(ir)
-    resources, names = _matched(lacking.wanted, old, renames)
+    lacking = open_unlinked(ir)
+    resources, names = _match_names(lacking.wanted, old, renames)
     return link(lacking, resources, target, names=names, fsync=fsync)
 
 
@@ -77,7 +77,7 @@ def relink_by_reference(
     *,
     renames: Renames | Mapping[str, str] | None = None,
     fsync: bool = False,
-) -> Referenced:
+) -> RelinkResult:
     """The same without a copy: ``target`` is the module as it is, ``TARGET.irpa`` says where in ``old`` its bytes are.
 
     ``old`` has to be bytecode in the folder of ``target`` or below it, and stay as it is. Weights have the types that
@@ -87,8 +87,8 @@ def relink_by_reference(
     """
     if not is_bytecode(old):
         raise LinkError(f"{os.fspath(old)} is a text: its bytes are digits, which nothing can refer to; use relink")
-    wanted = unlinked(ir).wanted
-    resources, names = _matched(wanted, old, renames)
+    wanted = open_unlinked(ir).wanted
+    resources, names = _match_names(wanted, old, renames)
     bound = bind(wanted, resources, names)
     places = {name: each.blob.place for name, each in bound.items()}
     extents = {name: place for name, place in places.items() if isinstance(place, Extent)}
@@ -103,10 +103,10 @@ def relink_by_reference(
         os.unlink(path)
         raise
     there = {name: (names.get(name, name), kinds[-1] if kinds else "") for name, kinds in wanted.items()}
-    return Referenced(nbytes, Path(archive), unused(resources, bound, names), resources, there)
+    return RelinkResult(nbytes, Path(archive), unused_names(resources, bound, names), resources, there)
 
 
-def shortened(name: str, there: Container[str]) -> str | None:
+def without_suffix(name: str, there: Container[str]) -> str | None:
     """A name of ``there`` that a compiler may have made ``name`` of by a suffix of digits, None where there is none."""
     while (match := _SUFFIX.search(name)) is not None:
         name = name[: match.start()]
@@ -115,14 +115,14 @@ def shortened(name: str, there: Container[str]) -> str | None:
     return None
 
 
-def _matched(
+def _match_names(
     wanted: Collection[str], old: Source, renames: Renames | Mapping[str, str] | None
 ) -> tuple[Resources, dict[str, str]]:
     """The old resources, and name in the new module -> name there. Raises LinkError for what is not certain."""
     resources = strip(old).resources
     if renames is None:
         for name in wanted:
-            shorter = shortened(name, resources)
+            shorter = without_suffix(name, resources)
             if shorter is not None and name in resources:
                 raise LinkError(
                     f"resource {name!r} may be {name!r} of the old module, or {shorter!r} under a name that a "

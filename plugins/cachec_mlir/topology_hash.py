@@ -40,14 +40,14 @@ from typing import Any
 
 from cachec.base.hashing import FileDigests, Hasher, digest_bytes
 from cachec.errors import UsageError
-from cachec_mlir.bytecode import reading
-from cachec_mlir.bytecode.reading import BLOB, BOOL, Bytecode
-from cachec_mlir.inputs import ModuleInput, Source, open_input
+from cachec_mlir.bytecode import reader
+from cachec_mlir.bytecode.reader import BLOB, BOOL, Bytecode
 from cachec_mlir.live.bindings import Bindings, bindings_of, generic
-from cachec_mlir.live.modules import Written, parse_stripped
-from cachec_mlir.remembered import PACKAGE, topologies
-from cachec_mlir.text.canonical import Canonical
-from cachec_mlir.text.scanning import Marks, Trailer, TrailerItem, blob_of, name_of, scan, unescaped
+from cachec_mlir.live.live_modules import BytecodeFile, parse_stripped
+from cachec_mlir.module_input import ModuleInput, Source, open_input
+from cachec_mlir.text.canonical_tokens import Canonical
+from cachec_mlir.text.scanner import Marks, Trailer, TrailerItem, blob_of, name_of, scan, unescape
+from cachec_mlir.text_cache import PACKAGE, topologies
 
 #: A part of a text that is looked at together.
 _WINDOW = 1 << 20
@@ -66,11 +66,11 @@ def topology(source: Source | Any, *, bindings: str | None = None, locations: bo
     if live is not None:
         if bindings not in {None, live}:
             raise UsageError(f"topology: a module of {live!r} can't be read through bindings={bindings!r}")
-        with Written(source) as written:
+        with BytecodeFile(source) as written:
             return _generic(generic(source, locations=locations), _of_bytecode(written.bytecode), locations=locations)
-    if reading.is_bytecode(source):
+    if reader.is_bytecode(source):
         if bindings is None:
-            return reading.topology(source)  # locations count anyway
+            return reader.topology(source)  # locations count anyway
         module = Bytecode(source)
         read = parse_stripped(Bindings(bindings), module)
         return _generic(generic(read, locations=locations), _of_bytecode(module), locations=locations)
@@ -119,17 +119,17 @@ class Topologies:
         else:
             return topology(source, bindings=bindings, locations=locations)
         place = (digest, bindings, locations)
-        known = self._by_digest.get(place) or self._recalled(place)
+        known = self._by_digest.get(place) or self._recall(place)
         if known is None:
             known = topology(source, bindings=bindings, locations=locations)
             if isinstance(source, bytes) or self._digests.of_path(source) == digest:
-                self._keep(place, known)
+                self._remember(place, known)
         return known
 
     def _of_object(self, source: bytes) -> str:
-        kept = self._objects.get(id(source))
-        if kept is not None and kept[0] is source:
-            return kept[1]
+        cached = self._objects.get(id(source))
+        if cached is not None and cached[0] is source:
+            return cached[1]
         digest = digest_bytes(source)
         if len(source) <= self._most_nbytes:
             self._objects[id(source)] = (source, digest)
@@ -138,22 +138,22 @@ class Topologies:
                 self._nbytes -= len(self._objects.popitem(last=False)[1][0])
         return digest
 
-    def _recalled(self, place: tuple[str, str | None, bool]) -> str | None:
+    def _recall(self, place: tuple[str, str | None, bool]) -> str | None:
         digest, bindings, locations = place
         if bindings is not None:  # what they print changes with their version
             return None
-        kept = topologies(self._digests).recall(*_about(digest, locations=locations))
-        if kept is not None:
-            self._by_digest[place] = kept
-        return kept
+        cached = topologies(self._digests).recall(*_about(digest, locations=locations))
+        if cached is not None:
+            self._by_digest[place] = cached
+        return cached
 
-    def _keep(self, place: tuple[str, str | None, bool], value: str) -> None:
+    def _remember(self, place: tuple[str, str | None, bool], value: str) -> None:
         self._by_digest[place] = value
         if place[1] is None:
             topologies(self._digests).keep(value, *_about(place[0], locations=place[2]))
 
 
-def topology_of_text(ir: bytes, digests: FileDigests) -> str:
+def cached_topology_of_text(ir: bytes, digests: FileDigests) -> str:
     """``topology`` of a text, remembered between processes by the cache whose digests these are."""
     known, about = topologies(digests), _about(digest_bytes(ir), locations=False)
     found = known.recall(*about)
@@ -227,7 +227,7 @@ def _setting(module: ModuleInput, entry: TrailerItem) -> bytes:
         assert blob is not None
         return _blob(blob.nbytes, blob.alignment) + b" " + blob.blob.digest().encode()
     raw = bytes(module.view()[entry.start : entry.end])
-    return b"string " + unescaped(module, raw, entry.start).encode() if head[:1] == b'"' else b"word " + raw
+    return b"string " + unescape(module, raw, entry.start).encode() if head[:1] == b'"' else b"word " + raw
 
 
 def _of_bytecode(module: Bytecode) -> Iterator[bytes]:
@@ -239,7 +239,7 @@ def _of_bytecode(module: Bytecode) -> Iterator[bytes]:
             if not entry.nbytes:
                 continue  # declared; the operations use it
             if entry.kind == BLOB:
-                resource = reading.resource(module.input, key, (owner, key), entry)
+                resource = reader.resource(module.input, key, (owner, key), entry)
                 value = _blob(resource.nbytes, resource.alignment)
                 if group.external:
                     value += b" " + resource.blob.digest().encode()

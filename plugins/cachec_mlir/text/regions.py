@@ -7,7 +7,7 @@ from bisect import bisect_right
 from functools import cached_property
 from typing import NamedTuple
 
-from cachec_mlir.text.scanning import STRING
+from cachec_mlir.text.scanner import STRING
 
 # Comments and strings are passed over; the names of operations in generic notation are strings.
 _TOKEN = re.compile(

@@ -13,9 +13,9 @@ import msgspec
 
 from cachec.errors import UsageError
 from cachec.weights.manifest import Manifest
-from cachec_mlir.inputs import open_input
-from cachec_mlir.text.references import references, written
-from cachec_mlir.text.scanning import NAME, STRING, edited, key_literal, quoted, unescaped
+from cachec_mlir.module_input import open_input
+from cachec_mlir.text.references import reference_text, references
+from cachec_mlir.text.scanner import NAME, STRING, apply_edits, key_literal, quote, unescape
 
 #: What a weight is called, with its number behind it: legal as a key, a symbol and a parameter.
 PREFIX = "alpha."
@@ -74,9 +74,9 @@ def alpha(ir: bytes, *, to: str, scope: str, taken: Iterable[str] = ()) -> Alpha
     while prefix.encode() in ir or any(name.startswith(prefix) for name in others):
         prefix = prefix.replace(".", "_.")
     new = {old: f"{prefix}{number}" for number, old in enumerate(sorted(order, key=lambda name: (order[name], name)))}
-    edits = [(each.start, each.end, written(to, scope, new[each.name])) for each in used]
+    edits = [(each.start, each.end, reference_text(to, scope, new[each.name])) for each in used]
     edits += _symbol_edits(ir, {symbol: new[name] for symbol, name in symbols.items()}, globals_)
-    return Alpha(_in_order(edited(ir, edits), prefix), {each: old for old, each in new.items()})
+    return Alpha(_in_order(apply_edits(ir, edits), prefix), {each: old for old, each in new.items()})
 
 
 def alpha_manifest(manifest: Manifest, names: Mapping[str, str]) -> Manifest:
@@ -119,7 +119,7 @@ def _globals(ir: bytes) -> list[_Global]:
 
 def _plain(name: bytes) -> bytes:
     """One spelling of a symbol: ``@"w"`` is ``@w``."""
-    return unescaped(open_input(name), name, 0).encode()
+    return unescape(open_input(name), name, 0).encode()
 
 
 def _uses(ir: bytes, globals_: list[_Global]) -> dict[bytes, int]:
@@ -128,20 +128,20 @@ def _uses(ir: bytes, globals_: list[_Global]) -> dict[bytes, int]:
     for each in globals_:
         declared[each.symbol] = declared.get(each.symbol, 0) + 1
     first: dict[bytes, int] = {}
-    kept = {name for name, count in declared.items() if count > 1}
+    fixed_names = {name for name, count in declared.items() if count > 1}
     starts = sorted((each.start, each.end) for each in globals_)
-    loaded = _loaded(ir)
+    loaded = _load_uses(ir)
     for name, start, is_call in _symbols(ir):
         if name not in declared:
             continue
-        if is_call or ir[start - 2 : start] == b"::" or ir.count(b"sym_name = " + quoted(name.decode()).encode()) > 1:
-            kept.add(name)
+        if is_call or ir[start - 2 : start] == b"::" or ir.count(b"sym_name = " + quote(name.decode()).encode()) > 1:
+            fixed_names.add(name)
         if not any(begin <= start < end for begin, end in starts):
             first.setdefault(name, loaded.get(start, start))
-    return {name: first.get(name, len(ir)) for name in declared if name not in kept}
+    return {name: first.get(name, len(ir)) for name in declared if name not in fixed_names}
 
 
-def _loaded(ir: bytes) -> dict[int, int]:
+def _load_uses(ir: bytes) -> dict[int, int]:
     """Where a symbol that is loaded stands -> where the value of the load is first used."""
     places = {}
     for load in _LOAD.finditer(ir):
@@ -162,7 +162,7 @@ def _symbol_edits(ir: bytes, new: dict[bytes, str], globals_: list[_Global]) -> 
             yield *match.span("name"), key_literal(name).encode()
     for each in globals_:
         if each.quoted is not None and each.symbol in new:
-            yield *each.quoted, quoted(new[each.symbol]).encode()
+            yield *each.quoted, quote(new[each.symbol]).encode()
 
 
 def _in_order(ir: bytes, prefix: str) -> bytes:
@@ -188,4 +188,4 @@ def _sorted_rows(ir: bytes, spans: list[tuple[int, int]], number: re.Pattern[byt
         ordered = sorted((lines[start] for start in row), key=lambda line: int(number.search(line)[1]))  # type: ignore[index]
         start, end = row[0], row[-1] + len(lines[row[-1]])
         edits.append((start, end, b"\n".join(ordered)))
-    return edited(ir, edits)
+    return apply_edits(ir, edits)

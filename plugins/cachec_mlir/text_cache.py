@@ -28,7 +28,7 @@ class _Weight(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     shape: tuple[_Dimension, ...]
 
 
-class Unweighted(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class WeightlessText(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """What is to be known of a text that holds no weights. topology: None where every byte counts. weights: those that
     it refers to."""
 
@@ -36,7 +36,7 @@ class Unweighted(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     weights: tuple[_Weight, ...]
 
     @classmethod
-    def of(cls, topology: str | None, specs: Iterable[WeightSpec]) -> Unweighted:
+    def of(cls, topology: str | None, specs: Iterable[WeightSpec]) -> WeightlessText:
         """The same of specs, which have to be those of a type alone (``blobs.spec_of``)."""
         return cls(topology, tuple(_Weight(each.name, each.dtype, each.shape) for each in specs))
 
@@ -55,9 +55,9 @@ def topologies(digests: FileDigests) -> Conclusions[Topology]:
     return Conclusions(digests.memory, "mlir-topology", Topology)
 
 
-def unweighted(digests: FileDigests) -> Conclusions[Unweighted]:
+def weightless_texts(digests: FileDigests) -> Conclusions[WeightlessText]:
     """Texts that hold no weights, by their digest and all options of ``program``."""
-    return Conclusions(digests.memory, "mlir-unweighted", Unweighted)
+    return Conclusions(digests.memory, "mlir-unweighted", WeightlessText)
 
 
 def _package() -> str:

@@ -11,19 +11,19 @@ from typing import NamedTuple
 from cachec.errors import CheckpointError, LinkError, UsageError
 from cachec.weights import WeightSet, open_weights
 from cachec.weights.manifest import Manifest
-from cachec_mlir.inputs import Source, open_input
-from cachec_mlir.offers import bind, unused
+from cachec_mlir.file_writer import write
+from cachec_mlir.module_input import Source, open_input
+from cachec_mlir.text.references import reference_text, types
 from cachec_mlir.text.references import references as find_references
-from cachec_mlir.text.references import types, written
-from cachec_mlir.text.scanning import edited
-from cachec_mlir.text.stripping import SCOPE, Target, strip_text
-from cachec_mlir.writing import write
+from cachec_mlir.text.scanner import apply_edits
+from cachec_mlir.text.stripper import SCOPE, Target, strip_text
+from cachec_mlir.weight_binding import bind, unused_names
 
 #: What ``iree-run-module --parameters=SCOPE=FILE`` tells formats by.
 _SUFFIXES = frozenset({".irpa", ".safetensors", ".gguf"})
 
 
-class Referred(NamedTuple):
+class ReferResult(NamedTuple):
     """What ``refer`` wrote. nbytes: of the IR. archive: the parameter file, None where references are symbols.
 
     written: whether the archive was made; else it is a file of the weights, in place. unused: names that were offered
@@ -47,7 +47,7 @@ def refer(
     manifest: Manifest | None = None,
     archive: str | os.PathLike[str] | None = None,
     fsync: bool = False,
-) -> Referred:
+) -> ReferResult:
     """Write the stripped text ``ir`` to ``target`` with references of the kind ``to``, checked against ``weights``.
 
     ``parameter``: names in the text become those of the file where all weights lie in one ``.safetensors``, ``.irpa``
@@ -65,20 +65,22 @@ def refer(
     if stripped.resources:
         raise LinkError(f"the module has bytes of {next(iter(stripped.resources))!r} itself; strip it first")
     module = open_input(stripped.ir)
-    left = find_references(module, stripped.ir, "resource", scope)
-    if left:
-        raise LinkError(f"resource {left[0].name!r} at byte {left[0].start} stands where no {to} can; link it instead")
+    remaining = find_references(module, stripped.ir, "resource", scope)
+    if remaining:
+        raise LinkError(
+            f"resource {remaining[0].name!r} at byte {remaining[0].start} stands where no {to} can; link it instead"
+        )
     used = find_references(module, stripped.ir, to, scope)
     bound = bind(types(used), weights, names, manifest)
     there = {name: (names or {}).get(name, name) for name in bound}
-    left_out = unused(weights, bound, names)
+    omitted = unused_names(weights, bound, names)
     if to != "parameter":
-        return Referred(write(target, [stripped.ir], fsync=fsync), None, False, left_out)
+        return ReferResult(write(target, [stripped.ir], fsync=fsync), None, False, omitted)
     in_place = None if archive is not None else _in_place(weights, there)
     if in_place is not None:
         path, renamed = in_place
-        edits = ((each.start, each.end, written("parameter", scope, renamed[each.name])) for each in used)
-        return Referred(write(target, [edited(stripped.ir, edits)], fsync=fsync), path, False, left_out)
+        edits = ((each.start, each.end, reference_text("parameter", scope, renamed[each.name])) for each in used)
+        return ReferResult(write(target, [apply_edits(stripped.ir, edits)], fsync=fsync), path, False, omitted)
     path = Path(f"{os.fspath(target)}.irpa" if archive is None else archive)
     chosen = WeightSet.from_weights({name: weights[other] for name, other in there.items()})
     was_there = path.exists()
@@ -90,7 +92,7 @@ def refer(
             with contextlib.suppress(FileNotFoundError):
                 path.unlink()
         raise
-    return Referred(nbytes, path, True, left_out)
+    return ReferResult(nbytes, path, True, omitted)
 
 
 def _in_place(weights: WeightSet, there: Mapping[str, str]) -> tuple[Path, dict[str, str]] | None:

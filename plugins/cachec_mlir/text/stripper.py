@@ -12,23 +12,23 @@ from typing import NamedTuple
 from cachec.errors import UsageError
 from cachec.weights.dtypes import SIZES
 from cachec_mlir.blobs import ELIDED, Blob, Resource, Resources, element_type
-from cachec_mlir.inputs import ModuleInput, Source, open_input
-from cachec_mlir.text.elements import parsed
-from cachec_mlir.text.references import references, written
-from cachec_mlir.text.scanning import (
+from cachec_mlir.file_writer import StripResult
+from cachec_mlir.module_input import ModuleInput, Source, open_input
+from cachec_mlir.text.dense_elements import parse_elements
+from cachec_mlir.text.references import reference_text, references
+from cachec_mlir.text.regions import Structure, TextPlace
+from cachec_mlir.text.scanner import (
     Trailer,
+    apply_edits,
     blob_of,
     check_digits,
-    edited,
     find,
     name_of,
     scan,
-    unescaped,
+    unescape,
 )
-from cachec_mlir.text.sites import CONSTANT, GLOBAL, MEMREF_GLOBAL, PROGRAM_GLOBAL, Site, sites
 from cachec_mlir.text.skeleton import Skeleton
-from cachec_mlir.text.structure import Structure, TextPlace
-from cachec_mlir.writing import Stripped
+from cachec_mlir.text.weight_sites import CONSTANT, GLOBAL, MEMREF_GLOBAL, PROGRAM_GLOBAL, Site, sites
 
 #: What stands in a stripped text for a weight.
 Target = Choice["resource", "parameter", "external", "undefined"]
@@ -52,7 +52,7 @@ _FORMS: Mapping[str, frozenset[str]] = {
 
 def strip_text(
     source: Source, *, to: Target = "resource", scope: str = SCOPE, minimum: int = MINIMUM, checked: bool = True
-) -> Stripped:
+) -> StripResult:
     """The module with references in place of its weights, and these where they were. ``to`` says what a reference is:
 
     - ``resource``: ``dense_resource<NAME>`` without bytes. Weights are all resources of ``builtin``, and constants.
@@ -131,7 +131,7 @@ class _Stripper:
         self._numbers: Counter[str] = Counter()
         self._globals: dict[tuple[str, str, int], bytes] = {}
 
-    def run(self) -> Stripped:
+    def run(self) -> StripResult:
         text = self._skeleton.text
         every = list(sites(text))
         self._taken.update(self._key(site) for site in every if site.literal < 0)
@@ -146,8 +146,8 @@ class _Stripper:
         structure = Structure(text) if any(site.form not in _GLOBALS for site in every) else None
         nowhere = TextPlace("", False, 0)
         places = [nowhere if structure is None else structure.place(site.whole[0]) for site in every]
-        kept = self._kept(every, places)
-        double = stripped.intersection(self._key(site) for site in every if site.literal < 0) - kept
+        unreplaced = self._unreplaced(every, places)
+        double = stripped.intersection(self._key(site) for site in every if site.literal < 0) - unreplaced
         if double:
             raise UsageError(
                 f"strip: the module has a parameter {min(double)!r} of scope {self._scope!r} and a resource of that "
@@ -159,7 +159,7 @@ class _Stripper:
         if self._to == "parameter":
             self._symbols.update(self._text(each[1]) for each in _SYMBOL.finditer(text))
         for site, place in zip(every, places, strict=True):
-            weight = self._weight(site, place, kept)
+            weight = self._weight(site, place, unreplaced)
             if weight is None:
                 continue
             if weight.resource is not None:
@@ -170,32 +170,34 @@ class _Stripper:
             self._replace(weight)
         if self._to == "resource":
             taken_out = {**self._blobs, **taken_out}
-        resources = self._typed(taken_out, types)
+        resources = self._with_types(taken_out, types)
         for trailer, offset in zip(self._trailers, self._skeleton.trailers, strict=True):
-            gone = {name for name in self._blobs if name not in kept} if self._to != "resource" else set(self._blobs)
+            gone = (
+                {name for name in self._blobs if name not in unreplaced} if self._to != "resource" else set(self._blobs)
+            )
             remaining = _remaining(self._module, trailer, gone)
             if b"\0" in remaining:  # it would be taken for a literal's marker
                 raise self._module.error(trailer.start, "text expected, found a NUL in what begins here")
             self._edits.append((offset, offset, remaining))
-        ir = self._skeleton.whole(edited(text, self._edits))
+        ir = self._skeleton.whole(apply_edits(text, self._edits))
         numbers = {name: number for number, name in enumerate(resources)}
-        return Stripped(ir, Resources(numbers, list(resources.values()).__getitem__), tuple(lifted))
+        return StripResult(ir, Resources(numbers, list(resources.values()).__getitem__), tuple(lifted))
 
     # --- what is a weight
 
-    def _kept(self, every: list[Site], places: list[TextPlace]) -> set[str]:
+    def _unreplaced(self, every: list[Site], places: list[TextPlace]) -> set[str]:
         """Resources that stay as they are: a use of theirs has no reference of this kind, or they have none at all."""
         if self._to == "resource":
             return set()
         used: set[str] = set()
-        kept: set[str] = set()
+        unreplaced: set[str] = set()
         for site, place in zip(every, places, strict=True):
             if site.literal < 0:
                 name = self._key(site)
                 used.add(name)
                 if not self._fits(site, place):
-                    kept.add(name)
-        return kept | (set(self._blobs) - used)
+                    unreplaced.add(name)
+        return unreplaced | (set(self._blobs) - used)
 
     def _fits(self, site: Site, place: TextPlace) -> bool:
         """Whether a reference can stand in place of a value."""
@@ -207,13 +209,13 @@ class _Stripper:
             return place.direct and site.type.startswith("tensor") and site.out in {"", site.type}
         return site.form == GLOBAL or self._declared[self._text(site.symbol)] == 1
 
-    def _weight(self, site: Site, place: TextPlace, kept: set[str]) -> _WeightSite | None:
+    def _weight(self, site: Site, place: TextPlace, unreplaced: set[str]) -> _WeightSite | None:
         """The site as a weight, None where it stays as it is."""
         if not self._fits(site, place):
             return None
         if site.literal < 0:
             key = self._key(site)
-            if key in kept:
+            if key in unreplaced:
                 return None
             blob = self._blobs.get(key)
             name = key if self._to in {"resource", "parameter"} else self._text(site.symbol)
@@ -247,7 +249,7 @@ class _Stripper:
         assert known is not None
         if nbytes < self._minimum or (known[0] == "bool" and self._to != "parameter"):
             return None
-        data = parsed(self._module.view(), literal.start, literal.end, *known)
+        data = parse_elements(self._module.view(), literal.start, literal.end, *known)
         return None if data is None else (SIZES[known[0]], Blob(memoryview(data), where=self._module.label))
 
     # --- names
@@ -256,7 +258,7 @@ class _Stripper:
         return self._text(site.key)
 
     def _text(self, raw: bytes) -> str:
-        return unescaped(self._module, raw, 0)
+        return unescape(self._module, raw, 0)
 
     def _name(self, wanted: str, site: Site, place: TextPlace) -> str:
         """A name for a constant: of its global, or invented."""
@@ -282,7 +284,7 @@ class _Stripper:
         site, name = weight.site, weight.name
         if self._to == "resource":
             if site.literal >= 0:
-                self._edits.append((*site.value, written("resource", "", name)))
+                self._edits.append((*site.value, reference_text("resource", "", name)))
         elif self._to == "external":
             self._edits.append((*site.value, b"#ml_program.extern"))
         elif self._to == "undefined":
@@ -290,7 +292,7 @@ class _Stripper:
             if site.visibility[1]:
                 self._edits.append((*site.visibility, b""))
         elif site.form == GLOBAL:
-            self._edits.append((*site.value, written("parameter", self._scope, name)))
+            self._edits.append((*site.value, reference_text("parameter", self._scope, name)))
         else:
             symbol = self._global(name, site.type, weight.place.insert)
             self._edits.append((*site.whole, b"util.global.load immutable " + symbol + b" : " + site.type.encode()))
@@ -304,7 +306,7 @@ class _Stripper:
         symbol = self._free(plain, self._symbols)
         made = (
             f"util.global private @{symbol} = ".encode()
-            + written("parameter", self._scope, name)
+            + reference_text("parameter", self._scope, name)
             + f" : {kind}".encode()
         )
         in_module = self._skeleton.text[insert - 1 : insert] == b"{"
@@ -312,7 +314,7 @@ class _Stripper:
         self._globals[name, kind, insert] = b"@" + symbol.encode()
         return b"@" + symbol.encode()
 
-    def _typed(self, resources: Mapping[str, Resource], types: Mapping[str, set[str]]) -> dict[str, Resource]:
+    def _with_types(self, resources: Mapping[str, Resource], types: Mapping[str, set[str]]) -> dict[str, Resource]:
         """The resources with the types that they are used with; none for one that is used with several."""
         out: dict[str, Resource] = {}
         for name, resource in resources.items():
@@ -336,21 +338,21 @@ def _as_tensor(kind: str) -> str:
 def _remaining(module: ModuleInput, trailer: Trailer, gone: set[str]) -> bytes:
     """The trailer without builtin's blobs of these names; empty, if nothing is left, as it is, if none was there."""
     text = module.view()
-    kept: dict[bytes, dict[bytes, list[bytes]]] = {}
+    unreplaced: dict[bytes, dict[bytes, list[bytes]]] = {}
     count = 0
     for entry in trailer.entries:
         if entry.section == "dialect_resources" and entry.group == "builtin" and name_of(entry) in gone:
             count += 1
             continue
         item = entry.raw_key + b": " + bytes(text[entry.start : entry.end])
-        kept.setdefault(entry.raw_section, {}).setdefault(entry.raw_group, []).append(item)
+        unreplaced.setdefault(entry.raw_section, {}).setdefault(entry.raw_group, []).append(item)
     if not count:
         return bytes(text[trailer.start : trailer.end])
-    if not kept:
+    if not unreplaced:
         return b""
     sections = [
         _dictionary(section, [_dictionary(group, items, b"    ") for group, items in groups.items()], b"  ")
-        for section, groups in kept.items()
+        for section, groups in unreplaced.items()
     ]
     return b"{-#\n  " + b",\n  ".join(sections) + b"\n#-}"
 

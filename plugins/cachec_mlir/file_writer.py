@@ -23,7 +23,7 @@ _KINDS: Final[Mapping[int, str]] = {
 }
 
 
-class Stripped(NamedTuple):
+class StripResult(NamedTuple):
     """A module without bytes, and the bytes where they were. lifted: names of those that were constants, in order."""
 
     ir: bytes
@@ -31,7 +31,7 @@ class Stripped(NamedTuple):
     lifted: tuple[str, ...] = ()
 
 
-class Linked(NamedTuple):
+class LinkResult(NamedTuple):
     """What a link wrote. unused: names that were offered and not asked for. is_file_only: whether MLIR's tools can read
     it from a file, and not from a pipe or from memory that is aligned to less than its resources."""
 
@@ -51,7 +51,7 @@ def write(target: str | os.PathLike[str], pieces: Iterable[Piece], *, digits: bo
     folder, name = os.path.split(path)
     with Staging(folder, f".{name}.partial-") as file, Copier() as copier:
         at = 0
-        for piece in pieces if digits else _merged(pieces):
+        for piece in pieces if digits else _merge(pieces):
             if isinstance(piece, bytes):
                 at = write_at(file.fd, piece, at)
             elif digits:
@@ -79,7 +79,7 @@ def check_target(target: str | os.PathLike[str]) -> None:
         )
 
 
-def _merged(pieces: Iterable[Piece]) -> Iterator[Piece]:
+def _merge(pieces: Iterable[Piece]) -> Iterator[Piece]:
     """The same with what lies in one file as it is to be written as one blob: a copy of 1 GiB beats 2,000 copies."""
     run: Extent | None = None
     gap = b""

@@ -47,12 +47,14 @@ _OF_BOOLS = _chunks_of(rb"(?:true|false)")
 _OF_ANY = _chunks_of(rb"(?:" + _FLOAT + rb"(?![0-9A-Za-z.])|0x[0-9A-Fa-f]++|-?[0-9]++)")
 
 
-def parsed(text: memoryview | mmap | bytes, start: int, end: int, dtype: str, shape: tuple[int, ...]) -> bytes | None:
+def parse_elements(
+    text: memoryview | mmap | bytes, start: int, end: int, dtype: str, shape: tuple[int, ...]
+) -> bytes | None:
     """The little-endian bytes of the list in ``[start, end)`` of a text; None where they are not certain.
 
     dtype, shape: of the tensor, by cachec's names. Memory: the bytes, and one per element for its comma.
     """
-    if dtype in _UNKNOWN or not shape or _nested(shape, paired=dtype.startswith("complex")) > end - start:
+    if dtype in _UNKNOWN or not shape or _bracket_count(shape, paired=dtype.startswith("complex")) > end - start:
         return None
     out: list[bytes] = []
     structure: list[bytes] = []
@@ -66,7 +68,7 @@ def parsed(text: memoryview | mmap | bytes, start: int, end: int, dtype: str, sh
                 return None  # a number of a mebibyte
             data = data[:cut]
         structure.append(data.translate(None, _NOT_STRUCTURE))
-        values = _converted(data, dtype)
+        values = _convert(data, dtype)
         if values is None:
             return None
         out.append(values)
@@ -89,7 +91,7 @@ def _last_comma(data: bytes, *, paired: bool) -> int:
     return cut
 
 
-def _nested(shape: tuple[int, ...], *, paired: bool) -> int:
+def _bracket_count(shape: tuple[int, ...], *, paired: bool) -> int:
     """How many brackets and commas a list of this shape has."""
     count = 3 if paired else 0
     for extent in reversed(shape):
@@ -106,7 +108,7 @@ def _nesting(shape: tuple[int, ...], *, paired: bool) -> bytes:
     return inner
 
 
-def _converted(data: bytes, dtype: str) -> bytes | None:
+def _convert(data: bytes, dtype: str) -> bytes | None:
     import numpy as np
 
     flat = data.translate(None, b"[]()" + _SPACE)
@@ -121,7 +123,7 @@ def _converted(data: bytes, dtype: str) -> bytes | None:
         return _integers(data, flat, target)
     part = {"complex64": "float32", "complex128": "float64"}.get(dtype, dtype)
     if _OF_FLOATS.fullmatch(data):
-        return _rounded(np.fromstring(flat.decode(), np.float64, sep=","), part)
+        return _round(np.fromstring(flat.decode(), np.float64, sep=","), part)
     if not _OF_ANY.fullmatch(data):
         return None
     bits = SIZES[part] * 8
@@ -131,7 +133,7 @@ def _converted(data: bytes, dtype: str) -> bytes | None:
             pattern = int(token, 16)
             one = pattern.to_bytes(8, "little")[: bits // 8] if pattern >> bits == 0 else None
         else:
-            one = _rounded(np.array([float(token)]), part) if b"." in token else None
+            one = _round(np.array([float(token)]), part) if b"." in token else None
         if one is None:
             return None
         out.append(one)
@@ -161,7 +163,7 @@ def _integers(data: bytes, flat: bytes, target: np.dtype[Any]) -> bytes | None:
     return b"".join(out)
 
 
-def _rounded(values: np.ndarray[Any, np.dtype[np.float64]], dtype: str) -> bytes | None:
+def _round(values: np.ndarray[Any, np.dtype[np.float64]], dtype: str) -> bytes | None:
     """Doubles to nearest even of a type; None where one is or becomes infinite, or none."""
     import numpy as np
 

@@ -14,12 +14,12 @@ from typing import Any
 
 from cachec.programs.weight_files import Extent, OpenedFile, map_untracked
 from cachec_mlir.live.bindings import generic
-from cachec_mlir.offers import Bound
+from cachec_mlir.weight_binding import BoundResource
 
 _USE = re.compile(r'dense_resource<"?([^">]*)"?>')
 
 
-def placeholders(names: Mapping[str, Bound]) -> dict[str, str]:
+def placeholders(names: Mapping[str, BoundResource]) -> dict[str, str]:
     """Name -> one that no other resource has, and that is in no string of an attribute by chance."""
     prefix = "cachec-resource-"
     while any(name.startswith(prefix) for name in names):
@@ -27,7 +27,7 @@ def placeholders(names: Mapping[str, Bound]) -> dict[str, str]:
     return {name: f"{prefix}{number}" for number, name in enumerate(names)}
 
 
-def views_in_place(bound: Mapping[str, Bound]) -> dict[str, memoryview] | None:
+def views_in_place(bound: Mapping[str, BoundResource]) -> dict[str, memoryview] | None:
     """The bytes where they lie, read-only; None unless all are in files, as they are and aligned."""
     maps: dict[OpenedFile, memoryview] = {}
     views: dict[str, memoryview] = {}
@@ -45,11 +45,11 @@ def views_in_place(bound: Mapping[str, Bound]) -> dict[str, memoryview] | None:
     return views
 
 
-def attached(
+def attach(
     resource_type: Any,
     module: Any,
     names: Mapping[str, str],
-    bound: Mapping[str, Bound],
+    bound: Mapping[str, BoundResource],
     views: Mapping[str, memoryview],
 ) -> bool:
     """Give a live module, whose resources have placeholders for names, its resources. names: name -> placeholder.
@@ -72,8 +72,8 @@ def attached(
         if resource.type != attribute.type:
             return False
         operation.attributes[key] = resource
-    left = generic(module, locations=True)
-    return not any(placeholder.encode() in left for placeholder in names.values())
+    remaining = generic(module, locations=True)
+    return not any(placeholder.encode() in remaining for placeholder in names.values())
 
 
 def _resources(operation: Any) -> Iterator[tuple[Any, str, Any]]:

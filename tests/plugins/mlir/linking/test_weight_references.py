@@ -15,7 +15,7 @@ from cachec.programs.program import Program
 from cachec.weights import WeightSet, from_arrays, open_weights
 from cachec.weights.manifest import Manifest
 from cachec_mlir import link, load, refer, strip
-from cachec_mlir.inputs import open_input
+from cachec_mlir.module_input import open_input
 from cachec_mlir.text.references import references
 from tests.plugins.mlir.conftest import BLOBS, Builder, arrays, program, trailer
 from tests.plugins.mlir.text.test_globals import (
@@ -330,7 +330,7 @@ def test_what_can_not_be_referred_to(tmp_path, monkeypatch):
         refer(ir, overlaid(good, {"w3": np.zeros(1)}), out, manifest=good.manifest)
     assert not os.listdir(tmp_path)
     # The archive is written, the IR can't be: neither stays.
-    import cachec_mlir.linking.referring as module
+    import cachec_mlir.linking.weight_references as module
 
     def fails(*unused, **also):
         raise OSError(28, "No space left on device")
@@ -346,7 +346,7 @@ def test_an_archive_that_was_there_stays(tmp_path, monkeypatch):
     ir = strip(program(0).encode(), to="parameter").ir
     refer(ir, from_arrays(arrays(0)), tmp_path / "m.mlir")
     shutil.copy(tmp_path / "m.mlir", tmp_path / "before")
-    import cachec_mlir.linking.referring as module
+    import cachec_mlir.linking.weight_references as module
 
     def fails(*unused, **also):
         raise OSError(28, "No space left on device")

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from cachec.errors import LinkError
 from cachec_mlir.blobs import BUFFER_ALIGNMENT, PAGE_ALIGNMENT, Blob
-from cachec_mlir.bytecode.reading import (
+from cachec_mlir.bytecode.reader import (
     BLOB,
     MAGIC,
     OFFSETS,
@@ -31,9 +31,9 @@ from cachec_mlir.bytecode.reading import (
     resource,
     varint,
 )
-from cachec_mlir.inputs import Source
-from cachec_mlir.offers import Bound
-from cachec_mlir.writing import Piece, Stripped
+from cachec_mlir.file_writer import Piece, StripResult
+from cachec_mlir.module_input import Source
+from cachec_mlir.weight_binding import BoundResource
 
 #: LLVM maps files of four pages; with one byte more, the file does not end with a page.
 _MAPPED = max(4 * 4096, mmap.PAGESIZE) + 1
@@ -41,14 +41,14 @@ _MAPPED = max(4 * 4096, mmap.PAGESIZE) + 1
 _FILLER = b" "
 
 
-def strip_bytecode(source: Source | Bytecode) -> Stripped:
+def strip_bytecode(source: Source | Bytecode) -> StripResult:
     """The module with its resources declared only, and these in place: nothing of them is read.
 
     External resources and those that are no blobs are settings; they stay. Raises CheckpointError, OSError.
     """
     module = source if isinstance(source, Bytecode) else Bytecode(source)
     pieces = _module(module, lambda group, entry: None)
-    return Stripped(b"".join(_as_bytes(piece) for piece in pieces), module.resources)
+    return StripResult(b"".join(_as_bytes(piece) for piece in pieces), module.resources)
 
 
 class UnlinkedBytecode:
@@ -64,31 +64,31 @@ class UnlinkedBytecode:
         """Raises CheckpointError, OSError."""
         self._module = ir if isinstance(ir, Bytecode) else Bytecode(ir)
         self.there = set(self._module.resources)
-        self.wanted: dict[str, list[str]] = {name: [] for name in self._module.declared}
+        self.wanted: dict[str, list[str]] = {name: [] for name in self._module.names_without_bytes}
 
     def alignments(self) -> set[int]:
         """Of the resources that it has bytes of."""
         return {each.alignment for each in self._module.resources.values()}
 
-    def pieces(self, bound: Mapping[str, Bound], inline: Collection[str]) -> list[Piece]:
+    def pieces(self, bound: Mapping[str, BoundResource], inline: Collection[str]) -> list[Piece]:
         """The module with these bytes; resources that it has bytes of stay. inline: of text alone, empty here."""
         module = self._module
-        by_key: dict[tuple[int, int], Bound] = {}
+        by_key: dict[tuple[int, int], BoundResource] = {}
         for name, group, entry in module.named:
             if name in bound:
                 by_key[group.key, entry.key] = bound[name]
 
         def fill(group: Group, entry: ResourceEntry) -> tuple[int, Blob] | None:
             if entry.nbytes:
-                kept = resource(module.input, "", ("", ""), entry)
-                return kept.alignment, kept.blob
+                existing = resource(module.input, "", ("", ""), entry)
+                return existing.alignment, existing.blob
             chosen = by_key[group.key, entry.key]
             return chosen.alignment, chosen.blob
 
         return _module(module, fill)
 
 
-def renamed_bytecode(module: Bytecode, names: Mapping[str, str]) -> bytes:
+def rename_bytecode(module: Bytecode, names: Mapping[str, str]) -> bytes:
     """The stripped module with other names for resources that it declares without bytes: old -> new.
 
     Only the resource sections say names; what uses a resource has its number.
@@ -148,22 +148,22 @@ def _layout(module: Bytecode, sections: Sequence[_Section]) -> list[Piece]:
     """The pieces of a file that MLIR can read, see above."""
     producer = module.producer.rstrip(_FILLER)
     alignment = max(section.alignment for section in sections)
-    pieces, nbytes = _assembled(module.version, producer, sections)
+    pieces, nbytes = _assemble(module.version, producer, sections)
     if alignment <= BUFFER_ALIGNMENT:
         return pieces
     while nbytes < _MAPPED:  # padding that becomes unnecessary takes a part of what is added
         producer += _FILLER * (_MAPPED - nbytes)
-        pieces, nbytes = _assembled(module.version, producer, sections)
+        pieces, nbytes = _assemble(module.version, producer, sections)
     rest = [section for section in sections if section.id != RESOURCES]
     resources = [section for section in sections if section.id == RESOURCES]
     for number in range(len(rest)):
         if nbytes % PAGE_ALIGNMENT:
             break
-        pieces, nbytes = _assembled(module.version, producer, [*rest[:number], *resources, *rest[number:]])
+        pieces, nbytes = _assemble(module.version, producer, [*rest[:number], *resources, *rest[number:]])
     return pieces
 
 
-def _assembled(version: int, producer: bytes, sections: Sequence[_Section]) -> tuple[list[Piece], int]:
+def _assemble(version: int, producer: bytes, sections: Sequence[_Section]) -> tuple[list[Piece], int]:
     """The pieces of a file with these sections, and its bytes."""
     start = MAGIC + varint(version) + producer + b"\0"
     out: list[Piece] = [start]
@@ -195,8 +195,8 @@ def _resources(
                 added = [module.input.at(entry.offset, entry.nbytes, "a resource")]
             else:
                 if group.external:
-                    kept = resource(module.input, module.strings[entry.key], ("", ""), entry)
-                    chosen: tuple[int, Blob] | None = (kept.alignment, kept.blob)
+                    existing = resource(module.input, module.strings[entry.key], ("", ""), entry)
+                    chosen: tuple[int, Blob] | None = (existing.alignment, existing.blob)
                 else:
                     chosen = fill(group, entry)
                 if chosen is not None:

@@ -19,11 +19,18 @@ import msgspec
 from cachec.base.display_text import shown_pair
 from cachec.errors import UsageError
 from cachec_mlir.blobs import Resource
-from cachec_mlir.bytecode.reading import Bytecode, is_bytecode
-from cachec_mlir.explain.readable import Operation, Readable, operations, paired, readable, typed_resources
-from cachec_mlir.forms import strip
-from cachec_mlir.hashes import canonical, topology
-from cachec_mlir.inputs import Source
+from cachec_mlir.bytecode.reader import Bytecode, is_bytecode
+from cachec_mlir.explain.readable_text import (
+    Operation,
+    ReadableModule,
+    make_readable,
+    operations,
+    pair_changes,
+    typed_resources,
+)
+from cachec_mlir.module_input import Source
+from cachec_mlir.strip_and_link import strip
+from cachec_mlir.topology_hash import canonical, topology
 
 #: Lines times lines that difflib is given; larger blocks are told as removed and added.
 _MAX_CELLS = 4_000_000
@@ -61,7 +68,7 @@ class WeightChange(msgspec.Struct, frozen=True):
 
 class Difference(msgspec.Struct, frozen=True):
     """Two modules against each other. same: one program, and weights of the same specs (and values, if they were asked
-    for). notation: see ``Readable``. old, new: topology hashes.
+    for). notation: see ``ReadableModule``. old, new: topology hashes.
     """
 
     same: bool
@@ -83,14 +90,14 @@ def difference(old: Source, new: Source, *, values: bool = False, bindings: str 
     weights = tuple(_weights(_specs(old, bindings), _specs(new, bindings), values=values))
     if hashes[0] == hashes[1]:
         return Difference(not weights, *hashes, "", (), weights)
-    texts = readable(old, bindings), readable(new, bindings)
+    texts = make_readable(old, bindings), make_readable(new, bindings)
     if texts[0].notation != texts[1].notation:
         raise UsageError(
             f"the modules are read by different MLIRs ({texts[0].notation} and {texts[1].notation}); say --bindings"
         )
     changes = tuple(_changes(operations(texts[0].text), operations(texts[1].text)))
     if not changes and not weights:
-        changes = (_connected(old, new, texts),)
+        changes = (_first_reconnected(old, new, texts),)
     return Difference(False, *hashes, texts[0].notation, changes, weights)
 
 
@@ -100,13 +107,15 @@ def difference(old: Source, new: Source, *, values: bool = False, bindings: str 
 def _changes(old: Sequence[Operation], new: Sequence[Operation]) -> Iterator[OperationChange]:
     before, after = [_neutral(each) for each in old], [_neutral(each) for each in new]
     for i1, i2, j1, j2 in _blocks(before, after, 0, len(before), 0, len(after)):
-        pairs = paired([each for each in old[i1:i2] if _told(each)], [each for each in new[j1:j2] if _told(each)])
+        pairs = pair_changes(
+            [each for each in old[i1:i2] if _has_content(each)], [each for each in new[j1:j2] if _has_content(each)]
+        )
         previous = _previous(new, j1) or _previous(old, i1)
         for one, other in pairs:
             yield _change(one, other, previous)
 
 
-def _told(operation: Operation) -> bool:
+def _has_content(operation: Operation) -> bool:
     """Whether a line says something by itself: a brace does not."""
     return any(map(str.isalnum, operation.text))
 
@@ -187,7 +196,7 @@ def _anchors(a: Sequence[str], b: Sequence[str], alo: int, ahi: int, blo: int, b
     return run[::-1]
 
 
-def _connected(old: Source, new: Source, texts: tuple[Readable, Readable]) -> OperationChange:
+def _first_reconnected(old: Source, new: Source, texts: tuple[ReadableModule, ReadableModule]) -> OperationChange:
     """The first place where two modules of the same operations differ."""
     if texts[0].notation == "text":
         one, other = canonical(old).split("\n"), canonical(new).split("\n")
@@ -201,13 +210,13 @@ def _connected(old: Source, new: Source, texts: tuple[Readable, Readable]) -> Op
 # --- weights
 
 
-class _Described(NamedTuple):
+class _WeightForm(NamedTuple):
     words: str
     resource: Resource | None
 
 
 def _weights(
-    before: Mapping[str, _Described], after: Mapping[str, _Described], *, values: bool
+    before: Mapping[str, _WeightForm], after: Mapping[str, _WeightForm], *, values: bool
 ) -> Iterator[WeightChange]:
     for name in [*before, *(name for name in after if name not in before)]:
         one, other = before.get(name), after.get(name)
@@ -222,10 +231,10 @@ def _weights(
                 yield WeightChange("values", name, *(f"{one.words}, BLAKE3 {each[:12]}" for each in digests))
 
 
-def _specs(source: Source, bindings: str | None) -> Mapping[str, _Described]:
+def _specs(source: Source, bindings: str | None) -> Mapping[str, _WeightForm]:
     stripped = strip(source)
-    seen = readable(source, bindings) if bindings is not None else None
-    described = {each.name: _Described(each.words(), each) for each in typed_resources(stripped, seen)}
+    readable = make_readable(source, bindings) if bindings is not None else None
+    weights = {each.name: _WeightForm(each.words(), each) for each in typed_resources(stripped, readable)}
     if is_bytecode(source):
-        described |= {name: _Described("declared, without bytes", None) for name in Bytecode(source).declared}
-    return described
+        weights |= {name: _WeightForm("declared, without bytes", None) for name in Bytecode(source).names_without_bytes}
+    return weights

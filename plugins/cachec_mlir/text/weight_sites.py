@@ -20,7 +20,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from cachec_mlir.text.scanning import COMMENT, EDGE, NAME, STRING, SYMBOL_NAME, as_text
+from cachec_mlir.text.scanner import COMMENT, EDGE, NAME, STRING, SYMBOL_NAME, as_text
 
 #: What an attribute that holds a weight is called in generic notation.
 _VALUE_NAMES = rb"(?:value|values|initial_value)"
@@ -35,7 +35,7 @@ GLOBAL, PROGRAM_GLOBAL, MEMREF_GLOBAL = "util.global", "ml_program.global", "mem
 CONSTANT, OTHER = "constant", "other"
 
 
-def _compiled(pattern: bytes) -> re.Pattern[bytes]:
+def _compile(pattern: bytes) -> re.Pattern[bytes]:
     """A verbose expression over the pieces above, of which ``%(value1)b`` and the like have groups of that number."""
     pieces = {b"comment": COMMENT, b"string": STRING, b"name": NAME, b"edge": EDGE, b"names": _VALUE_NAMES}
     pieces |= {b"type": _TYPE, b"dictionary": rb"(?:\{(?:[^{}\"]++|" + STRING + rb")*+\}\s*+)?+"}
@@ -46,7 +46,7 @@ def _compiled(pattern: bytes) -> re.Pattern[bytes]:
     return re.compile(pattern % pieces, re.VERBOSE)
 
 
-_SITE = _compiled(
+_SITE = _compile(
     rb"""%(comment)b
     # 1 util.global
     | %(edge)b util\.global\s++(?:[a-z]++\s++)*+@(?P<symbol1>%(name)b)\s*+ %(dictionary)b=\s*+ %(value1)b %(typed1)b
@@ -71,7 +71,7 @@ _SITE = _compiled(
 )
 _FORMS = {1: GLOBAL, 2: PROGRAM_GLOBAL, 3: MEMREF_GLOBAL, 4: CONSTANT, 5: CONSTANT, 6: CONSTANT, 8: OTHER}
 #: The attribute of such a one that is its value, with the comma behind it.
-_ATTRIBUTE = _compiled(
+_ATTRIBUTE = _compile(
     rb"%(string)b | %(edge)b (?P<attribute7>%(names)b\s*+=\s*+ %(value7)b %(typed7)b (?P<comma7>\s*+,\s*+)?+)"
 )
 _MEMREF = re.compile(rb"\btype\s*+=\s*+(memref\s*+<[^<>\"{}]*+(?:<[^<>\"{}]*+>[^<>\"{}]*+)*+>)")

@@ -14,7 +14,7 @@ import cachec
 from cachec.errors import LinkError, PluginError, UsageError
 from cachec.weights import WeightSet
 from cachec_mlir import load, program, strip, topology
-from cachec_mlir.live import modules
+from cachec_mlir.live import live_modules
 from cachec_mlir.live.bindings import Bindings, bindings_of, generic, write_bytecode
 from cachec_mlir.plugin import MlirPlugin
 from tests.plugins.mlir.conftest import PROGRAM, arrays, inline_program, trailer
@@ -209,7 +209,7 @@ def no_copy(monkeypatch) -> None:
     def refused(*_: object) -> None:
         raise AssertionError("copied")
 
-    monkeypatch.setattr(modules, "_mapped", refused)
+    monkeypatch.setattr(live_modules, "_mapped", refused)
 
 
 def saved(values: dict[str, np.ndarray], path: Path) -> WeightSet:
@@ -233,9 +233,9 @@ def test_in_place_and_copied_are_the_same_module(tmp_path, monkeypatch):
     found = program(text_program(0).encode()).program
     weights = saved(arrays(1), tmp_path / "w.safetensors")
     in_place = load(found, weights, bindings="iree", alignment=8)
-    monkeypatch.setattr(modules, "views_in_place", lambda bound: None)
+    monkeypatch.setattr(live_modules, "views_in_place", lambda bound: None)
     copied = load(found, weights, bindings="iree", alignment=8)
-    assert modules.fingerprint(in_place) == modules.fingerprint(copied)
+    assert live_modules.fingerprint(in_place) == live_modules.fingerprint(copied)
     assert str(in_place) == str(copied)
 
 

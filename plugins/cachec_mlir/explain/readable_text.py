@@ -14,12 +14,12 @@ from blake3 import blake3
 
 from cachec.errors import CachecError, CheckpointError, PluginError
 from cachec_mlir.blobs import Resource
-from cachec_mlir.forms import strip
-from cachec_mlir.inputs import Source, open_input
+from cachec_mlir.file_writer import StripResult
 from cachec_mlir.live.bindings import Bindings, generic
-from cachec_mlir.text.scanning import scan, unescaped, uses
+from cachec_mlir.module_input import Source, open_input
+from cachec_mlir.strip_and_link import strip
+from cachec_mlir.text.scanner import scan, unescape, uses
 from cachec_mlir.text.skeleton import MARKER, Literal, Skeleton
-from cachec_mlir.writing import Stripped
 
 #: Whose MLIR prints bytecode, in this order, where nobody is named.
 READERS = ("iree", "jax")
@@ -47,7 +47,7 @@ class Operation(NamedTuple):
     function: str
 
 
-class Readable(NamedTuple):
+class ReadableModule(NamedTuple):
     """A module for a person. notation: ``text``, or whose MLIR printed it. cut: how many literals are not whole."""
 
     text: str
@@ -55,7 +55,7 @@ class Readable(NamedTuple):
     cut: int
 
 
-def readable(source: Source, bindings: str | None = None, *, limit: int = 0) -> Readable:
+def make_readable(source: Source, bindings: str | None = None, *, limit: int = 0) -> ReadableModule:
     """The module without its weights. bindings: whose MLIR prints it, in generic notation; None: text as it is. limit:
     characters up to which a literal is left whole.
 
@@ -63,8 +63,8 @@ def readable(source: Source, bindings: str | None = None, *, limit: int = 0) -> 
     """
     ir = strip(source).ir
     if isinstance(ir, bytes) and bindings is None and not ir.startswith(b"ML\xefR"):
-        text, cut = shown(ir, limit)
-        return Readable(text, "text", cut)
+        text, cut = cut_literals(ir, limit)
+        return ReadableModule(text, "text", cut)
     label = open_input(source).label
     tried: list[str] = []
     for name in READERS if bindings is None else (bindings,):
@@ -75,11 +75,11 @@ def readable(source: Source, bindings: str | None = None, *, limit: int = 0) -> 
                 raise
             continue
         try:
-            text, cut = shown(generic(mlir.parse(ir, label)), limit)
+            text, cut = cut_literals(generic(mlir.parse(ir, label)), limit)
         except CachecError as error:
             tried.append(str(error))
             continue
-        return Readable(text, name, cut)
+        return ReadableModule(text, name, cut)
     if len(tried) == 1:
         raise CheckpointError(tried[0])
     why = f": {'; '.join(tried)}" if tried else ", and no MLIR is installed"
@@ -89,19 +89,19 @@ def readable(source: Source, bindings: str | None = None, *, limit: int = 0) -> 
     )
 
 
-def typed_resources(stripped: Stripped, seen: Readable | None = None) -> list[Resource]:
-    """The resources with their types: of bytecode, those that its printed text uses them with. seen: that text.
+def typed_resources(stripped: StripResult, readable: ReadableModule | None = None) -> list[Resource]:
+    """The resources with their types: of bytecode, those that its printed text uses them with. readable: that text.
 
     A type that no MLIR here tells, or that is not of the resource's size, is left open.
     """
     types: dict[str, str] = {}
     if any(each.type is None for each in stripped.resources.values()):
         try:
-            text = (seen or readable(stripped.ir)).text.encode()
+            text = (readable or make_readable(stripped.ir)).text.encode()
         except CachecError:
             return list(stripped.resources.values())  # inspect says why; the bytes are of no known type then
         module = open_input(text)
-        types = {unescaped(module, key, start): kind for start, _, key, kind in uses(text) if kind}
+        types = {unescape(module, key, start): kind for start, _, key, kind in uses(text) if kind}
     out = []
     for name, each in stripped.resources.items():
         typed = each._replace(type=types.get(name, each.type))
@@ -113,7 +113,7 @@ def typed_resources(stripped: Stripped, seen: Readable | None = None) -> list[Re
     return out
 
 
-def shown(ir: bytes, limit: int = 0) -> tuple[str, int]:
+def cut_literals(ir: bytes, limit: int = 0) -> tuple[str, int]:
     """A text with its literals of more than ``limit`` characters cut (64 at least), and how many there were.
 
     Raises CheckpointError.
@@ -165,7 +165,9 @@ def operations(text: str) -> list[Operation]:
     return lines
 
 
-def paired(removed: Sequence[Operation], added: Sequence[Operation]) -> list[tuple[Operation | None, Operation | None]]:
+def pair_changes(
+    removed: Sequence[Operation], added: Sequence[Operation]
+) -> list[tuple[Operation | None, Operation | None]]:
     """A removed and an added operation of one name, in order, are taken for a changed one."""
     waiting: dict[str, list[Operation]] = {}
     for each in reversed(added):

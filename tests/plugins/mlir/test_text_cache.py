@@ -12,7 +12,7 @@ import pytest
 import cachec
 from cachec.base.hashing import FileDigests
 from cachec.store.store import Store
-from cachec_mlir import hashes, program, programs, remembered, topology
+from cachec_mlir import program, programs, text_cache, topology, topology_hash
 from cachec_mlir.programs import MlirProgram
 from tests.plugins.mlir.conftest import program as text_program
 
@@ -35,14 +35,14 @@ class Counted:
 @pytest.fixture(autouse=True)
 def _package(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same wherever the files lie: two answers of one test may fall into one slot otherwise, where one is kept."""
-    for module in (programs, hashes, remembered):
+    for module in (programs, topology_hash, text_cache):
         monkeypatch.setattr(module, "PACKAGE", "1" * 64)
 
 
 @pytest.fixture
 def parsed(monkeypatch: pytest.MonkeyPatch) -> Counted:
     counted = Counted()
-    strip_text, of_text = programs.strip_text, hashes.topology
+    strip_text, of_text = programs.strip_text, topology_hash.topology
 
     def stripped(*args: Any, **kwargs: Any) -> Any:
         counted.stripped += 1
@@ -53,7 +53,7 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> Counted:
         return of_text(*args, **kwargs)
 
     monkeypatch.setattr(programs, "strip_text", stripped)
-    monkeypatch.setattr(hashes, "topology", hashed)
+    monkeypatch.setattr(topology_hash, "topology", hashed)
     return counted
 
 
@@ -118,7 +118,7 @@ def test_options_text_and_package_are_what_an_answer_is_about(tmp_path, processe
     assert same(program(path, digests=next(processes)), program(path))
     assert parsed()[0] == 2
     path.write_text(DECLARED)
-    for module in (programs, hashes):
+    for module in (programs, topology_hash):
         monkeypatch.setattr(module, "PACKAGE", "0" * 64)
     program(path, digests=next(processes))
     assert parsed() == (1, 1)
@@ -129,16 +129,16 @@ def test_the_package_is_each_of_its_files(tmp_path, monkeypatch):
     files = [tmp_path / "a.py", tmp_path / "text" / "b.py"]
     for file in files:
         file.write_text("1")
-    monkeypatch.setattr(remembered, "__file__", str(files[0]))
-    seen = {remembered._package()}
+    monkeypatch.setattr(text_cache, "__file__", str(files[0]))
+    seen = {text_cache._package()}
     for file, text in itertools.product(files, ("23", "45")):
         file.write_text(text)
-        seen.add(remembered._package())
+        seen.add(text_cache._package())
     files[0].rename(tmp_path / "c.py")
-    seen.add(remembered._package())
+    seen.add(text_cache._package())
     assert len(seen) == 6
     (tmp_path / "text" / "b.pyc").write_text("bytecode")
-    assert remembered._package() in seen
+    assert text_cache._package() in seen
 
 
 def test_weights_stay_where_they_are_and_what_is_left_is_not_hashed_again(tmp_path, processes, parsed):
@@ -162,19 +162,19 @@ def test_what_a_damaged_store_says_is_found_out_again(tmp_path, parsed):
     store = Store(tmp_path / "store")
     store.prepare()
     plain = program(path, digests=store.digests)
-    about = remembered.PACKAGE, cachec.base.hashing.digest_bytes(DECLARED.encode()), "resource", "model", "256", "False"
-    known = remembered.unweighted(store.digests)
+    about = text_cache.PACKAGE, cachec.base.hashing.digest_bytes(DECLARED.encode()), "resource", "model", "256", "False"
+    known = text_cache.weightless_texts(store.digests)
     kept = known.recall(*about)
     assert kept is not None
     weight = kept.weights[0]
     damages = (
-        remembered.Unweighted(None, kept.weights),  # as if every byte counted
-        remembered.Unweighted(kept.topology, (*kept.weights, weight)),
-        remembered.Unweighted(kept.topology, (remembered._Weight("w", "float33", (1,)),)),
-        remembered.Unweighted(kept.topology, (remembered._Weight("w", "float32", (-1,)),)),
-        remembered.Unweighted(kept.topology, (remembered._Weight("w", "float32", (1 << 62,)),)),
-        remembered.Unweighted("0" * 63, kept.weights),
-        remembered.Unweighted("0" * 64 + "\n", kept.weights),
+        text_cache.WeightlessText(None, kept.weights),  # as if every byte counted
+        text_cache.WeightlessText(kept.topology, (*kept.weights, weight)),
+        text_cache.WeightlessText(kept.topology, (text_cache._Weight("w", "float33", (1,)),)),
+        text_cache.WeightlessText(kept.topology, (text_cache._Weight("w", "float32", (-1,)),)),
+        text_cache.WeightlessText(kept.topology, (text_cache._Weight("w", "float32", (1 << 62,)),)),
+        text_cache.WeightlessText("0" * 63, kept.weights),
+        text_cache.WeightlessText("0" * 64 + "\n", kept.weights),
     )
     parsed()
     for damage in damages:
@@ -214,7 +214,7 @@ def test_a_stage_is_given_what_another_process_knows_and_records_the_same(tmp_pa
 def test_what_the_command_learned_a_program_knows(tmp_path, processes, parsed):
     path = tmp_path / "m.mlir"
     path.write_text(DECLARED)
-    assert hashes.Topologies(next(processes)).of(path) == topology(path)
+    assert topology_hash.Topologies(next(processes)).of(path) == topology(path)
     parsed()
     program(path, digests=next(processes))
     assert parsed() == (1, 0)

@@ -26,7 +26,7 @@ Alignment = int | Mapping[str, int] | None
 _MOST = 1 << 31
 
 
-class Bound(NamedTuple):
+class BoundResource(NamedTuple):
     """Bytes for one name of a module that is linked."""
 
     alignment: int
@@ -63,17 +63,19 @@ def check_link(there: Set[str], weights: Weights, names: Mapping[str, str] | Non
         )
 
 
-def unused(weights: Weights, bound: Mapping[str, Bound], names: Mapping[str, str] | None) -> tuple[str, ...]:
+def unused_names(
+    weights: Weights, bound: Mapping[str, BoundResource], names: Mapping[str, str] | None
+) -> tuple[str, ...]:
     """The names that were offered and not taken, sorted."""
     return tuple(sorted(set(weights) - {(names or {}).get(name, name) for name in bound}))
 
 
-def offered(
+def match_weights(
     weights: Weights,
     wanted: Mapping[str, Collection[str]],
     names: Mapping[str, str] | None,
     alignment: Alignment,
-) -> dict[str, Bound]:
+) -> dict[str, BoundResource]:
     """Bytes for each wanted name, by exactly that name or by ``names`` (name in the module -> name in ``weights``).
 
     wanted: name -> types that the module states for it. alignment: without one a resource keeps its own, and a weight
@@ -101,7 +103,7 @@ def offered(
     for name, kinds in wanted.items():
         there_name = names.get(name, name)
         stated = alignment if alignment is None or isinstance(alignment, int) else alignment.get(there_name)
-        bound[name] = _bound(weights[there_name], stated, kinds)
+        bound[name] = _bind_one(weights[there_name], stated, kinds)
     return bound
 
 
@@ -116,9 +118,9 @@ def bind(
     manifest: Manifest | None = None,
     *,
     alignment: Alignment = None,
-) -> dict[str, Bound]:
-    """``offered``, checked against the types that the module states for each name, and against the manifest."""
-    bound = offered(weights, wanted, names, alignment)
+) -> dict[str, BoundResource]:
+    """``match_weights``, checked against the types that the module states for each name, and against the manifest."""
+    bound = match_weights(weights, wanted, names, alignment)
     for name, kinds in wanted.items():
         for kind in kinds:
             _check_type(name, kind, bound[name])
@@ -129,7 +131,7 @@ def bind(
 
 def _check_manifest(
     manifest: Manifest,
-    bound: Mapping[str, Bound],
+    bound: Mapping[str, BoundResource],
     weights: Weights,
     names: Mapping[str, str] | None,
 ) -> None:
@@ -148,7 +150,7 @@ def _check_manifest(
             "leave that one out"
         )
     given = {name: (there[name], each.spec, each.blob.nbytes) for name, each in bound.items()}
-    given |= {name: (name, *_described(weights[name])) for name in others}
+    given |= {name: (name, *_spec_and_size(weights[name])) for name in others}
     check_specs(manifest, given)
 
 
@@ -160,11 +162,13 @@ def check_specs(manifest: Manifest, given: Mapping[str, tuple[str, WeightSpec | 
     for name, (there, spec, _) in given.items():
         groups.setdefault(there if spec is None or spec.alias is None else spec.alias, []).append(name)
     alias = {name: min(group) for group in groups.values() if len(group) > 1 for name in group}
-    specs = {name: _stated(manifest, name, spec, nbytes, alias.get(name)) for name, (_, spec, nbytes) in given.items()}
+    specs = {
+        name: _expected_spec(manifest, name, spec, nbytes, alias.get(name)) for name, (_, spec, nbytes) in given.items()
+    }
     manifest.check(specs)
 
 
-def _check_type(name: str, kind: str, bound: Bound) -> None:
+def _check_type(name: str, kind: str, bound: BoundResource) -> None:
     """Raise LinkError unless what is bound has the size, and where it is known the type, that the module states."""
     known = spec_of(name, kind)
     if known is None:
@@ -179,11 +183,13 @@ def _check_type(name: str, kind: str, bound: Bound) -> None:
         raise LinkError(f"resource {name!r}: expected {kind}, found {spec.dtype} {list(spec.shape)}")
 
 
-def _described(given: Weight | Resource) -> tuple[WeightSpec | None, int]:
+def _spec_and_size(given: Weight | Resource) -> tuple[WeightSpec | None, int]:
     return (None, given.nbytes) if isinstance(given, Resource) else (given.spec, given.nbytes)
 
 
-def _stated(manifest: Manifest, name: str, spec: WeightSpec | None, nbytes: int, alias: str | None) -> WeightSpec:
+def _expected_spec(
+    manifest: Manifest, name: str, spec: WeightSpec | None, nbytes: int, alias: str | None
+) -> WeightSpec:
     if spec is None:
         expected = manifest.weights.get(name)
         if expected is None or expected.nbytes != nbytes:
@@ -192,12 +198,12 @@ def _stated(manifest: Manifest, name: str, spec: WeightSpec | None, nbytes: int,
     return replace(spec, name=name, alias=alias)
 
 
-def _bound(given: Weight | Resource, alignment: int | None, kinds: Collection[str]) -> Bound:
+def _bind_one(given: Weight | Resource, alignment: int | None, kinds: Collection[str]) -> BoundResource:
     if isinstance(given, Resource):
-        return Bound(alignment or given.alignment, given.blob, None)
+        return BoundResource(alignment or given.alignment, given.blob, None)
     ways = given.expose()
     place = ways.extent()  # also in a stage: only the bytes get out
-    return Bound(
+    return BoundResource(
         alignment or natural_alignment(given.spec, kinds), Blob(ways.view() if place is None else place), given.spec
     )
 

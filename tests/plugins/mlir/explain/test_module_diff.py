@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from cachec.errors import UsageError
-from cachec_mlir.explain.diff import OperationChange, difference
-from cachec_mlir.explain.readable import operations, readable, shown
+from cachec_mlir.explain.module_diff import OperationChange, difference
+from cachec_mlir.explain.readable_text import cut_literals, make_readable, operations
 from tests.plugins.mlir.conftest import IREE_OPT, arrays, program, trailer
 
 BASE = program(0)
@@ -160,14 +160,14 @@ def test_functions_and_names() -> None:
     assert [each.function for each in found if each.name == "math.tanh"] == ["main"]
     assert [each.function for each in found if each.name == "util.global"] == ["", ""]
     assert [each.name for each in found if each.number == 1] == ["builtin.module"]
-    generic = readable(BASE.encode(), "iree")
+    generic = make_readable(BASE.encode(), "iree")
     assert [each.function for each in operations(generic.text) if each.name == "math.tanh"] == ["main"]
     assert generic.notation == "iree"
 
 
 def test_cut_literals_of_different_content_look_different() -> None:
     texts = [f'"a.b"() {{x = "0x{data * 100}"}} : () -> ()\n'.encode() for data in ("00", "01")]
-    (one, cut), (other, _) = map(shown, texts)
+    (one, cut), (other, _) = map(cut_literals, texts)
     assert cut == 1
     assert one != other
     assert len(one) < 100

@@ -16,7 +16,7 @@ from cachec.errors import CheckpointError, UsageError
 from cachec.weights.dtypes import numpy_dtype
 from cachec_mlir import strip
 from cachec_mlir.blobs import ELEMENTS
-from cachec_mlir.text.elements import parsed
+from cachec_mlir.text.dense_elements import parse_elements
 from tests.plugins.mlir.conftest import IREE_OPT, PROGRAM, arrays, program, trailer
 
 MLIR_OPT = shutil.which("mlir-opt-19")
@@ -202,7 +202,7 @@ def test_numbers_become_what_mlir_makes_of_them(kind, iree_opt):
     module = f'"a.b"() {{value = dense<{text}> : tensor<60x7x{kind}>}} : () -> ()\n'
     printed = iree_opt(module.encode(), "--allow-unregistered-dialect")
     expected = bytes.fromhex(printed.partition(b'"0x')[2].partition(b'"')[0].decode())
-    assert parsed(text.encode(), 0, len(text), ELEMENTS[kind], (60, 7)) == expected
+    assert parse_elements(text.encode(), 0, len(text), ELEMENTS[kind], (60, 7)) == expected
     stripped = strip(module.encode())
     weight = stripped.resources.weights()["module.60x7x" + kind + ".0"]
     assert (weight.dtype, weight.shape, bytes(weight.raw())) == (ELEMENTS[kind], (60, 7), expected)
@@ -212,26 +212,28 @@ def test_complex_numbers_and_booleans_and_bit_patterns():
     r = np.random.default_rng(0)
     pairs = r.normal(size=(70, 2)).astype("f4")
     text = "[" + ", ".join(f"({a:.9e},{b:.9e})" for a, b in pairs) + "]"
-    assert parsed(text.encode(), 0, len(text), "complex64", (70,)) == pairs.tobytes()
+    assert parse_elements(text.encode(), 0, len(text), "complex64", (70,)) == pairs.tobytes()
     flags = r.random(100) < 0.5
     text = listed(flags)
-    assert parsed(text.encode(), 0, len(text), "bool", (100,)) == flags.tobytes()
+    assert parse_elements(text.encode(), 0, len(text), "bool", (100,)) == flags.tobytes()
     text = "[0x7FC00001, 1.0, -2.5, 0xFF800000]"
-    assert parsed(text.encode(), 0, len(text), "float32", (4,)) == bytes.fromhex("0100c07f0000803f000020c0000080ff")
+    assert parse_elements(text.encode(), 0, len(text), "float32", (4,)) == bytes.fromhex(
+        "0100c07f0000803f000020c0000080ff"
+    )
     text = "[0x7F, 1, -128, 18, 0x0]"
-    assert parsed(text.encode(), 0, len(text), "int8", (5,)) == b"\x7f\x01\x80\x12\x00"
+    assert parse_elements(text.encode(), 0, len(text), "int8", (5,)) == b"\x7f\x01\x80\x12\x00"
     text = "[18446744073709551615, 0, 0xFFFFFFFFFFFFFFFF]"
-    assert parsed(text.encode(), 0, len(text), "uint64", (3,)) == b"\xff" * 8 + bytes(8) + b"\xff" * 8
+    assert parse_elements(text.encode(), 0, len(text), "uint64", (3,)) == b"\xff" * 8 + bytes(8) + b"\xff" * 8
 
 
 def test_lists_longer_than_a_step():
     value = np.random.default_rng(0).normal(size=(3, 70_001)).astype("f4")
     text = listed(value).encode()
     assert len(text) > 3 << 20
-    assert parsed(text, 0, len(text), "float32", value.shape) == value.tobytes()
+    assert parse_elements(text, 0, len(text), "float32", value.shape) == value.tobytes()
     pairs = value[:, :70_000].copy().view("c8")
     text = "[" + ", ".join("[" + ", ".join(f"({z.real:.9e}, {z.imag:.9e})" for z in row) + "]" for row in pairs) + "]"
-    assert parsed(text.encode(), 0, len(text), "complex64", pairs.shape) == pairs.tobytes()
+    assert parse_elements(text.encode(), 0, len(text), "complex64", pairs.shape) == pairs.tobytes()
 
 
 @pytest.mark.parametrize(
@@ -271,7 +273,7 @@ def test_lists_longer_than_a_step():
     ],
 )
 def test_lists_that_are_not_certain_stay(text, dtype, shape):
-    assert parsed(text.encode(), 0, len(text), dtype, shape) is None
+    assert parse_elements(text.encode(), 0, len(text), dtype, shape) is None
 
 
 def test_every_double_rounds_once(iree_opt):
@@ -283,7 +285,7 @@ def test_every_double_rounds_once(iree_opt):
         f'"a.b"() {{v = dense<{text}> : tensor<300xbf16>}} : () -> ()'.encode(), "--allow-unregistered-dialect"
     )
     raw = bytes.fromhex(expected.partition(b'"0x')[2].partition(b'"')[0].decode())
-    assert parsed(text.encode(), 0, len(text), "bfloat16", (300,)) == raw
+    assert parse_elements(text.encode(), 0, len(text), "bfloat16", (300,)) == raw
     assert values.astype("f4").astype(ml_dtypes.bfloat16).tobytes() != raw
 
 

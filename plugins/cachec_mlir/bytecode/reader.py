@@ -34,7 +34,7 @@ from typing import NamedTuple
 
 from cachec.base.hashing import Hasher
 from cachec_mlir.blobs import Blob, Resource, Resources
-from cachec_mlir.inputs import ModuleInput, Source, open_input
+from cachec_mlir.module_input import ModuleInput, Source, open_input
 
 MAGIC = b"ML\xefR"
 PAD = b"\xcb"
@@ -102,7 +102,7 @@ class Bytecode:
         )
 
     @property
-    def declared(self) -> tuple[str, ...]:
+    def names_without_bytes(self) -> tuple[str, ...]:
         """Names of the resources that have no bytes, in order."""
         return tuple(name for name, _, entry in self.named if not entry.nbytes)
 
@@ -116,7 +116,7 @@ class Bytecode:
 
     def _name(self) -> list[tuple[str, Group, ResourceEntry]]:
         named: list[tuple[str, Group, ResourceEntry]] = []
-        seen: set[str] = set()
+        visited: set[str] = set()
         for group in self.groups:
             if group.external:
                 continue
@@ -127,9 +127,9 @@ class Bytecode:
                     continue
                 key = self.strings[entry.key]
                 name = prefix + key
-                if name in seen:
+                if name in visited:
                     raise self.input.error(entry.offset, f"resource {name!r} expected once, found again")
-                seen.add(name)
+                visited.add(name)
                 named.append((name, group, entry))
         return named
 
@@ -141,8 +141,10 @@ class Bytecode:
 def resource(source: ModuleInput, name: str, place: tuple[str, str], entry: ResourceEntry) -> Resource:
     """Read and check the head of a blob. place: group and key. Raises CheckpointError."""
     # Modules have thousands of these: texts for errors are made when there is one.
-    _, _, offset, held = entry
-    head = source.at(offset, _BLOB_HEAD if held > _BLOB_HEAD else held, "the head of a resource")  # and most padding
+    _, _, offset, entry_nbytes = entry
+    head = source.at(
+        offset, _BLOB_HEAD if entry_nbytes > _BLOB_HEAD else entry_nbytes, "the head of a resource"
+    )  # and most padding
     try:
         alignment, at = _number(head, 0)
         nbytes, at = _number(head, at)
@@ -152,9 +154,10 @@ def resource(source: ModuleInput, name: str, place: tuple[str, str], entry: Reso
         _check_alignment(source, offset, alignment, f"resource {name!r}")
     padding = offset + at
     data = padding + -padding % alignment
-    if data + nbytes != offset + held:
+    if data + nbytes != offset + entry_nbytes:
         raise source.error(
-            offset, f"resource {name!r} expected to end with its entry at byte {offset + held}, found {data + nbytes}"
+            offset,
+            f"resource {name!r} expected to end with its entry at byte {offset + entry_nbytes}, found {data + nbytes}",
         )
     padded = head[at : data - offset]
     if len(padded) < data - padding:
@@ -233,7 +236,7 @@ class _Cursor:
         return self._base + self.at
 
     @property
-    def left(self) -> int:
+    def remaining(self) -> int:
         return len(self._data) - self.at
 
     def byte(self) -> int:
@@ -299,7 +302,7 @@ class _Strings:
         data = self._data = source.at(section.offset, section.nbytes, "the string section")
         cursor = _Cursor(source, data, section.offset, "the string section")
         count = cursor.varint()
-        if count > cursor.left:
+        if count > cursor.remaining:
             raise source.error(section.offset, f"expected strings within {section.nbytes} bytes, found {count} strings")
         lengths = cursor.varints(count)
         lengths.reverse()
@@ -307,7 +310,7 @@ class _Strings:
         if self._ends[-1] != len(data):
             raise source.error(
                 cursor.offset,
-                f"the strings expected to fill the {cursor.left} bytes that are left of their section, "
+                f"the strings expected to fill the {cursor.remaining} bytes that are left of their section, "
                 f"found {self._ends[-1] - cursor.at}",
             )
         for length, end in zip(lengths, self._ends[1:], strict=True):
@@ -399,15 +402,15 @@ def _groups(
     owners: set[tuple[bool, int]] = set()
     at, end = data.offset, data.offset + data.nbytes
     known = len(strings)
-    while cursor.left:
+    while cursor.remaining:
         here = cursor.offset
         is_external = len(groups) < external
         owner, count = cursor.varint(), cursor.varint()
         if owner >= len(strings) or (is_external, owner) in owners:
             raise source.error(here, f"a group expected to name one of {len(strings)} strings, once; found {owner}")
         owners.add((is_external, owner))
-        if count * 3 > cursor.left:
-            raise source.error(here, f"{count} resources expected within {cursor.left} bytes of their section")
+        if count * 3 > cursor.remaining:
+            raise source.error(here, f"{count} resources expected within {cursor.remaining} bytes of their section")
         entries: list[ResourceEntry] = []
         keys: set[int] = set()
         for place, key, nbytes, kind in cursor.entries(count):

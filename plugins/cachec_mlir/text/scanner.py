@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from cachec.errors import CheckpointError
 from cachec_mlir.blobs import Blob, Resource
-from cachec_mlir.inputs import ModuleInput
+from cachec_mlir.module_input import ModuleInput
 
 Text = memoryview | mmap
 
@@ -127,7 +127,7 @@ def scan(source: ModuleInput, *, checked: bool = True) -> Marks:
             trailers.append(trailer)
             at = trailer.end
         elif mark == _QUOTE:
-            raise _unterminated(source, start)
+            raise _unterminated_error(source, start)
     _refuse_twice(source, trailers)
     return Marks(tuple(trailers), tuple(constants))
 
@@ -143,7 +143,7 @@ def blob_of(source: ModuleInput, entry: TrailerItem, name: str) -> Resource | No
         raise source.error(entry.start, f"{what}: 8 digits of an alignment expected, found {digits} digits")
     where = f"{source.label}: {what}, from byte {first}"
     head = source.at(first, _HEAD, what)
-    alignment = int.from_bytes(Blob(memoryview(head), hexadecimal=True, where=where).decoded(head), "little")
+    alignment = int.from_bytes(Blob(memoryview(head), hexadecimal=True, where=where).decode(head), "little")
     is_empty = digits == _HEAD  # MLIR prints 0 for the alignment of a resource without bytes, whatever it was
     if (alignment == 0 and not is_empty) or alignment & (alignment - 1):
         raise source.error(first, f"{what}: an alignment expected that is a power of two, found {alignment}")
@@ -167,7 +167,7 @@ def name_of(entry: TrailerItem) -> str:
     return entry.key if entry.group == "builtin" else f"{entry.group}:{entry.key}"
 
 
-def unescaped(source: ModuleInput, raw: bytes, offset: int) -> str:
+def unescape(source: ModuleInput, raw: bytes, offset: int) -> str:
     """The text of a bare word, or of a string with its quotes. Raises CheckpointError."""
     if raw[:1] == _QUOTE:
         raw = raw[1:-1]
@@ -186,17 +186,17 @@ def as_text(raw: bytes | None) -> str:
     return (raw or b"").decode("utf-8", "replace")
 
 
-def quoted(text: str) -> str:
+def quote(text: str) -> str:
     """A string literal as MLIR's printer writes it: printable ASCII as it is, any other byte as ``\\XX``."""
-    return '"' + "".join(_escaped(byte) for byte in text.encode()) + '"'
+    return '"' + "".join(_escape(byte) for byte in text.encode()) + '"'
 
 
 def key_literal(text: str) -> str:
     """A key: the bare word, where it is one."""
-    return text if _WORD.fullmatch(text.encode()) else quoted(text)
+    return text if _WORD.fullmatch(text.encode()) else quote(text)
 
 
-def edited(text: bytes, edits: Iterable[tuple[int, int, bytes]]) -> bytes:
+def apply_edits(text: bytes, edits: Iterable[tuple[int, int, bytes]]) -> bytes:
     """``text`` with other bytes in place of each ``[start, end)``, in any order; of one place, as they are given."""
     out: list[bytes] = []
     at = 0
@@ -220,7 +220,7 @@ _USE = re.compile(
 )
 
 
-def _escaped(byte: int) -> str:
+def _escape(byte: int) -> str:
     if byte == 0x5C:
         return "\\\\"
     return chr(byte) if 0x20 <= byte < 0x7F and byte != 0x22 else f"\\{byte:02X}"
@@ -230,7 +230,7 @@ def _end_of_string(source: ModuleInput, text: Text, start: int, *, checked: bool
     """The offset behind a string that begins with 0x, and whether only hexadecimal digits follow."""
     end = find(text, _QUOTE, start + 1)
     if end < 0:
-        raise _unterminated(source, start)
+        raise _unterminated_error(source, start)
     if not checked and end - start >= _LONG:
         if find(text, _BACKSLASH, start + 3, end) < 0:
             return end + 1, True
@@ -238,7 +238,7 @@ def _end_of_string(source: ModuleInput, text: Text, start: int, *, checked: bool
         return end + 1, True
     match = _STRING.match(text, start)
     if match is None:
-        raise _unterminated(source, start)
+        raise _unterminated_error(source, start)
     return match.end(), False
 
 
@@ -263,18 +263,18 @@ def find(text: Text, byte: bytes, start: int, end: int | None = None) -> int:
     return -1 if match is None else match.start()
 
 
-def _unterminated(source: ModuleInput, start: int) -> CheckpointError:
+def _unterminated_error(source: ModuleInput, start: int) -> CheckpointError:
     return source.error(start, "a string that does not end on its line")
 
 
 def _refuse_twice(source: ModuleInput, trailers: list[Trailer]) -> None:
-    seen: set[tuple[str, str, str]] = set()
+    keys: set[tuple[str, str, str]] = set()
     for trailer in trailers:
         for entry in trailer.entries:
             key = (entry.section, entry.group, entry.key)
-            if key in seen:
+            if key in keys:
                 raise source.error(entry.start, f"resource {entry.key!r} of {entry.group!r} expected once, found again")
-            seen.add(key)
+            keys.add(key)
 
 
 class _Trailer:
@@ -312,11 +312,11 @@ class _Trailer:
         self._list(b"}", item)
 
     def _list(self, close: bytes, item: Callable[[], None]) -> None:
-        if self._taken(close):
+        if self._take(close):
             return
         while True:
             item()
-            if self._taken(close):
+            if self._take(close):
                 return
             self._expect(b",")
 
@@ -327,7 +327,7 @@ class _Trailer:
             raise self._source.error(at, "a key of a resource expected, found something else")
         self._at = match.end()
         self._expect(b":")
-        return unescaped(self._source, match[0], at), match[0]
+        return unescape(self._source, match[0], at), match[0]
 
     def _value(self) -> bool:
         """Pass over a value; whether it is hexadecimal."""
@@ -338,7 +338,7 @@ class _Trailer:
                 return digits_only
             match = _STRING.match(self._text, at)
             if match is None:
-                raise _unterminated(self._source, at)
+                raise _unterminated_error(self._source, at)
         else:
             match = _VALUE.match(self._text, at)
             if match is None:
@@ -352,7 +352,7 @@ class _Trailer:
             self._at = match.end()
         return self._at
 
-    def _taken(self, token: bytes) -> bool:
+    def _take(self, token: bytes) -> bool:
         at = self._skip()
         if bytes(self._text[at : at + len(token)]) != token:
             return False
@@ -360,5 +360,5 @@ class _Trailer:
         return True
 
     def _expect(self, token: bytes) -> None:
-        if not self._taken(token):
+        if not self._take(token):
             raise self._source.error(self._at, f"{token.decode()!r} expected in the trailer, found something else")

@@ -11,7 +11,7 @@ import cachec_jax
 import cachec_mlir
 from cachec.base.display_text import MAX_SHOWN
 from cachec.errors import PluginError
-from cachec_mlir.explain.operations import MAX_OPERATIONS, difference
+from cachec_mlir.explain.operation_diff import MAX_OPERATIONS, difference
 
 
 def told(before: str, after: str) -> str:

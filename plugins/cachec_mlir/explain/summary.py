@@ -6,16 +6,16 @@ from collections import Counter
 from typing import Any
 
 from cachec.errors import CachecError
-from cachec_mlir.bytecode.reading import Bytecode, is_bytecode
-from cachec_mlir.explain.readable import literals, operations, readable, typed_resources
-from cachec_mlir.forms import strip, unlinked
-from cachec_mlir.inputs import Source, open_input
+from cachec_mlir.bytecode.reader import Bytecode, is_bytecode
+from cachec_mlir.explain.readable_text import literals, make_readable, operations, typed_resources
+from cachec_mlir.module_input import Source, open_input
+from cachec_mlir.strip_and_link import open_unlinked, strip
 
 #: Constants in the IR that are listed, the largest first.
 _LARGEST = 10
 
 
-def inspected(source: Source, *, bindings: str | None = None) -> dict[str, Any]:
+def summarize(source: Source, *, bindings: str | None = None) -> dict[str, Any]:
     """Plain data, as ``cachec mlir inspect --json`` prints it; see there.
 
     operations, dialects: null where bytecode can't be printed here, and ``unread`` then says why. Raises
@@ -33,10 +33,10 @@ def inspected(source: Source, *, bindings: str | None = None) -> dict[str, Any]:
         constants = [{"line": line, "type": kind, "characters": size} for line, kind, size in literals(stripped.ir)]
         constants.sort(key=lambda each: -each["characters"])
     names: Counter[str] | None = None
-    unread, seen = None, None
+    unread, readable = None, None
     try:
-        seen = readable(stripped.ir, bindings)
-        names = Counter(each.name for each in operations(seen.text) if each.name)
+        readable = make_readable(stripped.ir, bindings)
+        names = Counter(each.name for each in operations(readable.text) if each.name)
     except CachecError as error:
         unread = str(error)
     dialects: Counter[str] = Counter()
@@ -56,9 +56,9 @@ def inspected(source: Source, *, bindings: str | None = None) -> dict[str, Any]:
                 "alignment": each.alignment,
                 "lifted": each.name in stripped.lifted,
             }
-            for each in typed_resources(stripped, seen)
+            for each in typed_resources(stripped, readable)
         ],
         "resource_bytes": sum(each.nbytes for each in stripped.resources.values()),
-        "declared": [name for name in unlinked(stripped.ir).wanted if name not in stripped.resources],
+        "declared": [name for name in open_unlinked(stripped.ir).wanted if name not in stripped.resources],
         "constants": constants[:_LARGEST],
     }

@@ -22,19 +22,19 @@ from cachec.programs.plugin import ArtifactWriter, Fingerprint
 from cachec.programs.program import Program
 from cachec.weights import Weight, WeightSet
 from cachec_mlir.blobs import ALIGNMENT, BUFFER_ALIGNMENT, PAGE_ALIGNMENT, Blob, Resource
-from cachec_mlir.bytecode.reading import Bytecode, is_bytecode
-from cachec_mlir.bytecode.rewriting import renamed_bytecode, strip_bytecode
-from cachec_mlir.forms import link
-from cachec_mlir.inputs import open_input
-from cachec_mlir.live.attaching import attached, placeholders, views_in_place
+from cachec_mlir.bytecode.reader import Bytecode, is_bytecode
+from cachec_mlir.bytecode.rewriter import rename_bytecode, strip_bytecode
+from cachec_mlir.file_writer import write
 from cachec_mlir.live.bindings import Bindings, bindings_of, generic, write_bytecode
-from cachec_mlir.offers import check_specs, offered
-from cachec_mlir.writing import write
+from cachec_mlir.live.resource_attachment import attach, placeholders, views_in_place
+from cachec_mlir.module_input import open_input
+from cachec_mlir.strip_and_link import link
+from cachec_mlir.weight_binding import check_specs, match_weights
 
 _NAME = "module.mlirbc"
 
 
-class Written:
+class BytecodeFile:
     """A live module as bytecode in a file that is gone when this is closed; what is open of it stays readable."""
 
     def __init__(self, module: Any) -> None:
@@ -51,7 +51,7 @@ class Written:
             self._folder.cleanup()
             raise
 
-    def __enter__(self) -> Written:
+    def __enter__(self) -> BytecodeFile:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -91,10 +91,10 @@ def load(
     _check(program, weights, names)
     ir = program.ir
     if not is_bytecode(ir):
-        with Written(module) as written:
+        with BytecodeFile(module) as written:
             ir = written.bytecode.input.at(0, written.bytecode.input.size, "the module")
-    wanted = set(Bytecode(ir).declared)
-    return _linked(
+    wanted = set(Bytecode(ir).names_without_bytes)
+    return _link_live(
         with_bindings, ir, weights, {name: there for name, there in names.items() if name in wanted}, alignment
     )
 
@@ -115,10 +115,10 @@ def parse_stripped(bindings: Bindings, module: Bytecode) -> Any:
     ir = strip_bytecode(module).ir
     if all(section.alignment <= BUFFER_ALIGNMENT for section in Bytecode(ir).sections):
         return bindings.parse(ir, module.input.label)
-    return _mapped(bindings, lambda path: write(path, [ir]))
+    return _load_mapped(bindings, lambda path: write(path, [ir]))
 
 
-def _linked(
+def _link_live(
     bindings: Bindings,
     ir: bytes,
     weights: Mapping[str, Weight] | Mapping[str, Resource],
@@ -127,15 +127,15 @@ def _linked(
 ) -> Any:
     """Bytecode with these bytes: where they lie, or in a copy that the kernel makes and MLIR maps."""
     module = Bytecode(ir)
-    bound = offered(weights, dict.fromkeys(module.declared, ()), names, alignment)
+    bound = match_weights(weights, dict.fromkeys(module.names_without_bytes, ()), names, alignment)
     views = views_in_place(bound) if _all_of_builtin(module) else None
     if views is not None:
         other = placeholders(bound)
-        live = parse_stripped(bindings, Bytecode(renamed_bytecode(module, other)))
-        if attached(bindings.resource, live, other, bound, views):
+        live = parse_stripped(bindings, Bytecode(rename_bytecode(module, other)))
+        if attach(bindings.resource, live, other, bound, views):
             return live
 
-    return _mapped(bindings, lambda path: link(module, weights, path, names=names, alignment=alignment).nbytes)
+    return _load_mapped(bindings, lambda path: link(module, weights, path, names=names, alignment=alignment).nbytes)
 
 
 def _all_of_builtin(module: Bytecode) -> bool:
@@ -143,7 +143,7 @@ def _all_of_builtin(module: Bytecode) -> bool:
     return not module.resources and all(module.strings[group.key] == "builtin" for _, group, _ in module.named)
 
 
-def _mapped(bindings: Bindings, write_to: Callable[[str], int]) -> Any:
+def _load_mapped(bindings: Bindings, write_to: Callable[[str], int]) -> Any:
     """The module that ``write_to`` writes, mapped. The file is gone when this returns, its pages are not."""
     import tempfile  # slow to import, and not needed to strip
 
@@ -167,16 +167,16 @@ def fingerprint(module: Any) -> Fingerprint:
     hasher.part("bindings", str(bindings_of(module)).encode())
     hasher.part("operations", text)
     count = nbytes = 0
-    with Written(module) as written:
+    with BytecodeFile(module) as written:
         for name, resource in sorted(written.bytecode.resources.items()):
             hasher.part(f"resource {name}", f"{resource.alignment} {resource.blob.digest()}".encode())
             count, nbytes = count + 1, nbytes + resource.nbytes
-        for name in sorted(written.bytecode.declared):
+        for name in sorted(written.bytecode.names_without_bytes):
             hasher.part(f"declared {name}", b"")
     return Fingerprint(hasher.digest(), f"ir.Module, {len(text)} characters, {count} resources of {nbytes} bytes")
 
 
-class _Lifted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _StoredResource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     alignment: Annotated[int, msgspec.Meta(ge=1, le=PAGE_ALIGNMENT)]
 
@@ -185,7 +185,7 @@ class _ModuleMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a stored module is: whose, and its resources in the order of the artifacts behind the IR."""
 
     bindings: str
-    resources: list[_Lifted]
+    resources: list[_StoredResource]
 
 
 def encode(module: Any, out: ArtifactWriter) -> dict[str, Any]:
@@ -193,7 +193,7 @@ def encode(module: Any, out: ArtifactWriter) -> dict[str, Any]:
     name = bindings_of(module)
     if name is None:
         raise PluginError(f"a {type(module).__qualname__} is no ir.Module of known bindings")
-    with Written(module) as written:
+    with BytecodeFile(module) as written:
         stripped = strip_bytecode(written.bytecode)
         for resource in stripped.resources.values():
             if resource.alignment > PAGE_ALIGNMENT:
@@ -205,7 +205,7 @@ def encode(module: Any, out: ArtifactWriter) -> dict[str, Any]:
         weights = stripped.resources.weights()
         for key in stripped.resources:
             out.write(weights[key].raw())
-        resources = [_Lifted(key, resource.alignment) for key, resource in stripped.resources.items()]
+        resources = [_StoredResource(key, resource.alignment) for key, resource in stripped.resources.items()]
         meta: dict[str, Any] = msgspec.to_builtins(_ModuleMeta(name, resources))
         return meta
 
@@ -223,7 +223,7 @@ def decode(meta: Mapping[str, Any], artifacts: Sequence[Path]) -> Any:
         if len(resources) != len(stored.resources):
             raise PluginError("a stored ir.Module names a resource twice")
         bindings = Bindings(stored.bindings)
-        return _linked(bindings, ir, resources, {}) if resources else bindings.parse(ir, "a stored ir.Module")
+        return _link_live(bindings, ir, resources, {}) if resources else bindings.parse(ir, "a stored ir.Module")
 
 
 @contextmanager
@@ -238,7 +238,7 @@ def _faults() -> Iterator[None]:
         raise StoreFault(Fault.IO_ERROR, f"a stored ir.Module: {error}") from error
 
 
-def _resource(lifted: _Lifted, path: Path) -> Resource:
+def _resource(lifted: _StoredResource, path: Path) -> Resource:
     if lifted.alignment & (lifted.alignment - 1):
         raise PluginError(f"resource {lifted.name!r}: an alignment expected that is a power of two, found another")
     opened = open_input(path)

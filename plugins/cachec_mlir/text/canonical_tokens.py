@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from cachec.base.hashing import Hasher, digest_bytes
-from cachec_mlir.inputs import ModuleInput
-from cachec_mlir.text.scanning import Marks, find
+from cachec_mlir.module_input import ModuleInput
+from cachec_mlir.text.scanner import Marks, find
 
 #: Operations in custom notation whose region sees no value from outside (trait IsolatedFromAbove), each of the form
 #: ``name words @symbol(arguments) ... {body}``.
@@ -201,16 +201,18 @@ class Canonical:
             token = self._at(index)
             if token in {b"-", b"@"}:
                 index += 1
-            index = self._balanced(index) if self._at(index) in _OPEN else index + 1
+            index = self._end_of_bracket(index) if self._at(index) in _OPEN else index + 1
             # dialect.attr<...>, dense<...>, loc(...), distinct[0]<...>, @a::@b
             while token != b"(" and (more := self._at(index)) in {b"<", b"(", b"[", b"::"}:
-                index = index + 3 - self._at(index + 1).startswith(b"@") if more == b"::" else self._balanced(index)
+                index = (
+                    index + 3 - self._at(index + 1).startswith(b"@") if more == b"::" else self._end_of_bracket(index)
+                )
             # a typed attribute, a function type
             if self._at(index) not in {b":", b"->"}:
                 return min(index, len(self._tokens))
             index += 1
 
-    def _balanced(self, index: int) -> int:
+    def _end_of_bracket(self, index: int) -> int:
         """The index behind the bracket that closes the one at ``index``. Raises CheckpointError where none does."""
         start, depth = index, []
         while True:
@@ -355,7 +357,7 @@ class Canonical:
 
     def _offset(self, index: int) -> int:
         """Where a token begins. Reads the text again: for errors."""
-        for number, (_, offset) in enumerate(_placed(self._module, self._marks)):
+        for number, (_, offset) in enumerate(_tokens_with_offsets(self._module, self._marks)):
             if number == index:
                 return offset
         return self._module.size
@@ -376,7 +378,7 @@ def _tokens(module: ModuleInput, marks: Marks) -> list[bytes]:
     return tokens
 
 
-def _placed(module: ModuleInput, marks: Marks) -> Iterator[tuple[bytes, int]]:
+def _tokens_with_offsets(module: ModuleInput, marks: Marks) -> Iterator[tuple[bytes, int]]:
     """The same with offsets."""
     for data, start in _windows(module, marks):
         if start >= 0:

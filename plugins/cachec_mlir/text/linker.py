@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from cachec.errors import UsageError
-from cachec_mlir.inputs import Source, open_input
-from cachec_mlir.offers import Bound
+from cachec_mlir.file_writer import Piece
+from cachec_mlir.module_input import Source, open_input
+from cachec_mlir.text.references import reference_text, types
 from cachec_mlir.text.references import references as find_references
-from cachec_mlir.text.references import types, written
-from cachec_mlir.text.scanning import key_literal, name_of, scan
+from cachec_mlir.text.scanner import key_literal, name_of, scan
 from cachec_mlir.text.skeleton import Skeleton
-from cachec_mlir.text.stripping import SCOPE, TARGETS, Target
-from cachec_mlir.writing import Piece
+from cachec_mlir.text.stripper import SCOPE, TARGETS, Target
+from cachec_mlir.weight_binding import BoundResource
 
 
 class UnlinkedText:
@@ -35,7 +35,7 @@ class UnlinkedText:
         taken = self.there if references == "resource" else set()
         self.wanted = {name: kinds for name, kinds in types(self._used).items() if name not in taken}
 
-    def pieces(self, bound: Mapping[str, Bound], inline: Collection[str]) -> list[Piece]:
+    def pieces(self, bound: Mapping[str, BoundResource], inline: Collection[str]) -> list[Piece]:
         """The text with these bytes, blobs as digits. inline: names that become ``dense<"0x...">``."""
         skeleton, text = self._skeleton, self._skeleton.text
         edits: list[tuple[int, int, list[Piece]]] = []
@@ -44,7 +44,7 @@ class UnlinkedText:
                 new: list[Piece] = [each.before + b'dense<"0x', bound[each.name].blob, b'">' + each.after]
                 edits.append((each.start, each.end, new))
             elif self._references != "resource":
-                resource = written("resource", "", each.name)
+                resource = reference_text("resource", "", each.name)
                 edits.append((each.start, each.end, [each.before + resource + each.after]))
         for trailer, offset in zip(self._marks.trailers, skeleton.trailers, strict=True):
             edits.append((offset, offset, [bytes(self._module.view()[trailer.start : trailer.end])]))
@@ -58,7 +58,7 @@ class UnlinkedText:
         return pieces + _trailer({name: each for name, each in bound.items() if name not in inline})
 
 
-def _trailer(bound: Mapping[str, Bound]) -> list[Piece]:
+def _trailer(bound: Mapping[str, BoundResource]) -> list[Piece]:
     pieces: list[Piece] = []
     for name, each in bound.items():
         head = each.alignment.to_bytes(4, "little").hex().upper()

@@ -8,13 +8,13 @@ from collections.abc import Collection, Mapping
 from cachec.errors import LinkError, UsageError
 from cachec.weights.manifest import Manifest
 from cachec_mlir.blobs import BUFFER_ALIGNMENT
-from cachec_mlir.bytecode.reading import Bytecode, is_bytecode
-from cachec_mlir.bytecode.rewriting import UnlinkedBytecode, strip_bytecode
-from cachec_mlir.inputs import Source
-from cachec_mlir.offers import Alignment, Weights, bind, check_link, unused
-from cachec_mlir.text.linking import UnlinkedText
-from cachec_mlir.text.stripping import MINIMUM, SCOPE, Target, strip_text
-from cachec_mlir.writing import Linked, Stripped, write
+from cachec_mlir.bytecode.reader import Bytecode, is_bytecode
+from cachec_mlir.bytecode.rewriter import UnlinkedBytecode, strip_bytecode
+from cachec_mlir.file_writer import LinkResult, StripResult, write
+from cachec_mlir.module_input import Source
+from cachec_mlir.text.linker import UnlinkedText
+from cachec_mlir.text.stripper import MINIMUM, SCOPE, Target, strip_text
+from cachec_mlir.weight_binding import Alignment, Weights, bind, check_link, unused_names
 
 #: A module, and what it lacks.
 Unlinked = UnlinkedText | UnlinkedBytecode
@@ -24,7 +24,7 @@ _OF_TEXT = "link: inline= and references= are for text; in bytecode only MLIR fi
 
 def strip(
     source: Source, *, to: Target = "resource", scope: str = SCOPE, minimum: int = MINIMUM, checked: bool = True
-) -> Stripped:
+) -> StripResult:
     """The module without weight bytes, and these in place; see ``strip_text`` and ``strip_bytecode``.
 
     to: what stands for a weight in a text: ``resource``, ``parameter`` (IREE, of ``scope``), ``external``
@@ -39,7 +39,7 @@ def strip(
     return strip_bytecode(source)
 
 
-def unlinked(ir: Source | Bytecode, references: Target = "resource", scope: str = SCOPE) -> Unlinked:
+def open_unlinked(ir: Source | Bytecode, references: Target = "resource", scope: str = SCOPE) -> Unlinked:
     """A module in either form and what it lacks."""
     if not isinstance(ir, Bytecode) and not is_bytecode(ir):
         return UnlinkedText(ir, references, scope)
@@ -60,7 +60,7 @@ def link(
     inline: Collection[str] = (),
     alignment: Alignment = None,
     fsync: bool = False,
-) -> Linked:
+) -> LinkResult:
     """Write ``target``: the module, text or bytecode, with bytes for all that it lacks them for. All, or nothing.
 
     weights: a weight set, or the resources of another module (``strip(older).resources``).
@@ -77,7 +77,7 @@ def link(
     manifest states; bytecode would have an alignment of more than 4096, which MLIR's tools can't read),
     CheckpointError, WeightsChanged, OSError, UsageError.
     """
-    lacking = ir if isinstance(ir, UnlinkedText | UnlinkedBytecode) else unlinked(ir, references, scope)
+    lacking = ir if isinstance(ir, UnlinkedText | UnlinkedBytecode) else open_unlinked(ir, references, scope)
     if inline and isinstance(lacking, UnlinkedBytecode):
         raise UsageError(_OF_TEXT)
     check_link(lacking.there, weights, names, alignment)
@@ -89,4 +89,4 @@ def link(
     is_file_only = isinstance(lacking, UnlinkedBytecode) and any(
         alignment > BUFFER_ALIGNMENT for alignment in lacking.alignments() | {each.alignment for each in bound.values()}
     )
-    return Linked(nbytes, unused(weights, bound, names), is_file_only)
+    return LinkResult(nbytes, unused_names(weights, bound, names), is_file_only)
