@@ -21,7 +21,7 @@ from cachec_mlir.text.regions import Structure
 from tests.hostile.make_mlir import CASES
 from tests.plugins.mlir.conftest import BLOBS, SETTINGS, Builder, arrays, inline_program, number, program
 from tests.plugins.mlir.test_topology import CONTROL_FLOW
-from tests.plugins.mlir.text.test_globals import FORMS
+from tests.plugins.mlir.text.test_weight_forms import FORMS
 
 
 def everything(data: bytes) -> None:

@@ -23,7 +23,7 @@ from cachec_mlir import (
     strip,
 )
 from tests.plugins.mlir.conftest import IREE_OPT, Builder, arrays, program, trailer
-from tests.plugins.mlir.text.test_globals import X, compiled
+from tests.plugins.mlir.text.test_weight_forms import X, compiled
 
 COMPILE = (
     IREE_OPT.with_name("iree-compile"),

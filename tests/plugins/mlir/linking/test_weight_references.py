@@ -18,7 +18,7 @@ from cachec_mlir import link, load, refer, strip
 from cachec_mlir.module_input import open_input
 from cachec_mlir.text.references import references
 from tests.plugins.mlir.conftest import BLOBS, Builder, arrays, program, trailer
-from tests.plugins.mlir.text.test_globals import (
+from tests.plugins.mlir.text.test_weight_forms import (
     FORMS,
     MEMREF,
     MLIR_OPT,
