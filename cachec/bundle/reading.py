@@ -128,8 +128,8 @@ class BundleReader:
     def _check_signature(self, table: BundleTable, plan: BundlePlan, data: bytes, trusted: tuple[str, ...]) -> None:
         self.is_checked = False
         if trusted and table.signer not in trusted:
-            whose = f"by {table.signer}" if table.signer else "by nobody"
-            raise self.refusal(f"it is signed {whose}, not by who has to")
+            signer_text = f"by {table.signer}" if table.signer else "by nobody"
+            raise self.refusal(f"it is signed {signer_text}, not by who has to")
         if plan.signature is None:
             return
         given = self._take(plan.signature.offset, SIGNATURE_SIZE)

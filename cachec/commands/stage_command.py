@@ -287,7 +287,7 @@ def _added_by_site(site: str) -> Iterator[str]:
                     yield from (line.strip() for line in file if line.startswith("/"))
 
 
-class _InputFilter:
+class _CommandInputFilter:
     """Says which of a command's look-ups are no inputs."""
 
     def __init__(
@@ -371,7 +371,7 @@ def _record(recorder: ReadRecorder, call: Invocation, run: TracedRun, declared: 
         if each.kinds & Kind.EXECUTED and each.state is not None and not each.effect:
             tools.record_started(each.place)
     real_cwd = os.path.realpath(call.cwd)
-    passes = _InputFilter(recorder, call, run, declared, tools)
+    passes = _CommandInputFilter(recorder, call, run, declared, tools)
     reads = Reads(run, recorder.digests, call.cwd, passes=passes, made_before=partial(_is_made_by_run, recorder))
     try:
         for read in reads.all():

@@ -192,9 +192,9 @@ def _pack(
             put(f"{folder_name(each.folder)}/{each.path}", each.digest)
         if command.stdin is not None and command.stdin not in {digest_bytes(data) for data in members.values()}:
             put(f"stdin/{command_number}", command.stdin)
-    held = {digest_bytes(data) for data in members.values()}
+    digests = {digest_bytes(data) for data in members.values()}
     for name, digest in _contents(recipe):
-        if digest not in held:
+        if digest not in digests:
             put(name, digest)
     if recipe.commands and recipe.commands[-1].stderr and about.failure is not None:
         members[STDERR] = recipe.commands[-1].stderr.encode()

@@ -110,8 +110,8 @@ class Recompute:
                 return from_json(
                     result.read_bytes(), WorkerReplay, ReproducerError, "what a run wrote of itself is malformed"
                 )
-            said = (folder / "output").read_text(errors="replace")[-_TAIL:].strip()
-            return WorkerReplay("failed", f"its process ended with {ended.returncode}: {said}")
+            text = (folder / "output").read_text(errors="replace")[-_TAIL:].strip()
+            return WorkerReplay("failed", f"its process ended with {ended.returncode}: {text}")
 
     def _result_of(self, entry: Entry, packed: PackedReproducer, ended: WorkerReplay) -> RecomputeResult:
         if ended.result == "same":

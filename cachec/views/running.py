@@ -16,7 +16,7 @@ def running(store: Store, now: float) -> list[dict[str, Any]]:
     A run has no lock where nothing will be stored (other modes, foreign caches): it is not seen.
     """
     with fsio.faults(f"looking at the locks of {store.folder}"):
-        held = store.locks.running()
+        locks = store.locks.running()
     return [
         {
             "stage": each.stage,
@@ -31,7 +31,7 @@ def running(store: Store, now: float) -> list[dict[str, Any]]:
                 if _is_alive(pid)
             ],
         }
-        for each in held
+        for each in locks
     ]
 
 

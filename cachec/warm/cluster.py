@@ -80,7 +80,7 @@ class Cluster(RowExecutor):
         if fn is not run_task or kwargs or len(args) != 1:
             raise TypeError("a cluster runs run_task(task) and nothing else")
         task = cast("Task", args[0])
-        told: Future[Result] = Future()
+        future_result: Future[Result] = Future()
         there = self._client.submit(
             self._run_there,
             msgspec.json.encode(task),
@@ -89,9 +89,9 @@ class Cluster(RowExecutor):
             pure=False,
             key=_key(task),
         )
-        there.add_done_callback(lambda future: _tell(future, told))
-        told.add_done_callback(lambda future: there.cancel() if future.cancelled() else None)
-        return cast("Future[T]", told)
+        there.add_done_callback(lambda future: _tell(future, future_result))
+        future_result.add_done_callback(lambda future: there.cancel() if future.cancelled() else None)
+        return cast("Future[T]", future_result)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Leave the cluster, which goes on; rows that run there are given up. Its worker processes end with it."""
@@ -117,13 +117,13 @@ def _key(task: Task) -> str:
     return f"{'look' if task.check else 'warm'} {task.row.id} {time.time_ns():x}"
 
 
-def _tell(future: Any, told: Future[Result]) -> None:
+def _tell(future: Any, future_result: Future[Result]) -> None:
     """Hand on what came of a task of Dask."""
-    if not told.set_running_or_notify_cancel():
+    if not future_result.set_running_or_notify_cancel():
         return
     try:
-        told.set_result(msgspec.json.decode(future.result(), type=Result))
+        future_result.set_result(msgspec.json.decode(future.result(), type=Result))
     except CancelledError:
-        told.set_exception(RuntimeError("the cluster gave the row up"))
+        future_result.set_exception(RuntimeError("the cluster gave the row up"))
     except Exception as error:  # noqa: BLE001 - Dask's own, and what it tells of a worker that was lost
-        told.set_exception(error)
+        future_result.set_exception(error)

@@ -38,7 +38,7 @@ _OUTPUT = 8192
 #: Not ``-m``: the package has imported the module by then, which Python warns of.
 _PROGRAM = "from cachec.warm.worker import main; main()"
 #: Seconds between two looks if a worker that says nothing is alive.
-_LOOK = 0.5
+_POLL_SECONDS = 0.5
 
 
 class WorkerLost(CachecError):
@@ -254,14 +254,14 @@ class _WorkerProcess:
         try:
             send(self._channel, task)
             while True:
-                left = end - time.monotonic()
-                if left <= 0:
+                remaining = end - time.monotonic()
+                if remaining <= 0:
                     self.kill()
                     raise WorkerLost(
                         f"it did not end in {task.row.timeout:g} s and was killed; raise `timeout` of the target "
                         "where it is meant to take longer"
                     )
-                ready, _, _ = select.select([self._channel], [], [], min(left, _LOOK))
+                ready, _, _ = select.select([self._channel], [], [], min(remaining, _POLL_SECONDS))
                 if ready:
                     body = receive(self._channel)
                     if body is None:

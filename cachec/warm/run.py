@@ -35,16 +35,16 @@ def run_task(task: Task) -> Result:
     """
     started = time.perf_counter()
     heard: list[Outcome] = []
-    held: list[Callable[[], None]] = []
+    hooks: list[Callable[[], None]] = []
     error = output = ""
     missed = False
     try:
         if task.row.command:
             heard += run_command(task)
             if not task.needed:  # else it was run, which counts by itself
-                held += [partial(count, outcome) for outcome in heard]
+                hooks += [partial(count, outcome) for outcome in heard]
         else:
-            checking = Oversight(heard.append, Mode.REQUIRE, held.append)
+            checking = Oversight(heard.append, Mode.REQUIRE, hooks.append)
             with overseen(checking if task.check else Oversight(heard.append)):
                 _call(task.row)
     except CacheMissError as miss:
@@ -60,7 +60,7 @@ def run_task(task: Task) -> Result:
             output = _end_of(_traceback(raised))
     result = _result(task, heard, error, output, missed=missed, seconds=time.perf_counter() - started)
     if task.check and task.counted and result.status is Status.HIT:
-        for emit in held:
+        for emit in hooks:
             emit()
     return result
 
@@ -155,22 +155,22 @@ def prepare(row: Row) -> None:
 
 def _words_of(error: BaseException) -> str:
     try:
-        said = str(error)
+        message = str(error)
     except Exception as other:  # noqa: BLE001 - an exception that can't say what it is
-        said = f"(its text can't be had: {type(other).__qualname__})"
-    words = f"{type(error).__qualname__}: {said}"
+        message = f"(its text can't be had: {type(other).__qualname__})"
+    words = f"{type(error).__qualname__}: {message}"
     return words if len(words) <= _ERROR else words[: _ERROR - 1] + "…"
 
 
 def _traceback(error: BaseException) -> str:
     """The traceback without the frames of cachec itself."""
     whole = traceback.TracebackException.from_exception(error)
-    left = [whole]
-    while left:
-        each = left.pop()
+    errors = [whole]
+    while errors:
+        each = errors.pop()
         frames = [frame for frame in each.stack if not frame.filename.startswith(OWN_FOLDER)]
         each.stack = traceback.StackSummary.from_list(frames)
-        left += [other for other in (each.__cause__, each.__context__, *(each.exceptions or ())) if other is not None]
+        errors += [other for other in (each.__cause__, each.__context__, *(each.exceptions or ())) if other is not None]
     return "".join(whole.format())
 
 

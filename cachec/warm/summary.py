@@ -57,8 +57,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
     def line(self) -> str:
         """One line: ``12 hit, 3 compiled, 1 failed in 14.2 s; compiled 30.1 s, saved 120.4 s``."""
-        told = [f"{count} {name}" for name, count in self.counts.items() if count]
-        words = f"{', '.join(told) or 'nothing to do'} in {report.period(self.seconds)}"
+        counts = [f"{count} {name}" for name, count in self.counts.items() if count]
+        words = f"{', '.join(counts) or 'nothing to do'} in {report.period(self.seconds)}"
         if self.spent:
             words += f"; compiling took {report.period(self.spent)}"
         if self.saved > 0:

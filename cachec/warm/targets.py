@@ -140,9 +140,9 @@ def _check_fields(
     for key in fields:
         if key not in known:
             hint = config.suggestion(key, known)
-            whose = f"target {at[-1]!r}" if at else "warm"
+            owner = f"target {at[-1]!r}" if at else "warm"
             raise ConfigError(
-                f"{table.where(*at, key)}: {key!r} is no key of {whose}{hint}; they are {', '.join(known)}"
+                f"{table.where(*at, key)}: {key!r} is no key of {owner}{hint}; they are {', '.join(known)}"
             )
 
 

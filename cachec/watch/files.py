@@ -156,8 +156,8 @@ class Files:
             names = os.listdir(path)
         except OSError:
             return None
-        kept = (name for name in names if not _passes(name) and os.path.join(path, name) not in self._written)
-        return (*state[:3], frozenset(kept))
+        names_to_watch = (name for name in names if not _passes(name) and os.path.join(path, name) not in self._written)
+        return (*state[:3], frozenset(names_to_watch))
 
 
 _FOLDER = "folder"
