@@ -26,8 +26,8 @@ from cachec.model import Reason, artifacts
 from cachec_jax.internals import enable_x64
 from cachec_jax.jaxpr_interning import JaxprInterner
 from tests.effort import WHOLE
-from tests.plugins.jax_installed import entries, forget_durations, kept_as_it_was, new_ref, reasons, set_mesh
-from tests.plugins.placed import at
+from tests.plugins.aligned_arrays import at
+from tests.plugins.jax_persistent_cache import entries, forget_durations, kept_as_it_was, new_ref, reasons, set_mesh
 
 N = 4
 X = np.linspace(-1, 1, 3 * N, dtype="f4").reshape(3, N)

@@ -22,7 +22,7 @@ from cachec.events import read_log
 from cachec.model import Reason, artifacts
 from cachec.testing.blob_caches import ForeignConformance
 from cachec_jax.persistent_cache import NAME, jax_cache
-from tests.plugins.jax_installed import FOLDER, SIDE_CACHES, entries, kept_as_it_was, reasons
+from tests.plugins.jax_persistent_cache import FOLDER, SIDE_CACHES, entries, kept_as_it_was, reasons
 
 ROOT = Path(__file__).parents[2]
 

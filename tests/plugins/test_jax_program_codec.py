@@ -27,7 +27,7 @@ from cachec_jax.program_codec import decode_program, encode_program
 from cachec_jax.program_format import Toolchain, TreeForm, parse_program
 from cachec_jax.pytree_codec import form_of, structure_of
 from tests.effort import rounds
-from tests.plugins.jax_installed import new_ref
+from tests.plugins.jax_persistent_cache import new_ref
 
 SPEC = jax.ShapeDtypeStruct
 

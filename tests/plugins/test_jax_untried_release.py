@@ -16,7 +16,7 @@ from cachec.model import Reason
 from cachec_jax import hoisting, internals, plugin
 from cachec_jax.self_test import self_test
 from cachec_jax.unstored_program import UnstoredProgram
-from tests.plugins.jax_installed import entries, kept_as_it_was, reasons
+from tests.plugins.jax_persistent_cache import entries, kept_as_it_was, reasons
 
 LATER, EARLIER = {"jax": ">=99,<100"}, {"jax": ">=0.1,<0.2"}
 X = np.linspace(-1, 1, 8, dtype="f4").reshape(2, 4)

@@ -27,7 +27,7 @@ from cachec.weights import WeightSet, open_weights
 from cachec_jax import compile_xla, xla_target
 from cachec_jax.program_codec import decode_program, encode_program
 from cachec_jax.program_format import parse_program
-from tests.plugins.jax_installed import forget_durations, kept_as_it_was
+from tests.plugins.jax_persistent_cache import forget_durations, kept_as_it_was
 
 X = np.linspace(-1, 1, 12, dtype="f4").reshape(3, 4)
 

@@ -18,7 +18,7 @@ from cachec.programs.supported_versions import compare
 from cachec.weights import WeightSet
 from cachec_jax import compile_xla, jaxlib_runner
 from cachec_jax.program_format import parse_program
-from tests.plugins.placed import at
+from tests.plugins.aligned_arrays import at
 
 pytestmark = pytest.mark.skipif(
     compare(jax.__version__, ">=0.10,<0.11") < 0, reason="JAX runs programs of older releases itself"

@@ -1,4 +1,4 @@
-"""The process that sends what waits: started once, gone when nothing comes, never needed."""
+"""The process that sends pending entries: started once, gone when idle, and optional."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What others see of a stage that runs, and of who waits for it."""
+"""Other processes see a stage that runs, and the processes that wait for it."""
 
 from __future__ import annotations
 

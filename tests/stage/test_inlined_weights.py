@@ -1,4 +1,4 @@
-"""What a stage read of a weight is in what it made: the link takes no other bytes for it."""
+"""Weights that a stage reads are inlined in its result, so a link accepts only these bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The records are enough for a cache: after each edit a hit gives what the command itself would."""
+"""The records are sufficient for a cache: after each edit a hit gives the same as the command itself."""
 
 from __future__ import annotations
 

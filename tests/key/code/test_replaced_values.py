@@ -1,4 +1,4 @@
-"""What the project put in a library's place, plain values of libraries, state of the process: all may be set."""
+"""Values that the project sets in libraries, plain values of libraries and state of the process all count."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Globals without a form of their own: such a call counts by a pickle of them, or runs uncached and says why."""
+"""Globals without a form of their own: the call counts by a pickle of them, or runs uncached with a reason."""
 
 from __future__ import annotations
 

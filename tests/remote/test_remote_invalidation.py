@@ -1,4 +1,4 @@
-"""``cachec invalidate --remote``: nobody gets from a remote what was invalidated there."""
+"""``cachec invalidate --remote``: no machine gets an invalidated entry from a remote."""
 
 from __future__ import annotations
 

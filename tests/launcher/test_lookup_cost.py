@@ -1,4 +1,4 @@
-"""What the whole road costs: one key and one decoding; and a question writes nothing."""
+"""A call through the whole path makes one key and decodes once, and a query writes nothing."""
 
 from __future__ import annotations
 

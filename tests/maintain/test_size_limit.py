@@ -1,4 +1,4 @@
-"""The bound: a publication that takes the store over its limit cleans it, and no other one pays."""
+"""The size limit: a publication that takes the store over its limit cleans it, and no other one does."""
 
 from __future__ import annotations
 

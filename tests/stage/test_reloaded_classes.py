@@ -1,4 +1,4 @@
-"""A class from before a reload, or before its cell ran again, is another one than its module has now."""
+"""A class from before a reload, or from an earlier run of its cell, differs from the module's current class."""
 
 from __future__ import annotations
 

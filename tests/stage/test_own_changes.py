@@ -1,4 +1,4 @@
-"""What a run does itself is no input of it, and nothing else is taken for that: what strangers found, both ways."""
+"""Changes that a run itself makes are not its inputs, and changes by others are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a path, a variable or a state of the process means is settled where a call is made, not where the result was."""
+"""A path, a variable or a state of the process has the meaning that it has where the call is made."""
 
 from __future__ import annotations
 

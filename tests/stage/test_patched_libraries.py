@@ -1,4 +1,4 @@
-"""What a program sets in a module of a library counts, however a stage comes to that module."""
+"""A value that a program sets in a module of a library counts, however a stage reaches that module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The direct road: it answers what the whole road has answered, and never after anything that this rests on changed."""
+"""The direct path returns the answers of the whole path, and none after a change of its conditions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memos that were filled before a run, of what the run then does not look at."""
+"""Memos that were filled before a run count, because the run does not read the inputs behind them."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_every_memo_that_was_filled_before_and_answers_keeps_the_result_out(cach
     before = read(how)
     value, outcome = stage.call(how)
     assert (value, outcome.reason, outcome.stored) == (before, Reason.STALE_MEMO, False)
-    assert "test_filled_before.read was filled before" in outcome.detail
+    assert "test_prefilled_memos.read was filled before" in outcome.detail
     assert "read.cache_clear()" in outcome.detail
 
 

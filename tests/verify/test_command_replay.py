@@ -1,4 +1,4 @@
-"""``cachec verify --recompute``: commands of ``cachec exec`` run again where their files are."""
+"""``cachec verify --recompute``: commands of ``cachec exec`` run again in the folder of their files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files whose digest is remembered are not opened by a look, and watched all the same."""
+"""A watch does not open files with a known digest, but still watches them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""For tests of a store that JAX keeps its programs in."""
+"""Helpers for tests of JAX with a cachec store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The options of ``cachec exec`` that refine what is stored, on the command line and in ``[exec]`` of the settings."""
+"""The options of ``cachec exec`` that change what is stored, on the command line and in ``[exec]`` of the settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arrays of JAX and tensors of torch on their way to a worker: as they are, and without a copy."""
+"""JAX arrays and torch tensors on their way to a worker: unchanged, and without a copy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run looks at is what its result depends on: reads of the trace, checked at a hit, both ways."""
+"""Reads of a run are in its trace, and a hit checks them, both for edits that must miss and for neighbours."""
 
 from __future__ import annotations
 

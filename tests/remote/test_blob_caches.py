@@ -1,4 +1,4 @@
-"""Caches of others (JAX's, torch's) by remotes: what one machine compiled is there on the next of its kind."""
+"""Caches of frameworks (JAX, torch) with remotes: equal machines share compiled programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looks that no read of a trace can tell of keep a result out; looks by other ways than paths count as by paths."""
+"""Reads that no trace can check keep a result out of the store; reads by other ways than paths count as paths do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A wrapper that is called like its compiler ends with an error, and launchers within launchers go on working."""
+"""A wrapper with its compiler's own name ends with an error, and nested launchers work."""
 
 from __future__ import annotations
 

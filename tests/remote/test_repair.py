@@ -1,4 +1,4 @@
-"""What was damaged in a remote, or could not be sent for a while, is there in the end."""
+"""Damaged entries of a remote, and entries that could not be sent for a while, are complete in the end."""
 
 from __future__ import annotations
 

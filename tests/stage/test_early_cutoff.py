@@ -1,4 +1,4 @@
-"""Early cutoff: a stage that is run again but gives what it gave before does not wake the next one."""
+"""Early cutoff: a stage that runs again with an equal result does not make the next stage run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Oversight: whose mode holds, and who hears of a call."""
+"""Oversight: the mode that applies to a call, and the callbacks that get its outcome."""
 
 from __future__ import annotations
 

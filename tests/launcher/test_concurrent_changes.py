@@ -1,4 +1,4 @@
-"""Files that others change, add or move while a command runs: what it made is then no result of what is there now."""
+"""Files that others change, add or move while a command runs: its result is not stored."""
 
 from __future__ import annotations
 

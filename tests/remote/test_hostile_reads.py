@@ -1,4 +1,4 @@
-"""A row that says to look at what never ends, or never answers: a miss, and nothing waits for it."""
+"""A row with a read that never ends or never answers is a miss, and no call waits for it."""
 
 from __future__ import annotations
 

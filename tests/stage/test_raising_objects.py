@@ -1,4 +1,4 @@
-"""Objects whose own code raises, whatever of it cachec might run: a call gives what it gives without a cache."""
+"""Objects with code that raises: a call gives the same result as without a cache."""
 
 from __future__ import annotations
 

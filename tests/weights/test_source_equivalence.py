@@ -1,4 +1,4 @@
-"""A stage can't tell where weights live, and what it made of them stays as long as somebody can still read it."""
+"""A stage can't distinguish where weights are, and its result stays as long as it can be read."""
 
 from __future__ import annotations
 
