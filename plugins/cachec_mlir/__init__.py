@@ -1,7 +1,7 @@
 """cachec for MLIR without MLIR: strip, link and hash modules, as text or bytecode; no byte of a weight is parsed.
 
-``str`` and ``PathLike`` are paths everywhere, bytes are modules in memory. What is here is imported when it is first
-used: every process that looks for plugins imports this package.
+``str`` and ``PathLike`` are paths everywhere, bytes are modules in memory. The first use of a name imports its module,
+because every process with plugins imports this package.
 """
 
 from __future__ import annotations

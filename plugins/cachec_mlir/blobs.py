@@ -1,4 +1,4 @@
-"""Resources of a module: named bytes that stay where they are, raw or as hexadecimal text; weight sets over them."""
+"""Resources of a module: named bytes in place, raw or as hexadecimal text, and weight sets over them."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ _ALIGNED = 4 << 20
 
 
 class Blob:
-    """The bytes of one resource, in place. hexadecimal: whether they are kept as text, two digits a byte."""
+    """The bytes of one resource, in place. hexadecimal: whether the file has them as text, two digits for a byte."""
 
     __slots__ = ("hexadecimal", "nbytes", "place", "where")
 
@@ -167,7 +167,7 @@ class Resource(NamedTuple):
         return self.blob.nbytes
 
     def spec(self) -> WeightSpec:
-        """Its description; a uint8 vector where the type is not known or is none of whole bytes.
+        """Its description; a uint8 vector if the type is unknown, or not a number of whole bytes.
 
         Raises CheckpointError where the module states a type of another size.
         """
@@ -205,7 +205,7 @@ def spec_of(name: str, text: str) -> WeightSpec | None:
 
 
 class Resources(Mapping[str, Resource]):
-    """Resources by weight name: ``key``, or ``dialect:key`` if not of ``builtin``. Each is looked at when asked for."""
+    """Resources by weight name: ``key``, or ``dialect:key`` if not of ``builtin``. Each is read on its first use."""
 
     def __init__(self, names: Mapping[str, int], load: Callable[[int], Resource]) -> None:
         """names: name -> number; load: the resource of a number, checked."""
@@ -232,7 +232,7 @@ class Resources(Mapping[str, Resource]):
     def weights(
         self, specs: Mapping[str, WeightSpec] | None = None, *, only: Collection[str] | None = None
     ) -> WeightSet:
-        """The resources as weights over the original bytes. Looks at every head.
+        """The resources as weights over the original bytes. Reads every head.
 
         specs: types of those that the module does not tell (bytecode: all); the others are uint8 vectors, or of the
         type that the module's text gives them. only: names of those that are wanted. Raises CheckpointError where a
@@ -265,7 +265,7 @@ def _checked_spec(resource: Resource, spec: WeightSpec | None) -> WeightSpec:
 
 
 class _BlobSource(Source):
-    """Weights that are no plain ranges of one file: decoded, or viewed, at each look."""
+    """Weights that are not plain ranges of one file: decoded, or viewed, at each access."""
 
     def __init__(self, blobs: Mapping[str, Blob]) -> None:
         self._blobs: Mapping[str, Blob] | None = blobs

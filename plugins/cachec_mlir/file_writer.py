@@ -1,4 +1,4 @@
-"""Files that are written from bytes and blobs, and what strip and link give."""
+"""Writing of files from bytes and blobs, and the results of strip and link."""
 
 from __future__ import annotations
 
@@ -24,19 +24,21 @@ _KINDS: Final[Mapping[int, str]] = {
 
 
 class StripResult(NamedTuple):
-    """A module without bytes, and the bytes where they were. lifted: names of those that were constants, in order."""
+    """A module without bytes of weights, and these bytes in place."""
 
     ir: bytes
     resources: Resources
+    #: Names of the resources that were constants, in order.
     lifted: tuple[str, ...] = ()
 
 
 class LinkResult(NamedTuple):
-    """What a link wrote. unused: names that were offered and not asked for. is_file_only: whether MLIR's tools can read
-    it from a file, and not from a pipe or from memory that is aligned to less than its resources."""
+    """The result of a link."""
 
     nbytes: int
+    #: Names of given weights that the module does not use.
     unused: tuple[str, ...]
+    #: Whether MLIR's tools can read it only from a file, because a pipe or memory has a smaller alignment.
     is_file_only: bool = False
 
 
@@ -80,7 +82,7 @@ def check_target(target: str | os.PathLike[str]) -> None:
 
 
 def _merge(pieces: Iterable[Piece]) -> Iterator[Piece]:
-    """The same with what lies in one file as it is to be written as one blob: a copy of 1 GiB beats 2,000 copies."""
+    """Merge pieces that are adjacent in one file, in the same order: one copy of 1 GiB is faster than 2,000 copies."""
     run: Extent | None = None
     gap = b""
     for piece in pieces:
@@ -104,6 +106,6 @@ def _merge(pieces: Iterable[Piece]) -> Iterator[Piece]:
 
 
 def _follows(run: Extent, gap: bytes, place: Extent) -> bool:
-    """Whether ``place`` lies behind ``run`` with exactly ``gap`` between."""
+    """Whether ``place`` follows ``run`` in the file, with exactly ``gap`` between them."""
     end = run.offset + run.nbytes
     return (run.fd, end + len(gap)) == (place.fd, place.offset) and pread_exact(run.fd, end, len(gap)) == gap

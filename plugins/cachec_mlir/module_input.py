@@ -1,4 +1,4 @@
-"""Modules as they are read: a file or bytes in memory, with bounded reads and errors that name the byte."""
+"""Input of modules from a file or from memory, with bounded reads, and errors that name the byte."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ModuleInput:
     """A module's bytes; this base holds them in memory."""
 
     def __init__(self, label: str, data: memoryview) -> None:
-        """label: what errors call it."""
+        """label: the name of the module in errors."""
         self.label = label
         self._data = data
         self.size = data.nbytes
@@ -31,7 +31,7 @@ class ModuleInput:
         return CheckpointError(f"{self.label}: byte {offset}: {text}")
 
     def within(self, offset: int, nbytes: int, what: str) -> None:
-        """Raise CheckpointError unless ``[offset, offset + nbytes)`` lies in the module."""
+        """Raise CheckpointError unless ``[offset, offset + nbytes)`` is in the module."""
         if offset + nbytes > self.size:
             raise self.error(
                 offset,
@@ -57,11 +57,11 @@ class ModuleInput:
         return self._data[offset : offset + nbytes]
 
     def check(self) -> None:
-        """Raise WeightsChanged where the file is not what was opened any more."""
+        """Raise WeightsChanged if the file changed since it was opened."""
 
 
 class FileInput(ModuleInput):
-    """A file, open for as long as this object or a range of it is kept."""
+    """A file that is open as long as this object or a range of it is in use."""
 
     def __init__(self, path: str) -> None:
         self.fd = open_read(path)

@@ -1,4 +1,4 @@
-"""MLIR modules to programs: stripped IR with a manifest, and the weights where they were."""
+"""Conversion of MLIR modules to programs: stripped IR with a manifest, and the weights in place."""
 
 from __future__ import annotations
 
@@ -32,10 +32,12 @@ _WHOLE = 64 << 20
 
 
 class MlirProgram(NamedTuple):
-    """A module in its two halves. weights: by the names that the module has. lifted: names that were invented."""
+    """A module in its two halves."""
 
     program: Program
+    #: By the names in the module.
     weights: WeightSet
+    #: New names, of weights that were constants.
     lifted: tuple[str, ...]
 
 
@@ -51,25 +53,25 @@ def program(
     bindings: str | None = None,
     digests: FileDigests | None = None,
 ) -> MlirProgram:
-    """The program in a module (text, bytecode, a live ``ir.Module``), and its weights in place: nothing is copied.
+    """Return the program of a module (text, bytecode, a live ``ir.Module``), and its weights in place, without a copy.
 
-    Specs have shape and dtype of the types that the module gives its weights; in bytecode only MLIR finds these, and
-    without ``bindings`` the weights are vectors of uint8. What stays in the IR counts by value; ``to``, ``scope`` and
-    ``minimum`` (of text): see ``strip_text``.
+    Specs have the shape and dtype of the weights' types in the module. Only MLIR finds these in bytecode; without
+    ``bindings`` the weights are vectors of uint8. Constants that stay in the IR count by value. For ``to``, ``scope``
+    and ``minimum`` (of text) see ``strip_text``.
 
-    The program's part of a key is the topology of its IR (see ``topology``), so a compiler must make the same from two
-    modules that differ in names of values, places and comments alone. Where it does not, because it keeps debug
-    information: locations=True, and every byte of the IR counts.
+    The program's part of a key is the topology of its IR (see ``topology``). So a compiler must make the same from two
+    modules that differ only in names of values, places and comments. For a compiler that keeps debug information pass
+    locations=True: then every byte of the IR counts.
 
-    format: of the program's IR, by default that of ``source``, and text for a live module; bindings (``iree``,
-    ``jax``) translate. Text goes between LLVM versions, bytecode does not.
+    format: of the program's IR, by default that of ``source``, and text for a live module; bindings (``iree``, ``jax``)
+    translate. Text works with any LLVM version, bytecode only with its own.
 
-    symbols: ``alpha`` renames the weights in the order of use, so that layers that differ in the names of their weights
-    alone share what is compiled. The program remembers the names (``manifest.callers``) and ``cachec.link`` finds the
-    weights by them. Of text only.
+    symbols: ``alpha`` renames the weights in the order of use, so that layers that differ only in the names of their
+    weights share a program. The program records the names (``manifest.callers``), and ``cachec.link`` uses them. For
+    text only.
 
-    digests: a cache's own, which then remembers between processes what a text is; by default those of the cache whose
-    stage runs here. It is asked by the content of the text.
+    digests: those of a cache, which then caches facts about a text between processes, by its content. The default are
+    those of the cache of the running stage.
 
     A live module is written to a temporary file, which stays for as long as its weights do. Raises CheckpointError
     (naming the byte), OSError, UsageError, PluginError.

@@ -1,4 +1,4 @@
-"""Strip and link of a module in either form, text or bytecode."""
+"""``strip`` and ``link`` of a module, text or bytecode."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cachec_mlir.text.linker import UnlinkedText
 from cachec_mlir.text.stripper import MINIMUM, SCOPE, Target, strip_text
 from cachec_mlir.weight_binding import Alignment, Weights, bind, check_link, unused_names
 
-#: A module, and what it lacks.
+#: A module with missing resources.
 Unlinked = UnlinkedText | UnlinkedBytecode
 
 _OF_TEXT = "link: inline= and references= are for text; in bytecode only MLIR finds constants"
@@ -25,11 +25,11 @@ _OF_TEXT = "link: inline= and references= are for text; in bytecode only MLIR fi
 def strip(
     source: Source, *, to: Target = "resource", scope: str = SCOPE, minimum: int = MINIMUM, checked: bool = True
 ) -> StripResult:
-    """The module without weight bytes, and these in place; see ``strip_text`` and ``strip_bytecode``.
+    """Return the module without the bytes of weights, and these in place; see ``strip_text`` and ``strip_bytecode``.
 
-    to: what stands for a weight in a text: ``resource``, ``parameter`` (IREE, of ``scope``), ``external``
-    (ml_program), ``undefined`` (memref). minimum: bytes from which a constant of a text is lifted. checked: whether
-    digits are looked at now, and not only when a weight is read.
+    to: the form of a weight in the stripped text: ``resource``, ``parameter`` (IREE, of ``scope``), ``external``
+    (ml_program), ``undefined`` (memref). minimum: the size from which a constant of a text becomes a weight. checked:
+    whether digits are checked now, and not only when a weight is read.
     Raises CheckpointError (naming the byte), OSError, UsageError.
     """
     if not is_bytecode(source):
@@ -40,7 +40,7 @@ def strip(
 
 
 def open_unlinked(ir: Source | Bytecode, references: Target = "resource", scope: str = SCOPE) -> Unlinked:
-    """A module in either form and what it lacks."""
+    """Open a module, text or bytecode, with the names of its missing resources."""
     if not isinstance(ir, Bytecode) and not is_bytecode(ir):
         return UnlinkedText(ir, references, scope)
     if references != "resource":
@@ -61,16 +61,15 @@ def link(
     alignment: Alignment = None,
     fsync: bool = False,
 ) -> LinkResult:
-    """Write ``target``: the module, text or bytecode, with bytes for all that it lacks them for. All, or nothing.
+    """Write ``target``: the module, text or bytecode, with the bytes of all missing resources. All, or nothing.
 
-    weights: a weight set, or the resources of another module (``strip(older).resources``).
-    alignment: in bytes, of all that is put in, or by name in ``weights``. Without one a resource keeps its own and a
-    weight has that of its type, as MLIR itself gives it: the size of an element, and 16 where the type is not known.
-    Bytecode with an alignment of more than 16 is read from a file only, not from a pipe.
-    names: name in the module -> name in ``weights``, for those that differ. manifest: what the weights have to be, by
-    their names in the module: nothing missing, nothing more. Resources that the module has bytes of stay.
+    weights: a weight set, or the resources of another module (``strip(older).resources``). alignment: in bytes, for all
+    of them, or by name in ``weights``. By default a resource keeps its own, and a weight gets MLIR's for its type: the
+    size of an element, or 16 for an unknown type. Bytecode with an alignment of more than 16 can be read from a file
+    only, not from a pipe. names: name in the module -> name in ``weights``, for those that differ. manifest: exactly
+    the required weights, by their names in the module. Resources with bytes in the module stay.
 
-    Of a text, references: what stands for weights in it (see ``strip_text``); each becomes a resource again. scope: of
+    For a text, references: the form of weights in it (see ``strip_text``); each becomes a resource again. scope: of
     parameters. inline: names that become ``dense<"0x...">`` instead.
 
     Raises LinkError (a name is missing, has bytes already, or is not of the size or type that the module or the

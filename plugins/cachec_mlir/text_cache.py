@@ -1,7 +1,7 @@
-"""What this package found out about texts, remembered by a cache between processes.
+"""Facts about MLIR texts, cached between processes.
 
-An answer follows from the text, the options and this package: from each of its files, as they were when this module was
-imported. What bindings print is not remembered: it changes with their version.
+A fact depends on the text, the options and the state of each file of this package at the import of this module. The
+output of bindings is not cached, because it changes with their version.
 """
 
 from __future__ import annotations
@@ -29,19 +29,20 @@ class _Weight(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 
 
 class WeightlessText(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What is to be known of a text that holds no weights. topology: None where every byte counts. weights: those that
-    it refers to."""
+    """The facts about a text without bytes of weights."""
 
+    #: None if every byte counts.
     topology: Topology | None
+    #: The weights that it refers to.
     weights: tuple[_Weight, ...]
 
     @classmethod
     def of(cls, topology: str | None, specs: Iterable[WeightSpec]) -> WeightlessText:
-        """The same of specs, which have to be those of a type alone (``blobs.spec_of``)."""
+        """Make it from specs, which must follow from a type alone (``blobs.spec_of``)."""
         return cls(topology, tuple(_Weight(each.name, each.dtype, each.shape) for each in specs))
 
     def specs(self) -> dict[str, WeightSpec]:
-        """The specs by name. Raises ValueError for a name that is there twice, and for what is no dtype."""
+        """Return the specs by name. Raises ValueError for a repeated name, and for an unknown dtype."""
         specs: dict[str, WeightSpec] = {}
         for name, dtype, shape in ((each.name, each.dtype, each.shape) for each in self.weights):
             if name in specs or dtype not in SIZES:
@@ -51,17 +52,17 @@ class WeightlessText(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
 
 
 def topologies(digests: FileDigests) -> Conclusions[Topology]:
-    """Topologies of texts, by their digest and whether locations count."""
+    """Return the cache of topologies, by the digest of the text and whether locations count."""
     return Conclusions(digests.memory, "mlir-topology", Topology)
 
 
 def weightless_texts(digests: FileDigests) -> Conclusions[WeightlessText]:
-    """Texts that hold no weights, by their digest and all options of ``program``."""
+    """Return the cache of texts without weights, by the digest of the text and all options of ``program``."""
     return Conclusions(digests.memory, "mlir-unweighted", WeightlessText)
 
 
 def _package() -> str:
-    """The state of each file of this package."""
+    """Hash the state of each file of this package."""
     hasher = Hasher("package")
     for folder, names, files in os.walk(os.path.dirname(__file__)):
         names.sort()
@@ -72,5 +73,5 @@ def _package() -> str:
     return hasher.digest()
 
 
-#: Named in whatever is asked: of another version nothing is known.
+#: A part of each key, so that another version of this package finds no fact.
 PACKAGE = _package()

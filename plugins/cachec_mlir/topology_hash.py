@@ -11,14 +11,14 @@ Two texts are never equal by mistake: a name is only ever replaced by another, o
   several regions (braces) and nowhere in a region around them, it means another value in each (LangRef, "Value
   scoping"), and gets a number in each.
 - A block label is replaced within the region that defines it.
-- An alias is replaced by what it stands for.
+- An alias is replaced by its definition.
 - The body of a dialect's attribute or type, ``#dialect.attr<...>``, counts to the letter, spaces, names, comments and
-  locations in it too: MLIR keeps it as text where it does not know the dialect. What the aliases in it stand for counts
-  as well.
+  locations in it too: MLIR keeps it as text if it does not know the dialect. The definitions of aliases in it count as
+  well.
 - A location is left out only where it ends an operation or a block argument; one that is the value of an attribute
   counts.
-- In a dialect in whose notation a name of a value says more (ports of CIRCT's ``hw.module``) it is left out as well:
-  say ``locations=True`` there.
+- In some dialects the name of a value has a meaning (ports of CIRCT's ``hw.module``). It does not count either: pass
+  ``locations=True`` for these.
 
 What two printers write differently counts as different: pretty and generic notation, ``%a:2`` and ``%a, %b``, an
 escaped string and a plain one, a constant as numbers and as hexadecimal digits. So do two region arguments that are
@@ -49,18 +49,18 @@ from cachec_mlir.text.canonical_tokens import Canonical
 from cachec_mlir.text.scanner import Marks, Trailer, TrailerItem, blob_of, name_of, scan, unescape
 from cachec_mlir.text_cache import PACKAGE, topologies
 
-#: A part of a text that is looked at together.
+#: The number of bytes of a text that are read at once.
 _WINDOW = 1 << 20
 
 
 def topology(source: Source | Any, *, bindings: str | None = None, locations: bool = False) -> str:
-    """64 hexadecimal characters over a module: text, bytecode, or a live ``ir.Module``; see above for what counts.
+    """Hash a module (text, bytecode, or a live ``ir.Module``) to 64 hexadecimal characters; see above for what counts.
 
-    ``str`` and ``PathLike`` are paths. bindings: ``iree`` or ``jax``: whose MLIR reads text and bytecode; the
-    answer never depends on what happens to be installed. locations: for a compiler that keeps debug information: names,
-    places, comments and spaces of a text count too, so every byte outside of its resources does.
+    ``str`` and ``PathLike`` are paths. bindings: ``iree`` or ``jax``, the MLIR that reads text and bytecode; the result
+    does not depend on other installed packages. locations: for a compiler that keeps debug information: names, places,
+    comments and spaces of a text count too, so every byte outside of its resources does.
 
-    Raises CheckpointError (naming the byte), OSError; PluginError where the bindings are not installed.
+    Raises CheckpointError (naming the byte), OSError; PluginError if the bindings are not installed.
     """
     live = bindings_of(source)
     if live is not None:
@@ -95,14 +95,14 @@ def canonical(source: Source) -> str:
 
 
 class Topologies:
-    """``topology``, remembered: a second look at the same bytes costs a look at the file, or at the object.
+    """A cache of ``topology``: a second call for the same bytes only checks the file's status, or the object.
 
-    A file is remembered where a write to it would show (see ``FileDigests``), bytes that are immutable by themselves;
-    anything else is hashed at each call. digests: a cache's own, to remember between processes.
+    The result for a file is cached if a write to it would be noticed (see ``FileDigests``), and for immutable bytes.
+    Any other source is hashed at each call. digests: those of a cache, for results between processes.
     """
 
     def __init__(self, digests: FileDigests | None = None, *, most: int = 64, most_nbytes: int = 64 << 20) -> None:
-        """most, most_nbytes: bytes objects that are kept, and the bytes in them."""
+        """most, most_nbytes: limits for the cached bytes objects: their number, and their total size."""
         self._digests = FileDigests() if digests is None else digests
         self._by_digest: dict[tuple[str, str | None, bool], str] = {}
         self._objects: OrderedDict[int, tuple[bytes, str]] = OrderedDict()
@@ -154,7 +154,7 @@ class Topologies:
 
 
 def cached_topology_of_text(ir: bytes, digests: FileDigests) -> str:
-    """``topology`` of a text, remembered between processes by the cache whose digests these are."""
+    """Return ``topology`` of a text, from the cache of ``digests`` if possible."""
     known, about = topologies(digests), _about(digest_bytes(ir), locations=False)
     found = known.recall(*about)
     if found is None:

@@ -1,4 +1,4 @@
-"""What a module is linked with: bytes for each of its names, checked against its manifest."""
+"""Binding of weights to the names of a module: bytes for each name, checked against the manifest."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from cachec.weights.dtypes import SIZES
 from cachec.weights.manifest import Manifest
 from cachec_mlir.blobs import BUFFER_ALIGNMENT, ELIDED, Blob, Resource, element_type, spec_of
 
-#: What a module is linked with: a weight set, or the resources of another module.
+#: The weights for a link: a weight set, or the resources of another module.
 Weights = Mapping[str, Weight] | Mapping[str, Resource]
 
-#: The alignment of what is linked, in bytes: of all, by name in ``Weights``, or None for that of each.
+#: The alignment of the weights, in bytes: of all, by name in ``Weights``, or None for each one's own.
 Alignment = int | Mapping[str, int] | None
 
-#: What the text of a module can state.
+#: The largest alignment that the text of a module can state.
 _MOST = 1 << 31
 
 
@@ -54,7 +54,7 @@ def natural_alignment(spec: WeightSpec, kinds: Collection[str] = ()) -> int:
 
 
 def check_link(there: Set[str], weights: Weights, names: Mapping[str, str] | None, alignment: Alignment) -> None:
-    """Raise UsageError for an alignment that is none, LinkError for names of which the module has bytes (``there``)."""
+    """Raise UsageError for an invalid alignment, and LinkError for names with bytes in the module (``there``)."""
     check_alignment(alignment)
     double = there & {*weights, *(names or ())}
     if double:
@@ -66,7 +66,7 @@ def check_link(there: Set[str], weights: Weights, names: Mapping[str, str] | Non
 def unused_names(
     weights: Weights, bound: Mapping[str, BoundResource], names: Mapping[str, str] | None
 ) -> tuple[str, ...]:
-    """The names that were offered and not taken, sorted."""
+    """Return the names of weights that the module does not use, sorted."""
     return tuple(sorted(set(weights) - {(names or {}).get(name, name) for name in bound}))
 
 
@@ -76,10 +76,10 @@ def match_weights(
     names: Mapping[str, str] | None,
     alignment: Alignment,
 ) -> dict[str, BoundResource]:
-    """Bytes for each wanted name, by exactly that name or by ``names`` (name in the module -> name in ``weights``).
+    """Return bytes for each wanted name, by this name or by ``names`` (name in the module -> name in ``weights``).
 
-    wanted: name -> types that the module states for it. alignment: without one a resource keeps its own, and a weight
-    has that of its type (``natural_alignment``). Raises LinkError for a name that is missing, or mapped but not wanted.
+    wanted: name -> types of it in the module. alignment: by default a resource keeps its own, and a weight gets that of
+    its type (``natural_alignment``). Raises LinkError for a missing name, and for one that is mapped but not wanted.
     """
     names = names or {}
     if ELIDED in wanted and ELIDED not in names:
@@ -119,7 +119,7 @@ def bind(
     *,
     alignment: Alignment = None,
 ) -> dict[str, BoundResource]:
-    """``match_weights``, checked against the types that the module states for each name, and against the manifest."""
+    """Match weights (``match_weights``), and check them against the types in the module, and against the manifest."""
     bound = match_weights(weights, wanted, names, alignment)
     for name, kinds in wanted.items():
         for kind in kinds:
@@ -135,11 +135,10 @@ def _check_manifest(
     weights: Weights,
     names: Mapping[str, str] | None,
 ) -> None:
-    """Raise LinkError unless what is bound, and all else that was offered, is just what the manifest says.
+    """Raise LinkError unless the bound and the other given weights are exactly those of the manifest.
 
-    That includes ties: names are tied where the weights state it, or where ``names`` gives them one weight.
-
-    Resources whose type is not known (of bytecode) are compared by their size.
+    That includes ties: names are tied if the weights state it, or if ``names`` maps them to one weight. Resources of an
+    unknown type (of bytecode) are compared by their size.
     """
     there = {name: (names or {}).get(name, name) for name in bound}
     others = set(weights).difference(there.values())
@@ -155,8 +154,9 @@ def _check_manifest(
 
 
 def check_specs(manifest: Manifest, given: Mapping[str, tuple[str, WeightSpec | None, int]]) -> None:
-    """Raise LinkError unless ``given`` is just what the manifest says: name in the module -> name where it was offered,
-    its spec there (None: of the expected type, if it has its size), bytes.
+    """Raise LinkError unless ``given`` is exactly the manifest.
+
+    given: name in the module -> name of the weight, its spec (None for the expected type, if the size fits), bytes.
     """
     groups: dict[str, list[str]] = {}
     for name, (there, spec, _) in given.items():
@@ -169,7 +169,7 @@ def check_specs(manifest: Manifest, given: Mapping[str, tuple[str, WeightSpec | 
 
 
 def _check_type(name: str, kind: str, bound: BoundResource) -> None:
-    """Raise LinkError unless what is bound has the size, and where it is known the type, that the module states."""
+    """Raise LinkError unless the bound bytes have the size in the module, and its type, if known."""
     known = spec_of(name, kind)
     if known is None:
         return

@@ -16,7 +16,7 @@ from cachec_jax.key_settings import DEFAULTS, IRRELEVANT, _context_text, _text, 
 
 BEFORE_AND_AFTER = """
 import json, sys
-from cachec_jax import ambient, plugin
+from cachec_jax import plugin
 before = plugin.ambient()
 assert "jax" not in sys.modules and "numpy" not in sys.modules
 import jax

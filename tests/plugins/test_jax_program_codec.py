@@ -280,8 +280,8 @@ def test_another_release_or_device_is_refused(change: dict[str, Any]) -> None:
 SHARDED = """
 import sys, jax, numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
-from cachec_jax.program_codec import dumped, restored
-from cachec_jax.program_format import described
+from cachec_jax.program_codec import decode_program, encode_program
+from cachec_jax.program_format import parse_program
 x = np.arange(64, dtype="f4").reshape(8, 8)
 for kind in (AxisType.Auto, AxisType.Explicit):
     mesh = jax.make_mesh((2, 2), ("a", "b"), axis_types=(kind, kind))
@@ -291,7 +291,7 @@ for kind in (AxisType.Auto, AxisType.Explicit):
         given = (jax.device_put(x, rows), x)
         lowered = jitted.lower(*given)
         expected = jitted(*given)
-        for run in (restored(*described(dumped(lowered.compile()))), restored(*described(dumped(lowered))).compile()):
+        for run in (decode_program(*parse_program(encode_program(lowered.compile()))), decode_program(*parse_program(encode_program(lowered))).compile()):
             got = run(*given)
             for one, other in zip(got, expected, strict=True):
                 assert one.sharding.is_equivalent_to(other.sharding, one.ndim), (one.sharding, other.sharding)

@@ -106,7 +106,7 @@ def test_a_program_that_can_not_be_stored_runs_here(cache, monkeypatch):
 
 def test_a_moved_jit_is_jax_jit(cache, monkeypatch):
     cachec_jax.install(cache)
-    monkeypatch.setattr(hoisting, "hoisting", lambda function, info: info.options_of_next_year)
+    monkeypatch.setattr(hoisting, "hoist_constants", lambda function, info: info.options_of_next_year)
     with pytest.warns(CachecWarning, match="JAX has changed what jax.jit is made of.*options_of_next_year"):
         function = cachec_jax.jit(lambda x: x + 1)
     assert np.array_equal(function(X), X + 1)

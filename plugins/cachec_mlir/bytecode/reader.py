@@ -1,4 +1,4 @@
-"""MLIR bytecode without MLIR: sections, strings and resources, validated in full; no byte of a resource is looked at.
+"""MLIR bytecode without MLIR: sections, strings and resources, validated in full. No byte of a resource is read.
 
 The format (LLVM, ``mlir/docs/BytecodeFormat.md``; numbers of sections and kinds from ``mlir/lib/Bytecode/Encoding.h``
 and ``AsmState.h``), versions 0 to 6:
@@ -327,7 +327,7 @@ class _Strings:
         return known
 
     def with_more(self, texts: Sequence[str]) -> bytes:
-        """The section with further strings, whose numbers go on from those that are there."""
+        """Return the section with more strings, which get the next numbers."""
         bounds = zip(self._ends, self._ends[1:], strict=False)
         raw = [self._data[start:end] for start, end in bounds] + [text.encode() + b"\0" for text in texts]
         lengths = b"".join(varint(len(each)) for each in reversed(raw))

@@ -1,7 +1,7 @@
 """Bytecode with other resources: stripped of its bytes, or linked with those of another module or a weight set.
 
-Everything but sections 5 and 6 is kept byte for byte, so names keep their numbers in the string table. Bytes of weights
-are copied by the kernel.
+All sections but 5 and 6 stay byte for byte, so names keep their numbers in the string table. The kernel copies the
+bytes of weights.
 
 MLIR's reader aligns by addresses, not by offsets in the file (``BytecodeReader.cpp``, ``alignTo``). So it reads a
 resource only where LLVM gives the whole file the alignment of that resource. LLVM maps a file of four pages or more
@@ -42,7 +42,7 @@ _FILLER = b" "
 
 
 def strip_bytecode(source: Source | Bytecode) -> StripResult:
-    """The module with its resources declared only, and these in place: nothing of them is read.
+    """Return the module with its resources only declared, and the resources in place, without reading them.
 
     External resources and those that are no blobs are settings; they stay. Raises CheckpointError, OSError.
     """

@@ -56,7 +56,8 @@ def link(
     MLIR's tools read bytecode with an alignment of more than 16 from a file only, and with more than 4096 not at all.
 
     With --by-reference no byte of them is copied where one .safetensors, .irpa or .gguf file has them all; else an
-    archive is written beside the output. That is for --references parameter (the default then), external, undefined.
+    archive is written to the output's folder. That is for --references parameter (the default then), external,
+    undefined.
 
     \b
     Examples:
@@ -120,7 +121,7 @@ def relink(
     by_reference: bool,
     as_json: bool,
 ) -> None:
-    """Give a new module the resources of an older one, by name, whatever became of it meanwhile.
+    """Give a new module the resources of an older one, by name.
 
     A name that a compiler may have changed (w0 into w0_2) is refused, and never guessed: say --name w0_2=w0, or give
     the record that cachec_mlir.mark(...).find_renames(...).encode() returned.

@@ -10,7 +10,7 @@ from cachec_mlir.blobs import Resource
 from cachec_mlir.explain.module_diff import Difference, OperationChange
 from cachec_mlir.explain.readable_text import ReadableModule
 
-#: Packages whose version a bug report says, where they are installed.
+#: Packages whose versions are in a bug report, if installed.
 _TOOLS = ("iree-base-compiler", "jaxlib", "torch-mlir", "apache-tvm")
 _LISTED = 40
 #: Characters up to which a constant is printed whole: what stays inline as no weight, so that the report parses.

@@ -27,7 +27,7 @@ bindings_option = click.option(
 
 @contextmanager
 def module_file(file: str) -> Iterator[str]:
-    """The path of a module; stdin is a temporary file meanwhile, so that nothing large is kept in memory."""
+    """Yield the path of a module. Stdin is copied to a temporary file, to save memory."""
     if file != "-":
         yield file
         return

@@ -1,8 +1,8 @@
-"""What is different between two modules: operations by their place, weights by their specs; never lines of digits.
+"""The difference between two modules: operations by their place, weights by their specs, and no lines of digits.
 
-Lines are aligned by what they say without names of values, labels and aliases, so that renumbering is no difference:
-equal beginnings and ends first, then lines that are in both exactly once (Bram Cohen's patience diff), then Python's
-difflib in what is left between.
+Lines are aligned without names of values, labels and aliases, so that renumbering is no difference. Equal beginnings
+and ends are aligned first, then lines that are in both exactly once (Bram Cohen's patience diff). Python's difflib
+aligns the rest.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from cachec_mlir.module_input import Source
 from cachec_mlir.strip_and_link import strip
 from cachec_mlir.topology_hash import canonical, topology
 
-#: Lines times lines that difflib is given; larger blocks are told as removed and added.
+#: The limit of lines times lines for difflib; larger blocks are reported as removed and added.
 _MAX_CELLS = 4_000_000
 #: Tokens around the place where two modules are connected otherwise.
 _NEAR = 6
@@ -80,7 +80,7 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 def difference(old: Source, new: Source, *, values: bool = False, bindings: str | None = None) -> Difference:
-    """Compare two modules. values: look at the bytes of weights too. bindings: whose MLIR reads both.
+    """Compare two modules. values: compare the bytes of weights, too. bindings: the MLIR that reads both.
 
     Raises CheckpointError, OSError, PluginError (bytecode that no installed MLIR reads), UsageError.
     """
@@ -116,7 +116,7 @@ def _changes(old: Sequence[Operation], new: Sequence[Operation]) -> Iterator[Ope
 
 
 def _has_content(operation: Operation) -> bool:
-    """Whether a line says something by itself: a brace does not."""
+    """Whether a line has content of its own; a brace has none."""
     return any(map(str.isalnum, operation.text))
 
 

@@ -1,7 +1,7 @@
 """The first differing operations of two programs printed as MLIR.
 
-Linear in the size of the texts: lines are compared as a bag, not aligned, so that a program of 100,000 operations
-is told apart in well under a second, and an operation that only moved is not taken for another.
+Lines are compared as a bag, not aligned, so the time is linear in the size of the texts: two programs of 100,000
+operations take less than a second. An operation that only moved is no difference.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from cachec_mlir.explain.readable_text import Operation, name_of, pair_changes
 #: Operations that one difference spells out.
 MAX_OPERATIONS = 6
 
-#: Characters of each text that are looked at, after what both begin and end with.
+#: The number of characters that are compared in each text, between the equal beginnings and ends.
 MAX_COMPARED = 1 << 24
 
 # MLIR language reference, "Identifiers and keywords": value-id, with the count or the index of results, and block-id.
@@ -30,9 +30,9 @@ _DENSE_LIST = re.compile(r"dense<(\[[^>]{32})[^>]{32,}>")
 def difference(before: bytes, after: bytes) -> str:
     """The first operations that differ, at most ``MAX_OPERATIONS``, joined by ``"; "``. Empty for equal texts.
 
-    SSA names are left out, so that renumbering is no difference; where nothing else differs, the operations are the
-    same and connected in another way, and that is said. Long literals are compared in full and shown cut. Raises
-    PluginError for what is no text.
+    SSA names do not count, so that renumbering is no difference. If only they differ, the result says that the same
+    operations are connected in another way. Long literals are compared in full and shown cut. Raises PluginError for
+    bytes that are not text.
     """
     try:
         return _difference(before.decode(), after.decode())

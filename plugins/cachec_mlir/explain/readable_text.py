@@ -21,7 +21,7 @@ from cachec_mlir.strip_and_link import strip
 from cachec_mlir.text.scanner import scan, unescape, uses
 from cachec_mlir.text.skeleton import MARKER, Literal, Skeleton
 
-#: Whose MLIR prints bytecode, in this order, where nobody is named.
+#: The compilers with an MLIR that can print bytecode, in the default order.
 READERS = ("iree", "jax")
 
 #: Characters of a literal that are shown.
@@ -48,7 +48,7 @@ class Operation(NamedTuple):
 
 
 class ReadableModule(NamedTuple):
-    """A module for a person. notation: ``text``, or whose MLIR printed it. cut: how many literals are not whole."""
+    """A module as readable text."""
 
     text: str
     notation: str
@@ -56,8 +56,10 @@ class ReadableModule(NamedTuple):
 
 
 def make_readable(source: Source, bindings: str | None = None, *, limit: int = 0) -> ReadableModule:
-    """The module without its weights. bindings: whose MLIR prints it, in generic notation; None: text as it is. limit:
-    characters up to which a literal is left whole.
+    """Return the module without its weights, as readable text.
+
+    bindings: the compiler with the MLIR that prints it, in generic notation; None for text as it is. limit: the length
+    up to which a literal stays whole.
 
     Raises CheckpointError, OSError; PluginError where no installed MLIR reads the bytecode.
     """

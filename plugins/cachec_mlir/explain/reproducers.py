@@ -13,7 +13,7 @@ from cachec.programs.plugin import Reproducer
 from cachec_mlir.bytecode.reader import MAGIC
 from cachec_mlir.text.scanner import quote
 
-#: Tools whose main is MLIR's ``MlirOptMain``, which knows ``--run-reproducer``.
+#: Tools with MLIR's ``MlirOptMain``, which accepts ``--run-reproducer``.
 TOOLS = re.compile(r"[\w.+-]*-opt(-\d+)?")
 
 _PIPELINE = re.compile(r"--?pass-pipeline=(.*)", re.DOTALL)

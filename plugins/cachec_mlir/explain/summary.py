@@ -1,4 +1,4 @@
-"""What a module is, in figures: its operations by name, its weights by spec. No byte of a weight is looked at."""
+"""A summary of a module in figures: its operations by name, its weights by spec. No byte of a weight is read."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _LARGEST = 10
 
 
 def summarize(source: Source, *, bindings: str | None = None) -> dict[str, Any]:
-    """Plain data, as ``cachec mlir inspect --json`` prints it; see there.
+    """Return the plain data of ``cachec mlir inspect --json``.
 
-    operations, dialects: null where bytecode can't be printed here, and ``unread`` then says why. Raises
-    CheckpointError, OSError.
+    operations, dialects: null if bytecode can't be printed here, with the reason in ``unread``. Raises CheckpointError,
+    OSError.
     """
     module = open_input(source)
     figures: dict[str, Any] = {"path": module.label, "kind": "text", "size": module.size}

@@ -1,7 +1,7 @@
-"""New IR with the resources of an older file: what came of a module in another dialect, phase or program.
+"""New IR with the resources of an older file, after a change of dialect, compiler phase or program.
 
-Bytes go from file to file by the kernel, or stay where they are and are referred to. Names are matched by a record of
-what the compiler called them (see ``renames``), or are the same and can't be another's.
+The kernel copies bytes from file to file, or the new file refers to them in place. Names are matched by a record of the
+compiler's renames (see ``renames``), or are unchanged and unambiguous.
 """
 
 from __future__ import annotations
@@ -29,15 +29,17 @@ _SUFFIX = re.compile(r"_[0-9]+\Z")
 
 @dataclass(frozen=True)
 class RelinkResult:
-    """What ``relink_by_reference`` wrote. nbytes: of the IR. archive: where in the old file the bytes of each name of
-    the module are, for ``cachec.open_weights``. unused: names of the old module that the new one does not ask for.
-    resources: of the old module. wanted: name in the new one -> name there and type (empty, if not known).
-    """
+    """The result of ``relink_by_reference``."""
 
+    #: Bytes of the IR.
     nbytes: int
+    #: Name in the module -> place of its bytes in the old file, for ``cachec.open_weights``.
     archive: Path
+    #: Names of the old module that the new one does not use.
     unused: tuple[str, ...]
+    #: The resources of the old module.
     resources: Resources = field(repr=False)
+    #: Name in the new module -> name in the old one, and type (empty if unknown).
     wanted: Mapping[str, tuple[str, str]] = field(repr=False)
 
     def weights(self) -> WeightSet:
@@ -81,8 +83,8 @@ def relink_by_reference(
     """The same without a copy: ``target`` is the module as it is, ``TARGET.irpa`` says where in ``old`` its bytes are.
 
     ``old`` has to be bytecode in the folder of ``target`` or below it, and stay as it is. Weights have the types that
-    the text ``ir`` states; they are uint8 vectors if it is bytecode, whose types nothing but MLIR can read, and always
-    in the archive: ``open_weights(archive, specs=manifest)`` gives them theirs.
+    the text ``ir`` states. For bytecode they are uint8 vectors, as only MLIR can read its types, and so they are in the
+    archive: ``open_weights(archive, specs=manifest)`` sets the types.
     Raises as ``relink``.
     """
     if not is_bytecode(old):
@@ -107,7 +109,7 @@ def relink_by_reference(
 
 
 def without_suffix(name: str, there: Container[str]) -> str | None:
-    """A name of ``there`` that a compiler may have made ``name`` of by a suffix of digits, None where there is none."""
+    """Return the name in ``there`` that a compiler may have changed to ``name`` by a suffix of digits, or None."""
     while (match := _SUFFIX.search(name)) is not None:
         name = name[: match.start()]
         if name in there:

@@ -1,16 +1,16 @@
-"""What a compiler calls the resources that it was given: recorded, so that its output can be bound again.
+"""Records of a compiler's names for the resources of its input, so that its output can be linked again.
 
-A compiler renames resources: a key that its context knows already gets a suffix (``w0`` becomes ``w0_2``), later phases
-make keys of their own. A name of its output therefore says nothing by itself: ``w0_2`` may be what was ``w0``, or what
-was ``w0_2`` all along. Two ways to know, and no third:
+A compiler renames resources: it adds a suffix to a key that its context knows already (``w0`` becomes ``w0_2``), and
+later phases make new keys. So a name of the output is ambiguous: ``w0_2`` may be the old ``w0`` or the old ``w0_2``.
+There are two ways to find out:
 
-- ``mark`` a module *before* it is compiled: every key becomes one that no other module has, and from which no other key
-  can be made by a suffix. A key of the output that is such a one, or one with a suffix of digits, is that resource: the
-  compiler had no bytes that it could have made another one from.
+- ``mark`` a module *before* the compilation: each key becomes one that no other module has, and that no suffix of
+  another key can form. Such a key in the output, with or without a suffix of digits, is that resource, because the
+  compiler had no bytes to make another one from.
 - ``find_renames`` compares the bytes of resources before and after. A blob that occurs once before is the same resource
-  wherever it comes out. Weights that are equal can't be told apart so: mark those.
+  in the output. This can't distinguish equal weights: mark those.
 
-What neither tells is an error, never a guess.
+Any other case is an error.
 """
 
 from __future__ import annotations
@@ -72,9 +72,9 @@ class MarkedModule(NamedTuple):
     names: Mapping[str, str]
 
     def find_renames(self, after: Source) -> Renames:
-        """What became of the keys in ``after``, the compiler's output, text or bytecode.
+        """Return the names of the keys in ``after``, the compiler's output, text or bytecode.
 
-        Raises LinkError for a resource that is none of those that were marked.
+        Raises LinkError for a resource that was not marked.
         """
         names: dict[str, str] = {}
         for key in sorted(_keys(after)):
@@ -96,7 +96,7 @@ class MarkedModule(NamedTuple):
 
 
 def mark(ir: Source, salt: str = "") -> MarkedModule:
-    """A stripped text whose resources have keys that can't be confused. The same text has the same keys each time.
+    """Return a stripped text with unambiguous keys of its resources. The same text gets the same keys each time.
 
     salt: what tells it from another module of the same text that will be in the same module as it one day.
     Raises UsageError for bytecode, LinkError for a text that has bytes of its own (the compiler could make others from
@@ -126,9 +126,9 @@ def mark(ir: Source, salt: str = "") -> MarkedModule:
 
 
 def find_renames(before: Mapping[str, Resource], after: Mapping[str, Resource]) -> Renames:
-    """Which resource of ``before`` each of ``after`` is, by their bytes; both as ``strip(module).resources``.
+    """Match each resource of ``after`` with one of ``before`` by their bytes; both are ``strip(module).resources``.
 
-    Reads all of them. Raises LinkError where one of ``after`` is none of ``before``, or is two of them.
+    Reads all of them. Raises LinkError if one of ``after`` matches none or several of ``before``.
     """
     by_digest: dict[str, list[str]] = {}
     for name, resource in before.items():

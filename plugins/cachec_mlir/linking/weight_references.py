@@ -96,7 +96,7 @@ def refer(
 
 
 def _in_place(weights: WeightSet, there: Mapping[str, str]) -> tuple[Path, dict[str, str]] | None:
-    """The one file that all weights lie in, and name in the module -> name in that file; None where there is none."""
+    """Return the one file of all weights, and name in the module -> name in that file; None for several files."""
     places = {name: weights[other].place() for name, other in there.items()}
     paths = {None if place is None else place.path for place in places.values()}
     path = paths.pop() if len(paths) == 1 else None

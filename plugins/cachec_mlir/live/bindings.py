@@ -63,7 +63,7 @@ class Bindings:
         return self._parse(lambda context: self._ir.Module.parse(data, context), label)
 
     def parse_file(self, path: str | os.PathLike[str]) -> Any:
-        """The same from a file, which LLVM maps: of bytecode, aligned resources are used where they lie."""
+        """Parse a file, which LLVM maps: it uses aligned resources of bytecode in place."""
         return self._parse(lambda context: self._ir.Module.parseFile(os.fspath(path), context), os.fspath(path))
 
     @property

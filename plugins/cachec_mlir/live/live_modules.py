@@ -72,10 +72,10 @@ def load(
 ) -> Any:
     """The live module of a program of format ``mlir:text`` or ``mlir:bytecode``, in a context of its own.
 
-    bindings: whose: ``iree`` or ``jax``. Text goes between LLVM versions, bytecode stays within one. weights:
-    bytes for its resources, which then must not change for as long as the module lives; without, they stay without
-    bytes. Those in files are mapped where they lie, if all are aligned; else the kernel copies all to a temporary file.
-    names: name in the program -> name in ``weights``, for those that differ; by default what the program says.
+    bindings: ``iree`` or ``jax``. Text works with any LLVM version, bytecode only with its own. weights: bytes for its
+    resources, which must not change while the module is used; without weights they have no bytes. Aligned ones in files
+    are mapped in place; otherwise the kernel copies all to a temporary file. names: name in the program -> name in
+    ``weights``, for those that differ; by default the program's own record.
 
     Raises UsageError for another format, or an alignment that is no power of two; LinkError where the weights do not
     fit the manifest, or an alignment is larger than 4096; CheckpointError where these bindings can't read it;
@@ -125,7 +125,7 @@ def _link_live(
     names: Mapping[str, str],
     alignment: int | None = None,
 ) -> Any:
-    """Bytecode with these bytes: where they lie, or in a copy that the kernel makes and MLIR maps."""
+    """Load bytecode with these bytes, in place, or in a copy that the kernel makes and MLIR maps."""
     module = Bytecode(ir)
     bound = match_weights(weights, dict.fromkeys(module.names_without_bytes, ()), names, alignment)
     views = views_in_place(bound) if _all_of_builtin(module) else None
@@ -182,7 +182,7 @@ class _StoredResource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _ModuleMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a stored module is: whose, and its resources in the order of the artifacts behind the IR."""
+    """The meta data of a stored module: its bindings, and its resources in the order of the artifacts after the IR."""
 
     bindings: str
     resources: list[_StoredResource]

@@ -28,7 +28,7 @@ def placeholders(names: Mapping[str, BoundResource]) -> dict[str, str]:
 
 
 def views_in_place(bound: Mapping[str, BoundResource]) -> dict[str, memoryview] | None:
-    """The bytes where they lie, read-only; None unless all are in files, as they are and aligned."""
+    """Return read-only views of the bytes in place; None unless all are in files, unencoded and aligned."""
     maps: dict[OpenedFile, memoryview] = {}
     views: dict[str, memoryview] = {}
     for name, each in bound.items():
@@ -52,7 +52,7 @@ def attach(
     bound: Mapping[str, BoundResource],
     views: Mapping[str, memoryview],
 ) -> bool:
-    """Give a live module, whose resources have placeholders for names, its resources. names: name -> placeholder.
+    """Attach resources to a live module with placeholders for their names. names: name -> placeholder.
 
     resource_type: the class of a resource in its bindings. False where a use stands within another attribute, or a
     resource is of two types: the module is of no use then.

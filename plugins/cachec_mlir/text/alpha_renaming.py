@@ -39,7 +39,7 @@ _CONTINUED = re.compile(rb"\s*+[:={,]")
 
 
 class Alpha(NamedTuple):
-    """names: new name -> the weight's own."""
+    """A text with renamed weights. names: new name -> old name."""
 
     ir: bytes
     names: dict[str, str]
@@ -142,7 +142,7 @@ def _uses(ir: bytes, globals_: list[_Global]) -> dict[bytes, int]:
 
 
 def _load_uses(ir: bytes) -> dict[int, int]:
-    """Where a symbol that is loaded stands -> where the value of the load is first used."""
+    """Return offset of a symbol in a load -> offset of the first use of the loaded value."""
     places = {}
     for load in _LOAD.finditer(ir):
         use = re.compile(re.escape(load["value"]) + rb"(?![A-Za-z0-9_$.\-])").search(ir, load.end())

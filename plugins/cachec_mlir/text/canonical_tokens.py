@@ -1,4 +1,4 @@
-"""The canonical tokens of MLIR text: what is left where names, places and spaces do not count."""
+"""The canonical tokens of MLIR text, without names, locations and spaces that do not count."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ _LONG_ALIAS = 256
 
 _OPEN = {b"(": b")", b"[": b"]", b"{": b"}", b"<": b">"}
 _CLOSE = frozenset(_OPEN.values())
-#: What stands in front of a location that is a value.
+#: The tokens before a location that is a value.
 _VALUE_AHEAD = frozenset({b"=", b",", b"[", b"<", b"("})
-#: What stands behind one only where the operation goes on.
+#: The tokens that follow a location only if the operation continues.
 _VALUE_BEHIND = frozenset({b":", b"->", b"=", b"{", b"(", b"[", b"<"})
 _PLAIN_SYMBOL = re.compile(rb'"([A-Za-z_][A-Za-z0-9_$.]*+)"')
 # First bytes of the tokens that may not simply be kept.
@@ -164,8 +164,9 @@ class Canonical:
         return index + 1
 
     def _meaning(self, token: bytes) -> list[bytes]:
-        """What a token with # or ! stands for. The body of a dialect's attribute is text that MLIR may keep as it is:
-        it counts to the letter, and with it what the aliases that it may name stand for.
+        """Return the meaning of a token with # or !.
+
+        MLIR may keep the body of a dialect's attribute as text, so it counts to the letter, with the aliases in it.
         """
         stack, opened = [token], set()
         while stack:
@@ -231,7 +232,7 @@ class Canonical:
         return self._tokens[index] if index < len(self._tokens) else b""
 
     def _location(self, index: int) -> int:
-        """``loc(...)``: kept where it is a value. The index behind what was looked at."""
+        """Process ``loc(...)``, which stays if it is a value. Returns the index after it."""
         if index and self._tokens[index - 1] in _VALUE_AHEAD:
             return index + 1
         end = self._parenthesis(index + 1)
@@ -262,8 +263,10 @@ class Canonical:
         return index
 
     def _function(self, index: int) -> _Frame | None:
-        """The frame of a function whose name is at ``index``. None where this is none, or where it is not certain where
-        it ends: its names are then those of what is around it, which is right as well.
+        """Return the frame of a function with its name at ``index``.
+
+        None for another token, or if the end is uncertain: its names then belong to the text around it, which is
+        correct.
         """
         at = index + 1
         while self._at(at)[:1].isalpha() and at - index <= _MAX_HEADER_WORDS:

@@ -43,7 +43,7 @@ def _chunks_of(number: bytes) -> re.Pattern[bytes]:
 _OF_FLOATS = _chunks_of(_FLOAT)
 _OF_INTEGERS = _chunks_of(_INTEGER)
 _OF_BOOLS = _chunks_of(rb"(?:true|false)")
-#: Any of them, hexadecimal ones and large ones too: numbers that are looked at one by one.
+#: Any number, also hexadecimal and large ones, which are checked one by one.
 _OF_ANY = _chunks_of(rb"(?:" + _FLOAT + rb"(?![0-9A-Za-z.])|0x[0-9A-Fa-f]++|-?[0-9]++)")
 
 

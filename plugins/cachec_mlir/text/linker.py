@@ -1,4 +1,4 @@
-"""MLIR text that lacks bytes: what it wants, and the text with them; all else is kept byte for byte."""
+"""Linking of MLIR text: the names that lack bytes, and the text with the bytes. All else stays byte for byte."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class UnlinkedText:
     digits = True
 
     def __init__(self, ir: Source, references: Target = "resource", scope: str = SCOPE) -> None:
-        """references: what stands for weights in the module (see ``strip_text``); each becomes a resource again. scope:
-        of parameters. Raises CheckpointError, OSError, UsageError.
+        """references: the form of weights in the module (see ``strip_text``); each becomes a resource again. scope: of
+        parameters. Raises CheckpointError, OSError, UsageError.
         """
         if references not in TARGETS:
             raise UsageError(f"link: references expected one of {', '.join(TARGETS)}, found {references!r}")

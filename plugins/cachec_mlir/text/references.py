@@ -1,4 +1,4 @@
-"""What stands for a weight in a stripped text: finding the references of each kind, with name and type."""
+"""References to weights in a stripped text, of each kind, with name and type."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Where operations of MLIR text stand: in which function and module, and whether a symbol of it can be used there."""
+"""The regions of MLIR text: the function and module of an operation, and whether a module's symbol can be used in
+it."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ _PROPERTIES = re.compile(rb"\s*+\(\s*+\)\s*+<?+\{(" + _INSIDE + rb"|\{" + _INSID
 _SYMBOL_NAME = re.compile(STRING + rb"|(?<![A-Za-z0-9_$.])sym_name\s*+=\s*+(" + STRING + rb")")
 _ATTRIBUTES = re.compile(rb"(?:\battributes|=|<)\s*\Z")
 _FIRST = re.compile(rb'^[ \t]*+(?=[a-z_]|")', re.MULTILINE)
-#: Characters in front of a brace that are looked at.
+#: The number of characters before a brace that are read.
 _NEAR = 32
 
 MODULE, FUNCTION, OTHER = "module", "function", "other"
@@ -48,7 +49,7 @@ class _Region(NamedTuple):
 
 
 class Structure:
-    """Regions of a text. No parser: an unknown operation's braces are a region or attributes, no matter which."""
+    """Regions of a text. This is not a parser: braces of an unknown operation may be a region or attributes."""
 
     def __init__(self, text: bytes) -> None:
         self._text = text

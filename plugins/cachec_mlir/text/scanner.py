@@ -5,7 +5,7 @@ The lexical grammar (LLVM, ``mlir/docs/LangRef.md`` and ``mlir/lib/AsmParser/Lex
     comment   // up to the end of the line
     string    "..." on one line; a backslash takes the next character with it
     trailer   {-# dialect_resources: {dialect: {key: "0x...", ...}, ...}, external_resources: {...} #-}
-              beside operations, mostly at the end of the file; a key is a bare word or a string
+              outside of operations, mostly at the end of the file; a key is a bare word or a string
     blob      a string of the trailer: 0x, then hexadecimal digits of a u32 alignment (little-endian) and of the bytes
     constant  dense<"0x..."> : type, raw little-endian elements; exactly one element is a splat
     use       dense_resource<key> : type
@@ -48,7 +48,7 @@ _VALUE = re.compile(rb"[A-Za-z0-9_.+\-]++")
 _LETTERS = {b"n": b"\n", b"t": b"\t", b'"': b'"', b"\\": b"\\"}
 _DIGITS = re.compile(rb"[0-9A-Fa-f]*+")
 _QUOTE, _BACKSLASH = b'"', b"\\"
-#: Digits that are looked at together: what they decode to stays in a core's cache.
+#: The number of digits that are checked at once: the decoded bytes fit in a core's cache.
 _STEP = 1 << 17
 #: Characters from which digits may be left to be checked later.
 _LONG = 1 << 16
@@ -107,8 +107,8 @@ class Marks(NamedTuple):
 def scan(source: ModuleInput, *, checked: bool = True) -> Marks:
     """Find trailers and hexadecimal strings. Raises CheckpointError, naming the byte, for text that is malformed.
 
-    checked: whether digits are looked at now; else long strings outside of trailers are taken for digits where they
-    hold no escape, and a bad digit is met when they are decoded: for who does that anyway (0.06 s for 180 MB).
+    checked: whether digits are checked now. Otherwise a long string outside of trailers counts as digits if it has no
+    escape, and decoding it finds a bad digit. This is for callers that decode anyway (0.06 s for 180 MB).
     """
     text = source.view()
     trailers: list[Trailer] = []
@@ -243,7 +243,7 @@ def _end_of_string(source: ModuleInput, text: Text, start: int, *, checked: bool
 
 
 def _digits_only(text: Text, start: int, end: int) -> bool:
-    """Whether there is nothing but hexadecimal digits. binascii looks at 3 GB/s, a regular expression at 0.7."""
+    """Whether there are only hexadecimal digits. binascii reads 3 GB/s, a regular expression 0.7."""
     even = end - (end - start) % 2
     try:
         with memoryview(text) as view:

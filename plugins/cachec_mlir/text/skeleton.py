@@ -69,7 +69,7 @@ class Skeleton:
         return MARKER.sub(lambda match: self.raw(int(match[1])), text)
 
     def raw(self, number: int) -> bytes:
-        """A literal as it stands in the text."""
+        """Return a literal as it is in the text."""
         literal = self.literals[number]
         return bytes(self.module.view()[literal.start : literal.end])
 

@@ -30,7 +30,7 @@ from cachec_mlir.text.scanner import (
 from cachec_mlir.text.skeleton import Skeleton
 from cachec_mlir.text.weight_sites import CONSTANT, GLOBAL, MEMREF_GLOBAL, PROGRAM_GLOBAL, Site, sites
 
-#: What stands in a stripped text for a weight.
+#: The form of a weight in a stripped text.
 Target = Choice["resource", "parameter", "external", "undefined"]
 TARGETS = ("resource", "parameter", "external", "undefined")
 
@@ -65,17 +65,17 @@ def strip_text(
     A constant is a weight from ``minimum`` bytes (and 64 characters) on, as hexadecimal digits or as a list of numbers,
     where it is the value of an operation: a constant, a global. What stays in the text, and is in a hash by value:
     smaller constants, splats, packed bits (``i1`` as digits, ``i4``), lists whose bytes are not certain (see
-    ``elements``), attributes that are settings, and all for which ``to`` has no reference where they stand.
+    ``dense_elements``), attributes that are settings, and all for which ``to`` has no reference where they stand.
 
     Names: of a resource its key, of a global its symbol (always, where the symbol is the reference). A constant in a
     function is ``FUNCTION.TYPE.N``, numbered among those of one function and type, so that changes elsewhere keep its
     name; a name that is taken gets a number too.
 
-    Digits stay where they are and are decoded when they are looked at; lists are converted now, in memory. Raises
+    Digits stay in place and are decoded when they are read; lists are converted now, in memory. Raises
     CheckpointError (naming the byte; also for a text that was printed with elided constants, unless ``to`` is
     ``resource``), OSError, UsageError.
 
-    checked: whether digits are looked at now; else a bad one may be met only when a weight is read.
+    checked: whether digits are checked now; otherwise a read of the weight finds a bad one.
 
     IREE 3.13 turns f64 into f32 by default, and takes the bytes of an f64 *resource* for floats then, silently; it
     refuses an f64 parameter. Give it ``--iree-input-demote-f64-to-f32=false``.
@@ -298,7 +298,7 @@ class _Stripper:
             self._edits.append((*site.whole, b"util.global.load immutable " + symbol + b" : " + site.type.encode()))
 
     def _global(self, name: str, kind: str, insert: int) -> bytes:
-        """The symbol of a global for a constant of a function, made where there is none yet."""
+        """Return the symbol of a global for a constant of a function, and make the global if needed."""
         known = self._globals.get((name, kind, insert))
         if known is not None:
             return known
@@ -329,7 +329,7 @@ _GLOBALS = frozenset({GLOBAL, PROGRAM_GLOBAL, MEMREF_GLOBAL})
 
 
 def _as_tensor(kind: str) -> str:
-    """The tensor type of a memref's initial value; a memref with a layout or a memory space is none."""
+    """Return the tensor type of a memref's initial value; a memref with a layout or a memory space has none."""
     if not kind.startswith("memref"):
         return kind
     return "" if "," in kind else "tensor" + kind.removeprefix("memref")

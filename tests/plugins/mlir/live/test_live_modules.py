@@ -209,7 +209,7 @@ def no_copy(monkeypatch) -> None:
     def refused(*_: object) -> None:
         raise AssertionError("copied")
 
-    monkeypatch.setattr(live_modules, "_mapped", refused)
+    monkeypatch.setattr(live_modules, "_load_mapped", refused)
 
 
 def saved(values: dict[str, np.ndarray], path: Path) -> WeightSet:
