@@ -291,7 +291,9 @@ for kind in (AxisType.Auto, AxisType.Explicit):
         given = (jax.device_put(x, rows), x)
         lowered = jitted.lower(*given)
         expected = jitted(*given)
-        for run in (decode_program(*parse_program(encode_program(lowered.compile()))), decode_program(*parse_program(encode_program(lowered))).compile()):
+        stored = [encode_program(each) for each in (lowered.compile(), lowered)]
+        compiled, again = (decode_program(*parse_program(each)) for each in stored)
+        for run in (compiled, again.compile()):
             got = run(*given)
             for one, other in zip(got, expected, strict=True):
                 assert one.sharding.is_equivalent_to(other.sharding, one.ndim), (one.sharding, other.sharding)
