@@ -12,7 +12,7 @@ from cachec.cli.session import Session, pass_session
 
 
 class _PythonLine(click.Command):
-    """A command whose arguments are Python's."""
+    """A command with Python's arguments."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Keep everything; a ``--help`` in the first place asks for help."""

@@ -74,7 +74,7 @@ class _Binding:
 
 
 class CommandStage:
-    """Stands where ``Stage`` does. ``__wrapped__`` runs the command."""
+    """A command in the role of a ``Stage``. ``__wrapped__`` runs the command."""
 
     mode = None
     lock_timeout = None
@@ -95,7 +95,7 @@ class CommandStage:
 
 
 class PlacedDependencies(Dependencies):
-    """Reads of commands: paths may be kept below the base folder, and folders themselves are reads."""
+    """Reads of commands: paths may be relative to the base folder, and folders themselves are reads."""
 
     def __init__(self, places: PathMap, *args: Any) -> None:
         super().__init__(*args)
@@ -177,7 +177,7 @@ class ResolvedCommand(NamedTuple):
 
 
 def not_found(argv: Sequence[str]) -> str:
-    """What is said of a command line whose first word leads to no executable."""
+    """Return the message for a command line without an executable as its first word."""
     if argv[0] in _SHELL_WORDS:
         line = shlex.join(argv) if len(argv) < _MOST_WORDS else f"{argv[0]} ..."
         return f"{argv[0]!r} is a word of the shell, and no program; write sh -c {shlex.quote(line)}"

@@ -1,4 +1,4 @@
-"""Which rows a change touches: the files that git says changed, held against what each row declares."""
+"""The rows that a change affects: the files that git reports as changed, compared with the files of each row."""
 
 from __future__ import annotations
 

@@ -28,9 +28,9 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 SCHEME = "dask://"
-#: Settings of one machine. What a machine sets itself is kept whatever it is.
+#: Settings of one machine. A machine's own values have precedence.
 _LOCAL = frozenset({"CACHEC_DIR", "CACHEC_STATS_FILE", "CACHEC_LOG", "CACHEC_BASE_DIR", "CACHEC_TRUSTED"})
-#: Seconds in which the scheduler answers; in which what it said of its workers is believed.
+#: Seconds to wait for the scheduler, and seconds for which its list of workers is valid.
 _CONNECT, _BELIEVED = 10.0, 1.0
 
 

@@ -77,7 +77,7 @@ def run_traced(task: Task) -> Result:
     paths.update(_modules())
     paths.update(_reads(task, result))
     store = os.path.abspath(task.store) + os.sep
-    # Files of installed packages are thousands, and the same for every row: told once by a worker.
+    # Installed packages have thousands of files, the same for every row: a worker reports them once.
     paths = {path for path in paths if not any(part in path for part in _SITE) or path not in opened.reported}
     opened.reported |= paths
     library = os.path.dirname(os.__file__) + os.sep

@@ -24,7 +24,7 @@ from cachec.warm.model import Result, Row, Status
 VERSION = 1
 _MAX_FILE = 1 << 24
 
-#: The part of the outcome log that an estimate looks at, in seconds before now.
+#: The part of the outcome log for an estimate, in seconds before now.
 _RECENT = 30 * 86400.0
 
 

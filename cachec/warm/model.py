@@ -1,4 +1,4 @@
-"""What warming is said in: targets, their rows, and what came of each."""
+"""The data model of warming: targets, their rows, and the result of each."""
 
 from __future__ import annotations
 

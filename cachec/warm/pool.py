@@ -33,7 +33,7 @@ from cachec.warm.worker import receive, send
 P = ParamSpec("P")
 T = TypeVar("T")
 
-#: Bytes of a worker's output that are kept.
+#: The number of bytes of a worker's output that a result has.
 _OUTPUT = 8192
 #: Not ``-m``: the package has imported the module by then, which Python warns of.
 _PROGRAM = "from cachec.warm.worker import main; main()"
@@ -294,7 +294,7 @@ class _WorkerProcess:
         return f"[...]\n{text}" if start else text
 
     def forget_output(self) -> None:
-        """Begin anew."""
+        """Discard the output so far."""
         self._printed.truncate(0)
 
     def kill(self) -> None:

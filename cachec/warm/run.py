@@ -1,4 +1,4 @@
-"""One row, run or looked at: in a worker of ours, or wherever an executor runs it."""
+"""The run or check of one row, in a worker of cachec, or in an executor's process."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from cachec.model import Mode, Outcome, Reason
 from cachec.warm.commands import count, run_command
 from cachec.warm.model import Result, Row, Status, Task
 
-#: Characters of a traceback that are kept: its end says what was raised.
+#: The number of characters of a traceback in a result, from its end, which has the exception.
 _TRACEBACK = 8000
-#: Characters of an error that are kept: its begin.
+#: The number of characters of an error in a result, from its start.
 _ERROR = 2000
 
 
@@ -66,7 +66,7 @@ def run_task(task: Task) -> Result:
 
 
 def _result(task: Task, heard: list[Outcome], error: str, output: str, *, missed: bool, seconds: float) -> Result:
-    # A target may catch CacheMissError and go on: what its stages said counts.
+    # A target may catch CacheMissError and continue: the outcomes of its stages count.
     missed = missed or any(each.reason is Reason.REQUIRED for each in heard)
     unstored = [each for each in heard if not each.hit and not each.stored and each.reason.kind != "error"]
     if task.check and missed:
@@ -111,7 +111,7 @@ async def _await(answer: Any) -> Any:
 
 
 def entry_point(row: Row) -> Callable[..., Any]:
-    """What ``call`` names, imported. Raises _EntryPointError where there is no such thing."""
+    """Import the object that ``call`` names. Raises _EntryPointError for an unknown one."""
     module_name, _, qualname = row.call.partition(":")
     for place in reversed(row.path):
         if place not in sys.path:

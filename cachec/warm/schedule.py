@@ -31,7 +31,7 @@ _GOOD = (Status.HIT, Status.COMPILED)
 
 
 class Listener:
-    """Is told how warming goes on, in the thread that warms. This one does nothing; to inherit from."""
+    """A base class for listeners, which are called in the thread that warms. Its methods do nothing."""
 
     def on_plan(self, rows: Sequence[Row], hits: int, estimate: float | None) -> None:
         """These rows are to be run; ``hits`` hit. estimate: seconds, None where no earlier run tells."""
@@ -116,7 +116,7 @@ class Warmer:
         self.fault: StoreFault | None = None
 
     def run(self) -> Summary:
-        """Warm, or check. On KeyboardInterrupt the workers are ended, and it is raised again; what is done is kept."""
+        """Warm, or check. On KeyboardInterrupt the workers end, and it is raised again; finished rows count."""
         self._began = time.perf_counter()
         executor = self._executor or self._pool or WorkerPool(self._width(), environment(self.settings))
         try:
@@ -136,7 +136,7 @@ class Warmer:
         return self.summary()
 
     def cancel(self) -> None:
-        """End it soon: what runs is ended, what is done is kept."""
+        """End soon: running rows are stopped, finished rows count."""
         self._cancelled.set()
 
     def summary(self) -> Summary:
@@ -158,7 +158,7 @@ class Warmer:
         return self._executor.width if isinstance(self._executor, RowExecutor) else os.cpu_count() or 1
 
     def _find_misses(self, executor: Executor) -> None:
-        """Which rows would miss. One that comes after a row that would miss is not looked at before that has run."""
+        """Find the rows that would miss. A row after one that would miss is checked only after that one has run."""
         if not self._check and self.settings.mode in {Mode.REFRESH, Mode.VERIFY}:
             return  # everything runs
         omitted: set[str] = set()
@@ -333,7 +333,7 @@ def _storing(settings: config.Settings) -> None:
 
 
 def _fits(rows: Sequence[Row]) -> None:
-    """Refuse what needs a process of its own where rows run in somebody else's."""
+    """Refuse rows that need a process of their own if an executor runs them."""
     for row in rows:
         for asked, name in ((row.env, "env"), (row.isolated, "isolated")):
             if asked:

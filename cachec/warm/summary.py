@@ -79,7 +79,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         return "\n".join(lines) + "\n"
 
 
-#: What a reader looks for first comes first.
+#: The order of the report, the most important first.
 _ORDER = (
     Status.FAILED,
     Status.SKIPPED,
