@@ -67,9 +67,9 @@ class Transfer(threading.local):
 
 
 def for_each(work: Callable[[BundleMember, bool], object], members: Sequence[BundleMember]) -> None:
-    """Do ``work``, which transfers an object, for each; it is told whether it may take a second thread.
+    """Call ``work``, which transfers an object, for each member, and with whether it may use a second thread.
 
-    Raises the first exception, once nobody works any more.
+    Raises the first exception, after all threads have ended.
     """
     largest_first = sorted(members, key=lambda member: member.size, reverse=True)
     remaining = sum(member.size for member in members)

@@ -89,7 +89,7 @@ def _run(recorder: ReadRecorder, call: Invocation) -> TracedRun:
 
 
 class _Declarations:
-    """Puts what a command is said to read into the trace, and looks at it again after the run."""
+    """Records the declared reads of a command in the trace, and checks them again after the run."""
 
     def __init__(self, recorder: ReadRecorder, declared: DeclaredFiles) -> None:
         self._recorder = recorder
@@ -234,7 +234,7 @@ class _Tools:
         self._sites: set[str] = set()
 
     def record(self, tool: str) -> None:
-        """tool: a path, or a name to be found in PATH. Raises UsageError where it is none, which is recorded."""
+        """Record a tool: a path, or a name in PATH. Raises UsageError for a missing tool, which is recorded, too."""
         place = tool if "/" not in tool else recorded_as(self._recorder, tool)
         if place is None:
             return
