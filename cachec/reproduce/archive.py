@@ -57,7 +57,7 @@ def write_archive(members: Mapping[str, bytes]) -> bytes:
 
 
 def _compress_members(members: Mapping[str, bytes], stored: Collection[str]) -> tuple[bytes, set[str]]:
-    """The archive, and the names of members whose ratio is too high."""
+    """Return the archive, and the names of members with a too high ratio."""
     out = BytesIO()
     with zipfile.ZipFile(out, "w") as archive:
         for name in sorted(members):

@@ -29,12 +29,12 @@ from cachec.weights.pytree import taken_apart
 #: Digest -> bytes.
 Contents = dict[str, bytes]
 
-#: Text, bytes and files above this are kept in words only.
+#: Text, bytes and files above this size are stored as a description only.
 MAX_STORED = 4 << 20
 _DEPTH = 20
 _MAX_ITEMS = 10_000
 
-#: What stands for a value that goes by a secret's name.
+#: The placeholder for a value with a secret's name.
 SECRET = "a secret, left out"
 
 

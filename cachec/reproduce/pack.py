@@ -150,7 +150,7 @@ def _fetch_from(store: Store, trace: Trace) -> Callable[[str], bytes | None]:
         try:
             content = store.content(digest)
         except StoreFault:
-            content = None  # damaged, and counted where it is: it is missing here, which is said
+            content = None  # damaged, and counted elsewhere: it is listed as missing
         if content is None and digest in places:
             try:
                 data = Path(places[digest]).read_bytes()
