@@ -69,7 +69,7 @@ def run_line(recipe: Recipe, line: RecordedLine, key: str, folder: Path) -> Repl
 
 
 def _base_folder(texts: Iterable[str]) -> str:
-    """The base folder that stands for a NUL in one of these texts; empty where there is none in them."""
+    """Return the base folder for a NUL in one of these texts; empty without a NUL."""
     if not any("\0" in text for text in texts):
         return ""
     from cachec import config
@@ -156,7 +156,7 @@ def _redirect_outputs(command: CommandSpec, outputs: Sequence[str], written: Map
 
 
 def _values(arg: str) -> Iterator[tuple[str, str]]:
-    """The ways to take an argument for the value of a flag: what stands before it, and it."""
+    """Return the ways to split an argument into a flag and its value."""
     yield "", arg
     if arg.startswith("-"):
         name, equals, value = arg.partition("=")

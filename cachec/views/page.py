@@ -1,4 +1,4 @@
-"""One page about a cache, for a person: no file or host beside it is asked for, and it says so to the browser.
+"""The report page about a cache: one file that loads no other file or host, and forbids the browser to do so.
 
 The plots are ours (``svg``): they follow the colours of the reader's system, print, need no script, and add nothing to
 what is installed; libraries that draw in a browser are megabytes, or draw on a canvas, which neither prints well nor

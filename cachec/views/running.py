@@ -36,7 +36,7 @@ def running(store: Store, now: float) -> list[dict[str, Any]]:
 
 
 def _last(store: Store, near: str) -> float | None:
-    """Seconds of the newest run under a key; None where there is none."""
+    """Return the seconds of the newest run under a key, or None."""
     try:
         entry = store.lookup(near)
     except StoreFault:

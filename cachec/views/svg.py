@@ -25,7 +25,7 @@ _MAX_LABELS = 8
 #: Bytes of a mark without its title.
 _MARK = 110
 
-#: Characters of a label beside a bar.
+#: The width of the label of a bar, in characters.
 _MAX_LABEL = 36
 
 
@@ -119,7 +119,7 @@ def line(
     shown: Callable[[float], str],
     height: int = 160,
 ) -> Markup:
-    """Shares from 0 to 1 over the same columns; where there is no value the line is broken."""
+    """Draw shares from 0 to 1 over the same columns; the line has a gap for a missing value."""
     axis = _Axis([0.0, 0.25, 0.5, 0.75, 1.0], height, shown)
     step = (WIDTH - _LEFT_MARGIN) / max(len(labels), 1)
     pieces: list[list[str]] = [[]]

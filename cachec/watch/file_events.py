@@ -14,7 +14,7 @@ from watchdog.observers import Observer
 if TYPE_CHECKING:
     from watchdog.observers.api import ObservedWatch
 
-#: A thread of watchdog each, so not without end. Files in more folders are found when they are looked at by time.
+#: The limit of watched folders, as each has a thread of watchdog. Files in other folders are checked periodically.
 MAX_FOLDERS = 64
 
 #: Seconds between two wakes of a thread of watchdog that hears of nothing.
