@@ -66,6 +66,18 @@ def __getattr__(name: str) -> Any:
     raise UnsupportedVersion(f"cachec_jax needs {_PLACES[name][0]} of JAX, found {type(why).__name__}: {why}")
 
 
+class _Record(dict[str, Any]):
+    """What JAX recorded under names; one that the installed release does not record raises UnsupportedVersion."""
+
+    def __missing__(self, name: str) -> Any:
+        raise UnsupportedVersion(f"cachec_jax needs {name!r} of what JAX records of a Lowered, found {sorted(self)}")
+
+
+def lowering_record(lowering: Any) -> Mapping[str, Any]:
+    """What JAX recorded of a ``MeshComputation`` for its compiler. A missing name raises UnsupportedVersion."""
+    return _Record(lowering.compile_args)
+
+
 #: What older releases ask for where a program is made, and what it says: one program, placed as JAX was told.
 _FORMER: Mapping[str, Any] = {"spmd_lowering": True, "auto_spmd_lowering": False, "pmap_nreps": 1}
 

@@ -6,9 +6,9 @@ parameter, so each weight argument becomes
     util.global private @"weight:NAME" = #flow.parameter.named<"model"::"NAME"> : TYPE
     %w = util.global.load immutable @"weight:NAME" : TYPE
 
-The rewrite works on the operations, through ``jaxlib.mlir``. JAX's own MLIR does not know IREE's ``util`` dialect and
-prints these two in MLIR's generic notation; they get IREE's own, which is shorter, line by line afterwards. What the
-function closes over stays in the program by value.
+The rewrite works on the operations, through MLIR's Python bindings. JAX's own MLIR does not know IREE's ``util``
+dialect and prints these two in MLIR's generic notation; they get IREE's own, which is shorter, line by line afterwards.
+What the function closes over stays in the program by value.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from cachec.errors import PluginError, UsageError
+from cachec.errors import PluginError, UnsupportedVersion, UsageError
 from cachec.programs.program import Program
+from cachec.programs.supported_versions import GONE, version_of
 from cachec.weights import Weight, WeightSet
+from cachec_jax import internals
 
 #: The format of every program made here.
 FORMAT = "jax:stablehlo"
@@ -49,7 +51,8 @@ def to_stablehlo(
 
     Raises WeightReadError where ``fn`` asks for the bytes of a weight outside of its argument;
     what ``fn`` itself raises passes through; PluginError where a weight has no form in JAX's current configuration
-    (64 bits without ``jax_enable_x64``); ProcessBoundProgram where ``fn`` calls Python back (``jax.pure_callback``,
+    (64 bits without ``jax_enable_x64``); UnsupportedVersion where the installed JAX lowers in another way than the
+    releases that were tried; ProcessBoundProgram where ``fn`` calls Python back (``jax.pure_callback``,
     ``io_callback``, ``jax.debug.print``, custom partitioning), as no other process has the function that is called.
     """
     import jax
@@ -72,12 +75,14 @@ def strip(lowered: Any, weights: WeightSet, *, symbols: str | None = None) -> Pr
 
 
 def _stripped(lowered: Any, weights: WeightSet, *, symbols: str | None, is_first: bool) -> Program:
-    """is_first: the weights are the first argument, whatever the others are."""
-    from cachec_jax.bound import refuse_lowered
-
-    refuse_lowered(lowered)
-    positions, count = _weight_arguments(lowered, weights, is_first=is_first)
-    text = _rewritten(lowered.compiler_ir("stablehlo"), positions, count)
+    """is_first: the weights are the first argument, whatever the others are, and JAX has kept all arguments."""
+    try:
+        text = _text(lowered, weights, is_first=is_first)
+    except (*GONE, UnsupportedVersion) as error:
+        raise UnsupportedVersion(
+            f"cachec_jax can't name the weights in what JAX {version_of('jax')} lowers ({type(error).__name__}: "
+            f"{error}); install a release that docs/compatibility.md lists, or compile with cachec_jax.compile_xla"
+        ) from error
     if symbols is None:
         return Program(text, format=FORMAT, manifest=weights.manifest)
     if symbols != "alpha":
@@ -88,6 +93,14 @@ def _stripped(lowered: Any, weights: WeightSet, *, symbols: str | None, is_first
     ir, names = alpha(text.encode(), to="parameter", scope=SCOPE, taken=weights)
     manifest = alpha_manifest(weights.manifest, names)
     return Program(ir, format=FORMAT, manifest=manifest, canonical=topology(ir))
+
+
+def _text(lowered: Any, weights: WeightSet, *, is_first: bool) -> str:
+    from cachec_jax.bound import refuse_lowered
+
+    refuse_lowered(lowered)
+    positions, count = _weight_arguments(lowered, weights, is_first=is_first)
+    return _rewritten(lowered.compiler_ir("stablehlo"), positions, count)
 
 
 def fold(program: Program, weight: Weight) -> Program:
@@ -151,9 +164,8 @@ def _weight_arguments(lowered: Any, weights: WeightSet, *, is_first: bool) -> tu
             f"{len(fitting)} arguments of the lowered function are the tree of the weights, a dict of their names "
             f"where they hang in none ({len(wanted)}, first {next(iter(wanted.values()))!r}); one is needed"
         )
-    # JAX drops arguments that nothing uses, unless jit was told keep_unused=True.
-    kept = lowered._lowering.compile_args.get("kept_var_idx")
-    order = range(len(leaves)) if kept is None else sorted(kept)
+    # JAX drops arguments that nothing uses, unless jit was told keep_unused=True, as by to_stablehlo.
+    order = range(len(leaves)) if is_first else sorted(internals.lowering_record(lowered._lowering)["kept_var_idx"])
     position = {index: place for place, index in enumerate(order)}
     chosen = {index: wanted[path] for path, index in fitting[0].items()} if wanted else {}
     return {position[index]: name for index, name in chosen.items() if index in position}, len(position)
@@ -167,7 +179,7 @@ def names(weights: WeightSet) -> Any:
 
 def _rewritten(module: Any, positions: Mapping[int, str], count: int) -> str:
     """The text of a copy of ``module`` in which the arguments of ``@main`` at ``positions`` are named parameters."""
-    from jaxlib.mlir import ir
+    ir = internals.ir
 
     context = module.context
     with context, ir.Location.unknown():
