@@ -25,7 +25,16 @@ import jax
 import numpy as np
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec, Sharding
 
-from cachec_jax.internals import Layout, changing_values, core, host_array, is_high, sharding_impls, typed_literals
+from cachec_jax.internals import (
+    Layout,
+    changing_values,
+    core,
+    equation_context,
+    host_array,
+    is_high,
+    sharding_impls,
+    typed_literals,
+)
 
 #: How many are kept, with what JAX has compiled of them. The arrays that were taken out are not.
 _PROGRAMS = 16
@@ -154,13 +163,16 @@ class _Words:
                 tuple(map(variable, equation.outvars)),
                 tuple((name, self._value(value)) for name, value in equation.params.items()),
                 frozenset(equation.effects),
-                equation.ctx,  # JAX has one for all that are equal
+                self._context(equation_context(equation.ctx)),
             )
             for equation in jaxpr.eqns
         ]
         self.is_jax_s = self.is_jax_s and all(_is_jax_s(equation.primitive) for equation in jaxpr.eqns)
         results = tuple(map(variable, jaxpr.outvars))
         return *bound, tuple(equations), results, frozenset(jaxpr.effects), is_high(jaxpr)
+
+    def _context(self, context: Any) -> Hashable:
+        return self._value(context) if type(context) is dict else context
 
     def _value(self, value: Any) -> Hashable:
         kind = type(value)
