@@ -26,6 +26,7 @@ import numpy as np
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec, Sharding
 
 from cachec_jax.internals import (
+    ClosedJaxpr,
     Layout,
     changing_values,
     core,
@@ -185,7 +186,7 @@ class _Words:
             return kind, tuple(map(self._value, value))
         if kind is dict:
             return kind, tuple((self._value(key), self._value(each)) for key, each in value.items())
-        if isinstance(value, core.ClosedJaxpr):
+        if isinstance(value, ClosedJaxpr):
             return self.closed(value)
         if isinstance(value, core.Jaxpr):
             return self._jaxpr(value)

@@ -24,8 +24,8 @@ import numpy as np
 from cachec_jax import internals
 from cachec_jax.canonical import programs
 from cachec_jax.copies import own_copy
+from cachec_jax.internals import ClosedJaxpr, config, core, jaxlib_extension, pjit, pxla, sharding_impls, tree_util
 from cachec_jax.internals import array as jax_array
-from cachec_jax.internals import config, core, jaxlib_extension, pjit, pxla, sharding_impls, tree_util
 from cachec_jax.persistent import ensure_installed
 
 #: Programs of one function that are called without Python; as many as of all functions in JAX.
@@ -137,7 +137,7 @@ class _Lifting(NamedTuple):
         changed = jaxpr.replace(
             constvars=constants, invars=[*variables.values(), *jaxpr.invars], eqns=equations, debug_info=known
         )
-        return core.ClosedJaxpr(changed, consts), [*variables]
+        return ClosedJaxpr(changed, consts), [*variables]
 
 
 def _taking(params: Mapping[str, Any], closed: Any, count: int) -> dict[str, Any]:

@@ -21,14 +21,20 @@ _SRC = "jax._src."
 #: Name -> the places that releases have for it, the newest first: a module, or ``module:attribute``.
 _PLACES: Mapping[str, tuple[str, ...]] = {
     "CacheInterface": (f"{_SRC}compilation_cache_interface:CacheInterface",),
+    "ClosedJaxpr": (f"{_SRC}core:ClosedJaxpr",),  # JAX 0.12 has none, so cachec_jax.jit is jax.jit there
     # Until 0.6 ``Layout`` is a pair with a sharding, and this the first of it.
     "Layout": (f"{_SRC}layout:DeviceLocalLayout", f"{_SRC}layout:Layout"),
+    "abstract_mesh_context": (
+        f"{_SRC}mesh:abstract_mesh_context_manager",
+        f"{_SRC}config:abstract_mesh_context_manager",
+    ),
     "array": (f"{_SRC}array",),
     "cache_key": (f"{_SRC}cache_key",),
     "compilation_cache": (f"{_SRC}compilation_cache",),
     "config": (f"{_SRC}config",),
     "core": (f"{_SRC}core",),
     "debugging": (f"{_SRC}debugging",),
+    "device_context": (f"{_SRC}mesh:device_context", f"{_SRC}config:device_context"),
     "empty_mesh": (f"{_SRC}mesh:EMPTY_ENV.physical_mesh",),
     "enable_x64": ("jax:enable_x64", "jax.experimental:enable_x64"),
     "gpu_solver": (f"{_SRC}lax.linalg:gpu_solver",),

@@ -27,6 +27,7 @@ from cachec.weights import WeightSet, open_weights
 from cachec_jax import compile_xla, targets
 from cachec_jax.executables import dumped, restored
 from cachec_jax.forms import described
+from cachec_jax.internals import enable_x64
 from tests.plugins.jax_installed import forget_durations, kept_as_it_was
 
 X = np.linspace(-1, 1, 12, dtype="f4").reshape(3, 4)
@@ -297,7 +298,7 @@ def test_other_files_are_refused(content: bytes, tmp_path: Path) -> None:
 
 def test_weights_that_jax_would_narrow_are_refused(cache: cachec.Cache) -> None:
     weights = WeightSet.from_arrays({"w": np.ones(3)})
-    with jax.enable_x64(True):
+    with enable_x64(True):
         file = compile_xla(lambda p, x: p["w"] * x, weights, np.ones(3))
         assert cachec.link(file, weights)(np.ones(3)).dtype == "float64"
     with pytest.raises(LinkError, match="jax_enable_x64"):
