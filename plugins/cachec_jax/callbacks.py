@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from cachec.errors import ProcessBoundProgram, clip
-from cachec_jax.internals import debugging, ir
+from cachec_jax.internals import debugging, ir, lowering_record
 
 #: Targets of custom calls that name such an object: by JAX's ``callback.py``, ``buffer_callback.py``,
 #: ``custom_partitioning.py``, ``debugging.py`` and ``jax2tf/call_tf.py``.
@@ -34,7 +34,7 @@ _MOST_CHARACTERS = 60
 
 def refuse_lowered(lowered: Any) -> None:
     """Raise ProcessBoundProgram for a ``jax.stages.Lowered`` that refers to objects of this process."""
-    known = lowered._lowering.compile_args
+    known = lowering_record(lowered._lowering)
     objects = [*known["host_callbacks"], *(known["keepalive"] or ())]
     effects = [*known["unordered_effects"], *known["ordered_effects"]]
     _raise_if_process_bound(objects, effects, callback_calls(lowered.compiler_ir("stablehlo")))

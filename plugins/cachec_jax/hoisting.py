@@ -27,8 +27,8 @@ import numpy as np
 
 from cachec_jax import internals
 from cachec_jax.aligned_copies import aligned_copy
+from cachec_jax.internals import ClosedJaxpr, config, core, jaxlib_extension, pjit, pxla, sharding_impls, tree_util
 from cachec_jax.internals import array as jax_array
-from cachec_jax.internals import config, core, jaxlib_extension, pjit, pxla, sharding_impls, tree_util
 from cachec_jax.jaxpr_interning import jaxpr_interner
 from cachec_jax.persistent_cache import ensure_installed
 
@@ -151,7 +151,7 @@ class _Lifting(NamedTuple):
         changed = jaxpr.replace(
             constvars=constants, invars=[*variables.values(), *jaxpr.invars], eqns=equations, debug_info=known
         )
-        return core.ClosedJaxpr(changed, consts), [*variables]
+        return ClosedJaxpr(changed, consts), [*variables]
 
 
 def _with_leading_arguments(params: Mapping[str, Any], closed: Any, count: int) -> dict[str, Any]:

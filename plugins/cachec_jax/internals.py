@@ -20,14 +20,20 @@ _SRC = "jax._src."
 #: Name -> its places in the releases, the newest first: a module, or ``module:attribute``.
 _PLACES: Mapping[str, tuple[str, ...]] = {
     "CacheInterface": (f"{_SRC}compilation_cache_interface:CacheInterface",),
+    "ClosedJaxpr": (f"{_SRC}core:ClosedJaxpr",),  # JAX 0.12 has none, so cachec_jax.jit is jax.jit there
     # Until 0.6 ``Layout`` is a pair with a sharding, and this the first of it.
     "Layout": (f"{_SRC}layout:DeviceLocalLayout", f"{_SRC}layout:Layout"),
+    "abstract_mesh_context": (
+        f"{_SRC}mesh:abstract_mesh_context_manager",
+        f"{_SRC}config:abstract_mesh_context_manager",
+    ),
     "array": (f"{_SRC}array",),
     "cache_key": (f"{_SRC}cache_key",),
     "compilation_cache": (f"{_SRC}compilation_cache",),
     "config": (f"{_SRC}config",),
     "core": (f"{_SRC}core",),
     "debugging": (f"{_SRC}debugging",),
+    "device_context": (f"{_SRC}mesh:device_context", f"{_SRC}config:device_context"),
     "empty_mesh": (f"{_SRC}mesh:EMPTY_ENV.physical_mesh",),
     "enable_x64": ("jax:enable_x64", "jax.experimental:enable_x64"),
     "gpu_solver": (f"{_SRC}lax.linalg:gpu_solver",),
@@ -63,6 +69,18 @@ def __getattr__(name: str) -> Any:
         except (ImportError, AttributeError) as error:
             why = error
     raise UnsupportedVersion(f"cachec_jax needs {_PLACES[name][0]} of JAX, found {type(why).__name__}: {why}")
+
+
+class _Record(dict[str, Any]):
+    """JAX's record under names. A name that the installed release does not record raises UnsupportedVersion."""
+
+    def __missing__(self, name: str) -> Any:
+        raise UnsupportedVersion(f"cachec_jax needs {name!r} of what JAX records of a Lowered, found {sorted(self)}")
+
+
+def lowering_record(lowering: Any) -> Mapping[str, Any]:
+    """Return JAX's record of a ``MeshComputation`` for its compiler. A missing name raises UnsupportedVersion."""
+    return _Record(lowering.compile_args)
 
 
 #: Arguments that only older releases need to make a program, with the values for one program without automatic
@@ -193,6 +211,14 @@ def changing_values(variable: Any) -> bool:
 def is_high(part: Any) -> bool:
     """Whether a jaxpr or a type is of the kind that JAX first lowers to another one; never in older releases."""
     return bool(getattr(part, "is_high", False))
+
+
+def equation_context(context: Any) -> Any:
+    """An equation's context, where equal ones are one object. Other releases make one each: a dict of what it says."""
+    kind = type(context)
+    if hasattr(kind, "_create") or kind.__eq__ is not object.__eq__:
+        return context
+    return {name: getattr(context, name) for name in kind.__slots__}
 
 
 def host_array(value: Any) -> Any:

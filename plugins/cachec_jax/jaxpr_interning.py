@@ -26,7 +26,17 @@ import jax
 import numpy as np
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec, Sharding
 
-from cachec_jax.internals import Layout, changing_values, core, host_array, is_high, sharding_impls, typed_literals
+from cachec_jax.internals import (
+    ClosedJaxpr,
+    Layout,
+    changing_values,
+    core,
+    equation_context,
+    host_array,
+    is_high,
+    sharding_impls,
+    typed_literals,
+)
 
 #: The number of interned programs. Each keeps what JAX compiled for it alive, but not the arrays that were taken out.
 _MAX_PROGRAMS = 16
@@ -161,13 +171,16 @@ class _StructuralKey:
                 tuple(map(variable, equation.outvars)),
                 tuple((name, self._value_key(value)) for name, value in equation.params.items()),
                 frozenset(equation.effects),
-                equation.ctx,  # JAX has one for all that are equal
+                self._context_key(equation_context(equation.ctx)),
             )
             for equation in jaxpr.eqns
         ]
         self.has_only_jax_primitives &= all(_is_jax_primitive(equation.primitive) for equation in jaxpr.eqns)
         results = tuple(map(variable, jaxpr.outvars))
         return *bound, tuple(equations), results, frozenset(jaxpr.effects), is_high(jaxpr)
+
+    def _context_key(self, context: Any) -> Hashable:
+        return self._value_key(context) if type(context) is dict else context
 
     def _value_key(self, value: Any) -> Hashable:
         kind = type(value)
@@ -180,7 +193,7 @@ class _StructuralKey:
             return kind, tuple(map(self._value_key, value))
         if kind is dict:
             return kind, tuple((self._value_key(key), self._value_key(each)) for key, each in value.items())
-        if isinstance(value, core.ClosedJaxpr):
+        if isinstance(value, ClosedJaxpr):
             return self.closed_jaxpr_key(value)
         if isinstance(value, core.Jaxpr):
             return self._jaxpr_key(value)

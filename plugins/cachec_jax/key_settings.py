@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from cachec_jax.versions import TRIED_RELEASES
@@ -24,6 +24,7 @@ DEFAULTS: Mapping[str, _Value] = {
     "check_rep": False,
     "check_vma": False,
     "eager_constant_folding": False,
+    "jax_accurate_erf_inv": False,
     "jax_allow_f16_reductions": True,
     "jax_auto_pcast": True,
     "jax_backend_target": "",
@@ -31,6 +32,7 @@ DEFAULTS: Mapping[str, _Value] = {
     "jax_check_static_indices": False,
     "jax_collectives_common_channel_id": True,
     "jax_compiler_enable_remat_pass": True,
+    "jax_custom_jvp3": False,
     "jax_custom_vjp3": False,
     "jax_custom_vjp_disable_shape_check": False,
     "jax_debug_infs": False,
@@ -57,6 +59,7 @@ DEFAULTS: Mapping[str, _Value] = {
     "jax_experimental_unsafe_xla_runtime_errors": False,
     "jax_explicit_x64_dtypes": "warn",
     "jax_export_calling_convention_version": 10,
+    "jax_export_deserialize_expired_versions": False,
     "jax_export_ignore_forward_compatibility": False,
     "jax_high_dynamic_range_gumbel": False,
     "jax_hlo_source_file_canonicalization_regex": None,
@@ -64,6 +67,7 @@ DEFAULTS: Mapping[str, _Value] = {
     "jax_memory_fitting_effort": 0.0,
     "jax_memory_fitting_level": "O2",
     "jax_mosaic_allow_hlo": False,
+    "jax_mosaic_unzip_debug_locations": True,
     "jax_mutable_array_checks": True,
     "jax_no_execution": False,
     "jax_no_tracing": False,
@@ -71,6 +75,8 @@ DEFAULTS: Mapping[str, _Value] = {
     "jax_numpy_dtype_promotion": "standard",
     "jax_numpy_rank_promotion": "allow",
     "jax_optimization_level": "UNKNOWN",
+    "jax_pallas_auto_assign_collective_ids": "no",
+    "jax_pallas_auto_assign_collective_ids_limit": 25,
     "jax_pallas_enable_debug_checks": False,
     "jax_pallas_poison_buffers": False,
     "jax_pallas_use_mosaic_gpu": True,
@@ -83,9 +89,11 @@ DEFAULTS: Mapping[str, _Value] = {
     "jax_pmap_shmap_merge": True,
     "jax_ragged_dot_use_gpu_pallas_triton_lowering": False,
     "jax_ragged_dot_use_ragged_dot_instruction": True,
+    "jax_raise_on_ppermute_sort_diff": True,
     "jax_random_seed_offset": 0,
     "jax_refs_to_pins": False,
     "jax_remat3": False,
+    "jax_remat_barrier_no_cotangents": False,
     "jax_remove_size_one_mesh_axis_from_type": False,
     "jax_safer_randint": True,
     "jax_scan3": False,
@@ -94,9 +102,12 @@ DEFAULTS: Mapping[str, _Value] = {
     "jax_spmd_mode": "allow_jit",
     "jax_threefry_gpu_kernel_lowering": False,
     "jax_threefry_partitionable": True,
+    "jax_use_cpp_shard_args": False,
     "jax_use_direct_linearize": True,
     "jax_use_emit_pipeline_primitive": False,
+    "jax_use_hlo_logistic_lowering": None,
     "jax_use_magma": "auto",
+    "jax_use_rgv3": True,
     "jax_use_shardy_partitioner": True,
     "jax_use_simplified_jaxpr_constants": False,
     "jax_varying_axes_in_types": True,
@@ -151,6 +162,7 @@ IRRELEVANT = frozenset(
         "jax_disable_bwd_checks",
         "jax_disallow_mesh_context_manager",
         "jax_distributed_debug",
+        "jax_distributed_verify_secure_credentials",
         "jax_dump_ir_modes",
         "jax_dump_ir_to",
         "jax_enable_checks",
@@ -165,6 +177,10 @@ IRRELEVANT = frozenset(
         "jax_log_compiles",
         "jax_logging_level",
         "jax_mock_gpu_topology",
+        "jax_mtls_ca_file",
+        "jax_mtls_cert_file",
+        "jax_mtls_key_file",
+        "jax_mtls_peer_uri_prefix",
         "jax_oneapi_visible_devices",
         "jax_pallas_verbose_errors",
         "jax_persistent_cache_enable_xla_caches",
@@ -191,7 +207,7 @@ IRRELEVANT = frozenset(
     }
 )
 
-#: State that only context managers set: attribute of ``jax._src.config`` -> its value outside of every one.
+#: State that only context managers set: attribute of one of ``_CONTEXT_MODULES`` -> its value outside of every one.
 _CONTEXTS: Mapping[str, object] = {
     "mesh_context_manager": (),
     "abstract_mesh_context_manager": None,
@@ -199,10 +215,15 @@ _CONTEXTS: Mapping[str, object] = {
     "device_context": None,
     "xla_metadata_context_manager": None,
     "pallas_tpu_interpret_mode_context_manager": None,
+    "layout_tracing_mode": "LayoutMode.AUTO",
+    "no_collectives": frozenset(),
 }
 
 #: The contexts that older releases do not have.
-_LATER_CONTEXTS = frozenset({"pallas_tpu_interpret_mode_context_manager"})
+_LATER_CONTEXTS = frozenset({"layout_tracing_mode", "no_collectives", "pallas_tpu_interpret_mode_context_manager"})
+
+#: The modules of ``jax._src`` with contexts.
+_CONTEXT_MODULES = ("config", "mesh", "layout")
 
 #: State that is in no key: the dispatch cache (``cachec_jax.trace_isolation``), and the current trace.
 _OTHER_CONTEXTS = frozenset({"axis_env_state", "jax_jit_cpp_cache_obj", "trace_state"})
@@ -264,9 +285,9 @@ def _former_defaults(version: str) -> dict[str, _Value]:
 
 
 def _read_options(jax: Any) -> dict[str, str]:
-    module = jax._src.config
+    modules = context_modules(jax)
     values = {}
-    holders = module.config._value_holders
+    holders = jax._src.config.config._value_holders
     former = _former_defaults(jax.__version__)
     for name, default, expected in _DEFAULT_TEXTS:
         holder = holders.get(name)
@@ -278,13 +299,14 @@ def _read_options(jax: Any) -> dict[str, str]:
     if not _CLASSIFIED.issuperset(holders):  # options of a newer JAX: their defaults are unknown
         values.update((name, _text(holders[name].value)) for name in holders.keys() - _CLASSIFIED)
     for name, unset in _CONTEXTS.items():
+        module = next((each for each in modules if hasattr(each, name)), modules[0])
         if name in _LATER_CONTEXTS and not hasattr(module, name):
             continue
         value = getattr(module, name).value
-        if value is not unset and value != unset and not getattr(value, "empty", False):
+        if value is not unset and value != unset and not getattr(value, "empty", False) and str(value) != unset:
             values[name] = _context_text(value)
     if _is_newer(jax.__version__):
-        values.update(_unknown_contexts(module, holders))
+        values.update(_unknown_contexts(modules, holders))
     return values
 
 
@@ -295,13 +317,19 @@ def _context_text(value: Any) -> str:
     return f"{value} on {', '.join(devices)}" if devices else str(value)
 
 
-def _unknown_contexts(module: Any, holders: Mapping[str, Any]) -> dict[str, str]:
+def context_modules(jax: Any) -> list[Any]:
+    """Return the modules of JAX with contexts; the module of the options is the first."""
+    return [getattr(jax._src, name) for name in _CONTEXT_MODULES if hasattr(jax._src, name)]
+
+
+def _unknown_contexts(modules: Sequence[Any], holders: Mapping[str, Any]) -> dict[str, str]:
     """Return the state of a newer JAX that its new context managers set."""
     options = set(map(id, holders.values()))
     return {
         name: str(context.value)
+        for module in modules
         for name, context in vars(module).items()
-        if isinstance(context, module.config_ext.Config)
+        if isinstance(context, modules[0].config_ext.Config)
         and id(context) not in options
         and name not in _CONTEXTS.keys() | _OTHER_CONTEXTS
     }

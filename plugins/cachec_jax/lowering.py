@@ -6,9 +6,9 @@ so each weight argument becomes
     util.global private @"weight:NAME" = #flow.parameter.named<"model"::"NAME"> : TYPE
     %w = util.global.load immutable @"weight:NAME" : TYPE
 
-The rewrite changes operations, through ``jaxlib.mlir``. JAX's own MLIR does not know IREE's ``util`` dialect, so it
-prints these two in MLIR's generic notation. A second step replaces these lines by IREE's shorter notation. Closed-over
-arrays stay in the program by value.
+The rewrite changes operations, through MLIR's Python bindings. JAX's own MLIR does not know IREE's ``util`` dialect, so
+it prints these two in MLIR's generic notation. A second step replaces these lines by IREE's shorter notation.
+Closed-over arrays stay in the program by value.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from cachec.errors import PluginError, UsageError
+from cachec.errors import PluginError, UnsupportedVersion, UsageError
 from cachec.programs.program import Program
+from cachec.programs.supported_versions import GONE, version_of
 from cachec.weights import Weight, WeightSet
+from cachec_jax import internals
 
 #: The format of every program made here.
 FORMAT = "jax:stablehlo"
@@ -47,9 +49,10 @@ def to_stablehlo(
     ``cachec.link`` finds the caller's weights by ``manifest.callers``.
 
     Raises WeightReadError if ``fn`` reads the bytes of a weight outside of its argument; PluginError for a weight that
-    JAX's current configuration does not support (64 bits without ``jax_enable_x64``); ProcessBoundProgram if ``fn`` has
-    Python callbacks (``jax.pure_callback``, ``io_callback``, ``jax.debug.print``, custom partitioning), which other
-    processes lack. An error that ``fn`` raises passes through.
+    JAX's current configuration does not support (64 bits without ``jax_enable_x64``); UnsupportedVersion if the
+    installed JAX lowers in another way than the tried releases; ProcessBoundProgram if ``fn`` has Python callbacks
+    (``jax.pure_callback``, ``io_callback``, ``jax.debug.print``, custom partitioning), which other processes lack. An
+    error that ``fn`` raises passes through.
     """
     import jax
 
@@ -71,12 +74,14 @@ def strip(lowered: Any, weights: WeightSet, *, symbols: str | None = None) -> Pr
 
 
 def _strip(lowered: Any, weights: WeightSet, *, symbols: str | None, is_first: bool) -> Program:
-    """Strip a lowered function. is_first: the weights are the first argument, so the other arguments do not matter."""
-    from cachec_jax.callbacks import refuse_lowered
-
-    refuse_lowered(lowered)
-    positions, count = _weight_arguments(lowered, weights, is_first=is_first)
-    text = _rewrite(lowered.compiler_ir("stablehlo"), positions, count)
+    """Strip a lowered function. is_first: the weights are the first argument, and JAX has kept all arguments."""
+    try:
+        text = _text(lowered, weights, is_first=is_first)
+    except (*GONE, UnsupportedVersion) as error:
+        raise UnsupportedVersion(
+            f"cachec_jax can't name the weights in what JAX {version_of('jax')} lowers ({type(error).__name__}: "
+            f"{error}); install a release that docs/compatibility.md lists, or compile with cachec_jax.compile_xla"
+        ) from error
     if symbols is None:
         return Program(text, format=FORMAT, manifest=weights.manifest)
     if symbols != "alpha":
@@ -87,6 +92,14 @@ def _strip(lowered: Any, weights: WeightSet, *, symbols: str | None, is_first: b
     ir, names = alpha(text.encode(), to="parameter", scope=SCOPE, taken=weights)
     manifest = alpha_manifest(weights.manifest, names)
     return Program(ir, format=FORMAT, manifest=manifest, canonical=topology(ir))
+
+
+def _text(lowered: Any, weights: WeightSet, *, is_first: bool) -> str:
+    from cachec_jax.callbacks import refuse_lowered
+
+    refuse_lowered(lowered)
+    positions, count = _weight_arguments(lowered, weights, is_first=is_first)
+    return _rewrite(lowered.compiler_ir("stablehlo"), positions, count)
 
 
 def fold(program: Program, weight: Weight) -> Program:
@@ -150,9 +163,8 @@ def _weight_arguments(lowered: Any, weights: WeightSet, *, is_first: bool) -> tu
             f"{len(fitting)} arguments of the lowered function are the tree of the weights, or a dict of their names "
             f"if they have no tree ({len(wanted)}, first {next(iter(wanted.values()))!r}); one is needed"
         )
-    # JAX drops unused arguments, unless jit got keep_unused=True.
-    used = lowered._lowering.compile_args.get("kept_var_idx")
-    order = range(len(leaves)) if used is None else sorted(used)
+    # JAX drops unused arguments, unless jit got keep_unused=True, as from to_stablehlo.
+    order = range(len(leaves)) if is_first else sorted(internals.lowering_record(lowered._lowering)["kept_var_idx"])
     position = {index: place for place, index in enumerate(order)}
     chosen = {index: wanted[path] for path, index in fitting[0].items()} if wanted else {}
     return {position[index]: name for index, name in chosen.items() if index in position}, len(position)
@@ -166,7 +178,7 @@ def weight_names_tree(weights: WeightSet) -> Any:
 
 def _rewrite(module: Any, positions: Mapping[int, str], count: int) -> str:
     """Return the text of ``module`` with named parameters for the arguments of ``@main`` at ``positions``."""
-    from jaxlib.mlir import ir
+    ir = internals.ir
 
     context = module.context
     with context, ir.Location.unknown():

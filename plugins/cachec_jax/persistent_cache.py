@@ -146,15 +146,17 @@ class _CacheHook:
         checked = getattr(config, "compilation_cache_check_contents", None)  # of JAX 0.9.1 on
         return (self._seam.VerificationCache(cache) if checked is not None and checked.value else cache), path
 
-    def key(self, module: Any, devices: Any, compile_options: Any, backend: Any, ignore_callbacks: Any = None) -> str:
+    def key(
+        self, module: Any, devices: Any, compile_options: Any, backend: Any, *ignored: Any, **ignored_by_name: Any
+    ) -> str:
         """Return JAX's key of a program, with a prefix if the program refers to objects of this process.
 
-        Processes of one program exchange programs by such keys, so the key is the same in all of them.
+        Processes of one program exchange programs by such keys, so the key is the same in all of them. ignored,
+        ignored_by_name: the pointers that JAX leaves out of the key, in the form of each release.
         """
         from cachec_jax.callbacks import callback_calls, refusal_message
 
-        more = () if ignore_callbacks is None else (ignore_callbacks,)
-        made: str = self._key_before(module, devices, compile_options, backend, *more)
+        made: str = self._key_before(module, devices, compile_options, backend, *ignored, **ignored_by_name)
         calls = callback_calls(module)
         if calls:
             made = _BOUND + made
@@ -262,6 +264,7 @@ def _why_incompatible() -> str:
             "put": CacheInterface.put,
         }
         shapes = {name: [*inspect.signature(each).parameters] for name, each in asked.items()}
+        del shapes["get_cache_key"][4:]  # which pointers JAX leaves out: releases differ in how they ask
         used = (
             *(compilation_cache.reset_cache, compilation_cache._initialize_cache),
             *(compilation_cache.decompress_executable, compilation_cache.extract_executable_and_time),
@@ -272,7 +275,7 @@ def _why_incompatible() -> str:
         return f"JAX has changed where its cache is replaced: {type(error).__name__}: {error}"
     expected = {
         "get_file_cache": ["path"],
-        "get_cache_key": ["module", "devices", "compile_options", "backend", "ignore_callbacks"],
+        "get_cache_key": ["module", "devices", "compile_options", "backend"],
         "get": ["self", "key"],
         "put": ["self", "key", "value"],
     }

@@ -89,7 +89,7 @@ def _encode_lowered(program: Any, names: Sequence[str] | None) -> tuple[ProgramF
     lowering = program._lowering
     if type(lowering) is not pxla.MeshComputation or internals.devices_of_lowering(lowering) is None:
         raise UnstorableValue(f"a {type(lowering).__name__} for no device of this process can't be stored")
-    known = lowering.compile_args
+    known = internals.lowering_record(lowering)
     refuse_lowered(program)
     _refuse_process_bound(lowering, known.get, program)
     symbolic = known["shape_poly_state"]

@@ -45,7 +45,7 @@ def read() -> dict[str, Any]:
         if has_context and (value := holder.get_local()) is not config.config_ext.unset:
             local[name] = _plain(value)
     found: dict[str, Any] = {"options": options, "local": local}
-    mesh = config.device_context.value
+    mesh = internals.device_context.value
     found["mesh"] = _mesh_parts(mesh) if getattr(mesh, "devices", None) is not None and not mesh.empty else None
     found["meshes"] = [_mesh_parts(each) for each in config.mesh_context_manager.value]
     return {name: part for name, part in found.items() if part}
@@ -74,7 +74,7 @@ def write(values: Mapping[str, Any]) -> None:
     for name, holder in holders.items():
         if name in local or (hasattr(holder, "get_local") and holder.get_local() is not config.config_ext.unset):
             _set_local(holder, local.get(name, config.config_ext.unset), config.config_ext.unset)
-    for context in (config.abstract_mesh_context_manager, config.device_context):
+    for context in (internals.abstract_mesh_context, internals.device_context):
         context.set_local(config.config_ext.unset)
     if values.get("mesh"):
         internals.set_mesh(_mesh(values["mesh"]))

@@ -12,6 +12,7 @@ import pytest
 
 from cachec.errors import PluginError
 from cachec_jax import plugin
+from cachec_jax.internals import enable_x64
 
 
 class Writer:
@@ -140,7 +141,7 @@ def test_a_cut_artifact_is_refused(tmp_path):
 
 def test_a_64_bit_array_is_not_narrowed_silently(tmp_path):
     out = Writer(tmp_path)
-    with jax.enable_x64(True):
+    with enable_x64(True):
         meta = plugin.encode(jnp.arange(3, dtype="int64"), out)
         assert plugin.decode(meta, out.paths).dtype == np.int64
     with pytest.raises(PluginError, match="jax_enable_x64"):

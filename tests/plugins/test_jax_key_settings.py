@@ -12,7 +12,15 @@ import pytest
 from jax._src import config as jax_config
 
 from cachec_jax import key_settings, plugin
-from cachec_jax.key_settings import DEFAULTS, IRRELEVANT, _context_text, _text, _unknown_contexts, defaults_of_release
+from cachec_jax.key_settings import (
+    DEFAULTS,
+    IRRELEVANT,
+    _context_text,
+    _text,
+    _unknown_contexts,
+    context_modules,
+    defaults_of_release,
+)
 
 BEFORE_AND_AFTER = """
 import json, sys
@@ -83,7 +91,7 @@ def test_every_option_of_the_installed_jax_is_judged():
 
 
 def test_every_context_of_the_installed_jax_is_judged():
-    assert _unknown_contexts(jax_config, jax_config.config._value_holders) == {}
+    assert _unknown_contexts(context_modules(jax), jax_config.config._value_holders) == {}
 
 
 def test_the_table_of_defaults_is_the_one_of_the_installed_jax():

@@ -104,6 +104,23 @@ def test_a_program_that_can_not_be_stored_runs_here(cache, monkeypatch):
     assert not entries(cache)
 
 
+def test_what_can_not_be_lowered_for_iree_says_what_to_do(monkeypatch):
+    """A program whose callbacks are not known can't be returned: it could be stored."""
+    weights = cachec.WeightSet.from_arrays(WEIGHTS)
+    monkeypatch.delattr(jax.stages.Lowered, "compiler_ir")
+    with pytest.raises(UnsupportedVersion, match=f"JAX {jax.__version__} lowers .*compiler_ir.* docs/compatibility.md"):
+        cachec_jax.to_stablehlo(model, weights.placeholders(), X)
+
+
+@pytest.mark.parametrize("name", ["host_callbacks", "keepalive", "kept_var_idx"])
+def test_a_record_of_jax_that_is_gone(monkeypatch, name):
+    lowered = jax.jit(model).lower(WEIGHTS, X)
+    others = {each: value for each, value in lowered._lowering.compile_args.items() if each != name}
+    monkeypatch.setattr(lowered._lowering, "compile_args", others)
+    with pytest.raises(UnsupportedVersion, match=f"needs '{name}' of what JAX records"):
+        plugin.strip(lowered, cachec.WeightSet.from_arrays(WEIGHTS))
+
+
 def test_a_moved_jit_is_jax_jit(cache, monkeypatch):
     cachec_jax.install(cache)
     monkeypatch.setattr(hoisting, "hoist_constants", lambda function, info: info.options_of_next_year)

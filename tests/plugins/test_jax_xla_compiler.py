@@ -25,6 +25,7 @@ from cachec import Reason
 from cachec.errors import LinkError, PluginError, UsageError, WeightReadError
 from cachec.weights import WeightSet, open_weights
 from cachec_jax import compile_xla, xla_target
+from cachec_jax.internals import enable_x64
 from cachec_jax.program_codec import decode_program, encode_program
 from cachec_jax.program_format import parse_program
 from tests.plugins.jax_persistent_cache import forget_durations, kept_as_it_was
@@ -299,7 +300,7 @@ def test_other_files_are_refused(content: bytes, tmp_path: Path) -> None:
 
 def test_weights_that_jax_would_narrow_are_refused(cache: cachec.Cache) -> None:
     weights = WeightSet.from_arrays({"w": np.ones(3)})
-    with jax.enable_x64(True):
+    with enable_x64(True):
         file = compile_xla(lambda p, x: p["w"] * x, weights, np.ones(3))
         assert cachec.link(file, weights)(np.ones(3)).dtype == "float64"
     with pytest.raises(LinkError, match="jax_enable_x64"):
