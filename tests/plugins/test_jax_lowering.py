@@ -144,7 +144,7 @@ def test_bfloat16_weights():
 
 
 @pytest.mark.skipif(
-    not hasattr(jax.config, "jax_use_simplified_jaxpr_constants"), reason="JAX simplifies no constants before 0.7"
+    not hasattr(jax.config, "jax_use_simplified_jaxpr_constants"), reason="this release of JAX has no such option"
 )
 def test_simplified_constants_stay_in_the_text_by_value():
     def shifted(first):
