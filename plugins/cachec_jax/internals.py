@@ -215,7 +215,7 @@ def is_high(part: Any) -> bool:
 
 def equation_context(context: Any) -> Any:
     """An equation's context, where equal ones are one object. Other releases make one each: a dict of what it says."""
-    kind = type(context)
+    kind: Any = type(context)
     if hasattr(kind, "_create") or kind.__eq__ is not object.__eq__:
         return context
     return {name: getattr(context, name) for name in kind.__slots__}
