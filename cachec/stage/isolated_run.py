@@ -80,7 +80,7 @@ class Fallback(Exception):
 class IsolatedRun(Run):
     """The run of one stage for one cache key, in a process of its own.
 
-    Use ``execute``, then ``finish`` or ``abandon``.
+    Use ``execute``, then ``finish_isolated`` or ``abandon``.
     """
 
     async def execute(self, waiter: Waiter, limits: caller.Limits) -> StageDone:
@@ -479,10 +479,10 @@ class IsolatedRun(Run):
         """Leave the random generators of this process as the run has left those of the worker."""
         random_generators.put(self._tools.plugins, done.generators)
 
-    def finish(self, result: Any, *, store: bool) -> FinishedRun:
-        """Publish what came of the run, where it may be stored; result: the ``StageDone``."""
+    def finish_isolated(self, done: StageDone, *, store: bool) -> FinishedRun:
+        """``finish``, of what the worker sent."""
         with unseen():
-            return self._finish(result, store=store)
+            return self._finish(done, store=store)
 
     def _finish(self, done: StageDone, *, store: bool) -> FinishedRun:
         finished = FinishedRun(None, done.seconds)

@@ -144,7 +144,7 @@ class Run:
         self._close()
         self.recorder.drop_scratch()
 
-    def finish(self, result: Any, *, store: bool) -> FinishedRun:
+    def finish(self, result: object, *, store: bool) -> FinishedRun:
         """Look at the inputs again, publish (where ``store``), and give the value that the caller gets.
 
         A result that no codec takes, and a fault of the store, cost the entry and not the result.
@@ -277,7 +277,7 @@ class Run:
             names += self._concurrent_runs.shared_properties(self._tools.key_builder.is_project)
         return _describe_shared(names) if names else ""
 
-    def _return_value(self, result: Any, node: Node | None) -> Any:
+    def _return_value(self, result: object, node: Node | None) -> Any:
         """A result that is not stored, as the caller gets it. node: what was to be stored, if it came to that."""
         inventory = self._cache_key.inventory
         made = inlined_weights.made_in_value(result) if node is None else inlined_weights.made_in_node(node)
@@ -288,7 +288,7 @@ class Run:
         value = callers_weights(result, inventory.weights)
         return with_returned_manifests(value, inventory.callers, inside) if inventory.callers or inside else value
 
-    def encode(self, result: Any, sink: ArtifactSink | None = None) -> Node:
+    def encode(self, result: object, sink: ArtifactSink | None = None) -> Node:
         """The result as stored nodes; its artifacts are in the store, no row points at them yet."""
         sink = sink or self._tools.store.objects
         if type(result) in SCALARS and self.bracket.is_empty:  # by cachec's own code: there is nothing to record
