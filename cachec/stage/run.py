@@ -351,7 +351,8 @@ class Run:
         folder may have brought it there."""
         key_builder, observing = self._tools.key_builder, self._tools.observing
         if observing is None or not (
-            self.recorder.has_project_paths or key_builder.coverage(self._cache_key).has_project_paths
+            self.recorder.has_project_paths
+            or (self.recorder.net is None and key_builder.coverage(self._cache_key).has_project_paths)
         ):
             return
         from cachec.key.trace_validation import path_digest
