@@ -11,7 +11,7 @@ from cachec.config import Settings
 from cachec.events import EventLog
 from cachec.model import Digest, Fault, Outcome
 from cachec.store.store import Store
-from cachec.store.usage import Usage
+from cachec.store.store_size import Usage
 
 if TYPE_CHECKING:  # of stages: slow to import, and what only keeps the bytes of others has none
     from cachec.key.key_builder import KeyBuilder
@@ -90,7 +90,7 @@ def _size_limiter(max_size: int, on_fault: Callable[[Fault, str], None]) -> Call
     """What a publication calls, so that the store stays within its size. It holds no store: that would be a cycle."""
 
     def keep(store: Store, usage: Usage | None) -> None:
-        from cachec.store.size_limit import is_over  # after a miss only
+        from cachec.store.store_size import is_over  # after a miss only
 
         if usage is not None and not is_over(usage, max_size, store.folder):
             return

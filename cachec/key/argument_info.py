@@ -80,8 +80,6 @@ class ArgumentInfo(msgspec.Struct, eq=False):
 
     def check_callers(self) -> None:
         """Raise UnkeyableArgument where two arguments mean different weights by one name."""
-        if not self.callers:
-            return
         for path, manifest in self.manifests.items():
             for name, there in self.callers.items():
                 caller_name = manifest.callers.get(name, name)

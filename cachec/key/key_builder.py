@@ -414,7 +414,8 @@ class KeyBuilder:
 
     def stale_memos(self, cache_key: CacheKey) -> list[str]:
         """The names of functions with a memo that may answer for code which has changed since it was filled."""
-        return [*self._code.stale(cache_key.inventory.memos), *cache_key.inventory.stale]
+        inventory = cache_key.inventory
+        return [*self._code.stale(inventory.memos), *inventory.stale] if inventory.memos else []
 
     def with_filled_properties(
         self, before: CacheKey, arguments: Mapping[str, Any], without: cached_properties.Without, reads: Iterable[Read]

@@ -44,7 +44,7 @@ from cachec.stage.lookup import EngineServices, describe_change
 from cachec.stage.lru_cache_use import MemoUse, RecordedFill, memos_named
 from cachec.stage.run_hooks import Bracket
 from cachec.store.artifacts import ArtifactSink
-from cachec.store.size_limit import BoundedSink
+from cachec.store.store_size import BoundedSink
 from cachec.weights import WeightSet
 
 
@@ -262,10 +262,11 @@ class Run:
 
     def _record_fills(self) -> None:
         """Let later runs know what this one read while it filled memos."""
-        net, reads, inventory = self.recorder.net, self.recorder.reads(), self._cache_key.inventory
-        is_observed = net is not None and not inventory.paths and all(read.kind != "weight" for read in reads)
-        if net is not None and is_observed and self._again is not None and self._concurrent_runs.is_alone():
-            memos = self._again.inventory.memos
+        net, memos = self.recorder.net, [] if self._again is None else self._again.inventory.memos
+        if net is None or not memos or self._cache_key.inventory.paths:
+            return
+        reads = self.recorder.reads()
+        if all(read.kind != "weight" for read in reads) and self._concurrent_runs.is_alone():
             self._memo_use.record(self._stage, reads, memos, net.observed.modules)
 
     def _shared_with_others(self, cache_key: CacheKey) -> str:

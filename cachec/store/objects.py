@@ -38,7 +38,7 @@ from cachec.base.hashing import FileDigests, digest_bytes, digest_extent
 from cachec.errors import StoreFault
 from cachec.model import ArtifactRef, Fault
 from cachec.store.leases import LeasedArtifacts, Leases
-from cachec.store.usage import disk_bytes
+from cachec.store.store_size import disk_bytes
 
 if TYPE_CHECKING:  # for folders alone
     from cachec.store.trees import Trees
