@@ -240,6 +240,7 @@ def _import_all() -> None:
     import cachec.stage.progress
     import cachec.stage.run
     import cachec.store.nearest_keys
+    import cachec.store.object_writer
     import cachec.store.search_index
     import cachec.store.sqlite_writer
     import cachec.tracing.supervisor
