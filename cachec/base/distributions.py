@@ -161,7 +161,7 @@ class Distribution:
         """RECORD as it is, with the identity that it was read with; None where the installer left none."""
         try:
             known, state = self._text, os.stat(self.record_path)
-            if known is not None and fsio.is_identity(known[0], state):
+            if known is not None and known[0] == fsio.identity_fields(state):
                 return known
             with open(self.record_path, "rb") as file:  # a line ends in "\n", or in pip's "\r\n"
                 self._text = (fsio.identity_of(state), file.read())

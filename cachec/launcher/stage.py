@@ -30,7 +30,7 @@ from cachec.tracing.listener import Keeper
 
 if TYPE_CHECKING:
     from cachec.commands.process import ProcessResult
-    from cachec.key.stage_options import KeySource
+    from cachec.key.key_builder import KeyBuilder
     from cachec.reproduce.recipe import CommandCall
 
 #: What one run of a command's stage takes; none of it is an argument in a key, which ``CommandKeyBuilder`` makes.
@@ -162,8 +162,8 @@ class CommandContext(CacheContext):
         plugins = Plugins(Distributions())  # those of this Python, wherever the compiler is from
         tools = self.requests.tool_keys(command)
         dependencies = PlacedDependencies(self.places, tools, self.store.digests, self.variables)
-        requests = cast("KeySource", self.requests)  # which has the methods that a command's run needs
-        return self.engine(requests, plugins, dependencies, lambda _weights, _name: None)
+        key_builder = cast("KeyBuilder", self.requests)  # which has the methods that a command's run needs
+        return self.engine(key_builder, plugins, dependencies, lambda _weights, _name: None)
 
 
 class ResolvedCommand(NamedTuple):

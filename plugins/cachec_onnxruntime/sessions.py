@@ -26,7 +26,7 @@ _BITS = {
 class LinkedSession(ort.InferenceSession):  # type: ignore[misc]  # it has no types
     """A session that uses mapped weights in place, and keeps them alive. Call it with one array for each input."""
 
-    def __init__(self, model: bytes, options: Any, providers: list[str], values: dict[str, Any]) -> None:
+    def __init__(self, model: bytes, options: ort.SessionOptions, providers: list[str], values: dict[str, Any]) -> None:
         options.add_external_initializers(list(values), list(values.values()))
         self._weights = values  # a session does not keep them alive
         super().__init__(model, options, providers=providers)

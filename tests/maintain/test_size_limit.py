@@ -16,8 +16,8 @@ from cachec.errors import StoreFault
 from cachec.events import read_log
 from cachec.maintain.maintainer import Maintainer
 from cachec.model import RECORD_VERSION, Fault, Reason
-from cachec.store import size_limit
-from cachec.store.usage import ROW, Usage
+from cachec.store import store_size
+from cachec.store.store_size import ROW, Usage
 
 from .conftest import Yard, key_of
 
@@ -33,26 +33,26 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 
 def test_the_limit_is_max_size_and_no_more_than_a_share_of_the_disk(tmp_path: Path, disk: SimpleNamespace) -> None:
-    assert size_limit.limit(20 * MIB, tmp_path, 0) == 20 * MIB
-    assert size_limit.limit(0, tmp_path, 0) is None
+    assert store_size.limit(20 * MIB, tmp_path, 0) == 20 * MIB
+    assert store_size.limit(0, tmp_path, 0) is None
     disk.free = 16 * MIB
-    assert size_limit.limit(20 * MIB, tmp_path, 0) == 8 * MIB
+    assert store_size.limit(20 * MIB, tmp_path, 0) == 8 * MIB
     assert (
-        size_limit.limit(20 * MIB, tmp_path, 8 * MIB) == 12 * MIB
+        store_size.limit(20 * MIB, tmp_path, 8 * MIB) == 12 * MIB
     )  # what the store has is not free, and still its share
-    assert size_limit.limit(20 * MIB, tmp_path / "not" / "made" / "yet", 0) == 8 * MIB
+    assert store_size.limit(20 * MIB, tmp_path / "not" / "made" / "yet", 0) == 8 * MIB
 
 
 def test_when_a_gc_may_help() -> None:
     def usage(nbytes: int, rest: int = 0) -> Usage:
         return Usage(version=RECORD_VERSION, nbytes=nbytes, rest=rest)
 
-    assert not size_limit.is_due(usage(1000), 1000)
-    assert size_limit.is_due(usage(1001), 1000)
+    assert not store_size.is_due(usage(1000), 1000)
+    assert store_size.is_due(usage(1001), 1000)
     # The last gc could not go below 1,200: the next one waits until a tenth of the limit is new.
-    assert not size_limit.is_due(usage(1299, 1200), 1000)
-    assert size_limit.is_due(usage(1301, 1200), 1000)
-    assert not size_limit.is_due(usage(500, 1200), 1000)
+    assert not store_size.is_due(usage(1299, 1200), 1000)
+    assert store_size.is_due(usage(1301, 1200), 1000)
+    assert not store_size.is_due(usage(500, 1200), 1000)
 
 
 def test_the_counter_is_what_a_measurement_finds(yard: Yard) -> None:
@@ -150,7 +150,7 @@ def test_a_publication_within_the_limit_looks_at_nothing(cache: cachec.Cache, mo
     monkeypatch.setattr("cachec.maintain.collect.Collector.run", refuse)
     build(2)
     assert cache.store.usage() is not None
-    monkeypatch.setattr("cachec.store.size_limit.limit", refuse)
+    monkeypatch.setattr("cachec.store.store_size.limit", refuse)
     build(2)  # a hit does not even ask
 
 

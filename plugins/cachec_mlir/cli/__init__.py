@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -15,6 +15,9 @@ from cachec.base.display_text import clean
 from cachec.errors import UsageError
 from cachec_mlir.cli.linking import link, relink
 from cachec_mlir.cli.shared import MODULE, bindings_option, check_paths, few, json_option, module_file, print_json
+
+if TYPE_CHECKING:
+    from cachec.cli.session import Session
 
 #: Resources and changes that text output lists; --json has all.
 _LISTED = 40
@@ -99,7 +102,7 @@ def inspect(file: str, bindings: str | None, as_json: bool) -> None:
 @click.option("--locations", is_flag=True, help="Names and places count too: for a compiler that keeps them.")
 @json_option
 @click.pass_obj
-def hash_(session: Any, files: Sequence[str], bindings: str | None, locations: bool, as_json: bool) -> None:
+def hash_(session: Session | None, files: Sequence[str], bindings: str | None, locations: bool, as_json: bool) -> None:
     """Print the topology hash of each module: the same for other weight bytes, names of values, places and spaces.
 
     Of a module whose bytes any process has hashed before it is remembered in the store, if there is one.
@@ -114,8 +117,10 @@ def hash_(session: Any, files: Sequence[str], bindings: str | None, locations: b
     """
     from cachec_mlir import Topologies
 
-    is_stored = session is not None and session.settings.store_folder is not None and session.store.folder.is_dir()
-    known = Topologies(session.store.digests if is_stored else None)
+    digests = None
+    if session is not None and session.settings.store_folder is not None and session.store.folder.is_dir():
+        digests = session.store.digests
+    known = Topologies(digests)
     hashes = []
     for file in files:
         with module_file(file) as source:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import mmap
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Protocol
 
 from cachec.programs.weight_files import Extent, OpenedFile, map_untracked
 from cachec_mlir.live.bindings import generic
@@ -76,7 +76,30 @@ def attach(
     return not any(placeholder.encode() in remaining for placeholder in names.values())
 
 
-def _resources(operation: Any) -> Iterator[tuple[Any, str, Any]]:
+class _Operation(Protocol):
+    """What is used of an ``ir.Operation``, whichever of the bindings of MLIR it is of."""
+
+    attributes: _Attributes
+    regions: Iterable[Iterable[_Block]]
+
+
+class _Attributes(Protocol):
+    def __iter__(self) -> Iterator[Any]: ...
+
+    def __getitem__(self, name: str) -> Any: ...
+
+    def __setitem__(self, name: str, value: object) -> None: ...
+
+
+class _Block(Protocol):
+    operations: Iterable[_Located]
+
+
+class _Located(Protocol):
+    operation: _Operation
+
+
+def _resources(operation: _Operation) -> Iterator[tuple[_Operation, str, Any]]:
     """Operation, name and value of each attribute that the bindings have no class for; resources are among these."""
     stack = [operation]
     while stack:

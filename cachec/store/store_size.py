@@ -1,25 +1,59 @@
-"""How large a store may be, and a result that is to be in it."""
+"""How large a store is and may be, and a result that is to be in it.
+
+The size is one row of the index (``usage:``), so that a publication knows without looking. ``gc`` measures it; each
+publication adds what its process has written since. So it can only be too large (an object that was lost counts until
+the next ``gc``), or short of what processes wrote that died before they published. Each version of the records has a
+row: what only another version needs does not count, as this one can't free it.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
 
 from cachec.base import fsio
 from cachec.errors import StoreFault
-from cachec.model import ArtifactRef, Fault
+from cachec.model import RECORD_VERSION, ArtifactRef, Fault
 
 if TYPE_CHECKING:
     from cachec.store.artifacts import ArtifactSink
-    from cachec.store.usage import Usage
+
+ROW = "usage:"
+TAG = "usage"
+
+#: Bytes in a block of the usual file systems.
+_BLOCK = 4096
+
+_Count = Annotated[int, msgspec.Meta(ge=0)]
 
 #: Of what the disk has free, and what the store has already: a cache must not be what fills it.
 DISK_SHARE = 0.5
 
 #: Where ``gc`` after a publication comes down to, of the limit.
 LOW_WATER = 0.9
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """Bytes of disk."""
+
+    version: int
+    #: Of artifacts, and of what trees hold beside them.
+    nbytes: _Count
+    #: What the last ``gc`` could not go below.
+    rest: _Count = 0
+
+    def grown(self, nbytes: int) -> Usage:
+        """With so many bytes more, or less where negative."""
+        return Usage(version=RECORD_VERSION, nbytes=max(0, self.nbytes + nbytes), rest=self.rest)
+
+
+def disk_bytes(size: int) -> int:
+    """Bytes of disk that a file of ``size`` bytes takes, in blocks of 4 KiB."""
+    return -(-size // _BLOCK) * _BLOCK
 
 
 def limit(max_size: int, folder: Path, nbytes: int) -> int | None:
