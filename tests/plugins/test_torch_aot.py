@@ -1,4 +1,4 @@
-"""``cachec_torch.aot``: a hit traces nothing, in a new process either; weights are live; torch.compile does the rest."""
+"""``cachec_torch.aot``: hits trace nothing, in a new process either; weights are live; torch.compile does the rest."""
 
 from __future__ import annotations
 
