@@ -70,9 +70,11 @@ def exported(
     _check_returned(program)
     if dynamic_shapes is not None and _has_hints(dynamic_shapes):
         _check_sizes(program)
-    changed = [name for name, value in _attributes(hollow).items() if name not in before or before[name] != value]
-    if training is None and changed:
-        raise PluginError(f"the module sets {changed[0]!r} while it runs; return it, or register it as a buffer")
+    if training is None:
+        changed = [name for name, value in _attributes(hollow).items() if name not in before or before[name] != value]
+        if changed:
+            raise PluginError(f"the module sets {changed[0]!r} while it runs; return it, or register it as a buffer")
+        _narrow_sizes(program)
     if isinstance(module, torch.nn.Module):
         _check_unshared(program, module, every_buffer=training is None)
     return stored_program(program, state.names, weights.manifest)
@@ -113,9 +115,7 @@ def _check_sizes(program: torch.export.ExportedProgram) -> None:
 
     torch itself raises for that where the dimensions are named, and goes on with ``Dim.AUTO`` and ``Dim.DYNAMIC``.
     """
-    values = (node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder")
-    sizes = (size for value in values if isinstance(value, torch.Tensor) for size in value.shape)
-    environment: Any = next((size.node.shape_env for size in sizes if isinstance(size, torch.SymInt)), None)
+    environment = _sizes_of(program)
     for guard in () if environment is None else environment.guards:
         condition = environment.replace(guard.expr)
         if condition not in {True, False}:
@@ -125,6 +125,20 @@ def _check_sizes(program: torch.export.ExportedProgram) -> None:
                 f"the program is right only for sizes with {guard.expr}; give a torch.export.Dim with a range in which "
                 "that holds, or fixed sizes"
             )
+
+
+def _narrow_sizes(program: torch.export.ExportedProgram) -> None:
+    """Leave out of the ranges what was not traced: torch takes a named dimension for 2 or more, whatever its range."""
+    environment = _sizes_of(program)
+    for symbol, stated in [] if environment is None else list(program.range_constraints.items()):
+        program.range_constraints[symbol] = stated & environment.var_to_range.get(symbol, stated)
+
+
+def _sizes_of(program: torch.export.ExportedProgram) -> Any:
+    """What torch knows of the dynamic sizes; None where there are none."""
+    values = (node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder")
+    sizes = (size for value in values if isinstance(value, torch.Tensor) for size in value.shape)
+    return next((size.node.shape_env for size in sizes if isinstance(size, torch.SymInt)), None)
 
 
 def _has_hints(shapes: Any) -> bool:

@@ -29,6 +29,9 @@ class LiveLibrary:
         """Raises LinkError where the library does not fit torch or the weights."""
         self._file = file
         self._form, constants = read(file.path)
+        by_value = sorted(set(self._form.mutated) - self._form.names.keys())
+        if by_value:
+            raise LinkError(f"the program writes to {by_value[0]!r}; register it as a buffer")
         if self._form.torch != torch_version():
             raise LinkError(f"{file!r} was compiled with torch {self._form.torch}; this one is {torch_version()}")
         self._folder = tempfile.TemporaryDirectory(prefix="cachec-")
