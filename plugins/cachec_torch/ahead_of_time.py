@@ -60,7 +60,7 @@ def aot(
     else the module holds, what a function closes over, and torch's switches are compared at each call with what they
     were. example_inputs, example_kwargs: by their types, shapes and dtypes; other values count. Without them, the
     function is compiled at the first call, and for up to ``MAX_PROGRAMS`` kinds of inputs. dynamic_shapes: as
-    ``torch.export.export`` takes them. options: Inductor's. cache: by default ``cachec.Cache()``.
+    ``torch.export.export`` takes them; ``("batch", 2, 64)`` stands for a ``Dim``, which imports sympy. options: Inductor's. cache: by default ``cachec.Cache()``.
 
     Without a function it returns a decorator. What can't be exported, and a call with other inputs, in another state,
     or with gradients, is what ``torch.compile`` makes of it: one warning says why.
@@ -235,8 +235,10 @@ def _example_of(leaf: Any) -> Any:
 
 def _described_shapes(shapes: Any) -> Any:
     """Dynamic shapes as they count in a key. Raises UsageError for those of a kind that is not known."""
-    if shapes is None or type(shapes) in {int, str}:
+    if shapes is None or type(shapes) is int:
         return shapes
+    if _is_plain_dimension(shapes):
+        return "dimension", *shapes
     if isinstance(shapes, Mapping):
         return {key: _described_shapes(each) for key, each in shapes.items()}
     if isinstance(shapes, list | tuple):
@@ -249,6 +251,22 @@ def _described_shapes(shapes: Any) -> Any:
     root = getattr(shapes, "root", None)
     own = (str(shapes.min), str(shapes.max)) if root is None else _described_shapes(root)
     return kind, shapes.__name__, own
+
+
+def _is_plain_dimension(shapes: Any) -> bool:
+    return isinstance(shapes, tuple) and list(map(type, shapes)) == [str, int, int]
+
+
+def _torch_shapes(shapes: Any, dimensions: dict[tuple[str, int, int], Any]) -> Any:
+    """Dynamic shapes as torch takes them. dimensions: made before, by name and range."""
+    if _is_plain_dimension(shapes):
+        name, least, most = shapes
+        return dimensions.setdefault(shapes, torch.export.Dim(name, min=least, max=most))
+    if isinstance(shapes, Mapping):
+        return {key: _torch_shapes(each, dimensions) for key, each in shapes.items()}
+    if isinstance(shapes, list | tuple):
+        return type(shapes)(_torch_shapes(each, dimensions) for each in shapes)
+    return shapes
 
 
 def _build(
@@ -279,7 +297,7 @@ def _build(
             weights,
             args,
             kwargs,
-            source[1],
+            _torch_shapes(source[1], {}),
             training=None,
             strict=False,
             method=method,

@@ -39,15 +39,15 @@ cache = cachec.Cache(sys.argv[1], log="off", mode="on")
 module = served(int(sys.argv[2]))
 run = compiled_by(module, cache)
 with torch.no_grad():
-    found = run(torch.linspace(-1, 1, 40).reshape(5, 8), "on")
+    found = run(torch.linspace(-1, 1, 40).reshape(5, 8), 7)
 heavy = [name for name in ("sympy", "torch._dynamo", "torch._inductor") if name in sys.modules]
 print(json.dumps([cache.events.counts["hit"], heavy, found["y"].tolist(), module.calls.item()]))
 """
 
 
 def compiled_by(module: Served, cache: cachec.Cache, **options):
-    shapes = {"x": {0: torch.export.Dim("batch", min=2, max=16)}, "flag": None}
-    return cachec_torch.aot(module, (torch.ones(3, 8), "on"), shapes, options=QUICK, cache=cache, **options)
+    shapes = {"x": {0: ("batch", 2, 16)}, "flag": None}
+    return cachec_torch.aot(module, (torch.ones(3, 8), 7), shapes, options=QUICK, cache=cache, **options)
 
 
 @pytest.fixture(scope="module")
@@ -113,8 +113,8 @@ def test_weights_are_those_of_the_live_module(cache, by_torch) -> None:
 
     def swapped() -> None:
         with torch.no_grad():
-            found, other = run(X, "on"), compiled_by(module, cache)(X, "on")
-            same(found, module(X, "on"))
+            found, other = run(X, 7), compiled_by(module, cache)(X, 7)
+            same(found, module(X, 7))
         assert torch.equal(found["y"], other["y"])
         earlier.append(found["y"])
 
@@ -141,9 +141,9 @@ def test_what_the_program_writes_to_is_the_buffer_of_the_module(cache) -> None:
     module = served(0)
     run = compiled_by(module, cache)
     with torch.no_grad():
-        assert [run(X, "on")["calls"].item() for _ in range(3)] == [1, 2, 3]
+        assert [run(X, 7)["calls"].item() for _ in range(3)] == [1, 2, 3]
         module.calls.zero_()
-        assert run(X, "on")["calls"].item() == 1
+        assert run(X, 7)["calls"].item() == 1
     assert module.calls.item() == 1
 
 
@@ -152,18 +152,18 @@ def test_results_are_ones_own(cache) -> None:
     module = served(0)
     run = compiled_by(module, cache)
     with torch.no_grad():
-        run(X, "on")["plain"].zero_()
-        assert torch.equal(run(X, "on")["plain"], module.plain)
+        run(X, 7)["plain"].zero_()
+        assert torch.equal(run(X, 7)["plain"], module.plain)
 
 
 #: What differs from the example, and what the reason says.
 CALLS = {
-    "dtype": (lambda: ((X.double(), "on"), {}), r"input 0 expected float32.*found float64\[3, 8\]"),
-    "size out of range": (lambda: ((torch.ones(17, 8), "on"), {}), r"from 2 to 16.*found float32\[17, 8\]"),
-    "static value": (lambda: ((X, "off"), {}), "input 1 is 'off'; the program was made for 'on'"),
+    "dtype": (lambda: ((X.double(), 7), {}), r"input 0 expected float32.*found float64\[3, 8\]"),
+    "size out of range": (lambda: ((torch.ones(17, 8), 7), {}), r"from 2 to 16.*found float32\[17, 8\]"),
+    "static value": (lambda: ((X, 8), {}), "input 1 is 8; the program was made for 7"),
     "tree": (lambda: ((X,), {}), "expected a tuple of 2, found tuple of 1"),
-    "one more input": (lambda: ((X, "on"), {"bias": torch.ones(8)}), "expected a dict with keys"),
-    "device": (lambda: ((X.to("meta"), "on"), {}), "expected a dense tensor on the CPU, found torch.strided on meta"),
+    "one more input": (lambda: ((X, 7), {"bias": torch.ones(8)}), "expected a dict with keys"),
+    "device": (lambda: ((X.to("meta"), 7), {}), "expected a dense tensor on the CPU, found torch.strided on meta"),
 }
 
 
@@ -179,7 +179,7 @@ def test_other_inputs_are_given_to_torch_compile(cache, by_torch, how) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # it is said once
             assert run(*args, **kwargs) == "torch.compile"
-        same(run(X, "on"), module(X, "on"))
+        same(run(X, 7), module(X, 7))
     assert by_torch == [module]
 
 
@@ -189,7 +189,7 @@ def test_inputs_may_lie_in_any_order_and_rows_may_differ(cache) -> None:
     run = compiled_by(module, cache)
     with torch.no_grad():
         for x in (X.t().contiguous().t(), torch.randn(16, 16)[:, ::2], X.requires_grad_(False)[1:]):
-            same(run(x, "on"), module(x, "on"))
+            same(run(x, 7), module(x, 7))
 
 
 def negated(x):
@@ -218,10 +218,10 @@ def test_a_changed_module_is_given_to_torch_compile(cache, by_torch, how) -> Non
     run = compiled_by(module, cache)
     change, words = CHANGES[how]
     with torch.no_grad():
-        same(run(X, "on"), module(X, "on"))
+        same(run(X, 7), module(X, 7))
         change(module)
         with pytest.warns(CachecWarning, match=words):
-            assert run(X, "on") == "torch.compile"
+            assert run(X, 7) == "torch.compile"
 
 
 #: The states of torch in which no compiled program is right, and what the reason says.
@@ -240,9 +240,9 @@ def test_another_state_of_torch_is_torch_compiles(cache, by_torch, how) -> None:
     state, words = STATES[how]
     with torch.no_grad():
         with state(), pytest.warns(CachecWarning, match=words):
-            assert run(X, "on") == "torch.compile"
+            assert run(X, 7) == "torch.compile"
         with torch.inference_mode():
-            same(run(X, "on"), module(X, "on"))
+            same(run(X, 7), module(X, 7))
 
 
 @pytest.mark.long
@@ -250,23 +250,23 @@ def test_a_switch_of_torch_and_a_transform_are_guarded(cache, by_torch) -> None:
     run = compiled_by(served(0), cache)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        assert torch.func.vmap(lambda x: run(x, "on"))(torch.ones(2, 3, 8)) == "torch.compile"
+        assert torch.func.vmap(lambda x: run(x, 7))(torch.ones(2, 3, 8)) == "torch.compile"
         torch.use_deterministic_algorithms(True)
         try:
-            assert run(X, "on") == "torch.compile"
+            assert run(X, 7) == "torch.compile"
         finally:
             torch.use_deterministic_algorithms(False)
-        assert run(X, "on") != "torch.compile"
+        assert run(X, 7) != "torch.compile"
 
 
 @pytest.mark.long
 def test_a_method_may_stand_in_its_own_place(cache) -> None:
     """As ``model.forward = torch.compile(model.forward)``: calls of the module, hooks and all, run the program."""
     module = served(0)
-    shapes = {"x": {0: torch.export.Dim("batch", min=2, max=16)}, "flag": None}
-    module.forward = cachec_torch.aot(module.forward, (torch.ones(3, 8), "on"), shapes, options=QUICK, cache=cache)
+    shapes = {"x": {0: ("batch", 2, 16)}, "flag": None}
+    module.forward = cachec_torch.aot(module.forward, (torch.ones(3, 8), 7), shapes, options=QUICK, cache=cache)
     with torch.no_grad():
-        same(module(X, "on"), served(0)(X, "on"))
+        same(module(X, 7), served(0)(X, 7))
         assert cache.events.counts["hit"] == 1, "the module and its method are one program"
 
 
@@ -278,7 +278,7 @@ def _own_store(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("CACHEC_DIR", str(tmp_path / "default"))
 
 
-def key_of(module, args=(torch.ones(3, 8), "on"), shapes=None) -> str:
+def key_of(module, args=(torch.ones(3, 8), 7), shapes=None) -> str:
     made = AheadOfTime(module, cachec.Cache(log="off", mode="on"), shapes, {}, is_by_example=True)
     with torch.no_grad():
         state = ModuleState(module if isinstance(module, nn.Module) else None, None)
@@ -299,16 +299,17 @@ DIFFERENT = {
     "in a list": lambda: key_of(changed(lambda m: m.settings["more"].append(1))),
     "a plain tensor": lambda: key_of(changed(lambda m: m.plain.add_(1))),
     "mode": lambda: key_of(changed(lambda m: m.b.train())),
-    "a shape": lambda: key_of(Served(4).eval(), (torch.ones(3, 4), "on")),
+    "a shape": lambda: key_of(Served(4).eval(), (torch.ones(3, 4), 7)),
     "a dtype": lambda: key_of(served(0).double()),
     "no tie": lambda: key_of(changed(lambda m: setattr(m.b, "weight", nn.Parameter(torch.ones(8, 8))))),
     "a part of another class": lambda: key_of(changed(lambda m: setattr(m, "a", Branches()))),
-    "an input": lambda: key_of(served(0), (torch.ones(4, 8), "on")),
-    "its type of number": lambda: key_of(served(0), (torch.ones(3, 8).double(), "on")),
-    "its order": lambda: key_of(served(0), (torch.ones(8, 3).t(), "on")),
-    "a static input": lambda: key_of(served(0), (torch.ones(3, 8), "off")),
+    "an input": lambda: key_of(served(0), (torch.ones(4, 8), 7)),
+    "its type of number": lambda: key_of(served(0), (torch.ones(3, 8).double(), 7)),
+    "its order": lambda: key_of(served(0), (torch.ones(8, 3).t(), 7)),
+    "a static input": lambda: key_of(served(0), (torch.ones(3, 8), 8)),
     "a range": lambda: key_of(served(0), shapes=({0: torch.export.Dim("n", max=16)}, None)),
     "another range": lambda: key_of(served(0), shapes=({0: torch.export.Dim("n", max=32)}, None)),
+    "a plain range": lambda: key_of(served(0), shapes=({0: ("n", 2, 16)}, None)),
     "a hint": lambda: key_of(served(0), shapes=({0: torch.export.Dim.AUTO}, None)),
     "a function": lambda: key_of(negated, (X,)),
 }
