@@ -60,7 +60,8 @@ def aot(
     else the module holds, what a function closes over, and torch's switches are compared at each call with what they
     were. example_inputs, example_kwargs: by their types, shapes and dtypes; other values count. Without them, the
     function is compiled at the first call, and for up to ``MAX_PROGRAMS`` kinds of inputs. dynamic_shapes: as
-    ``torch.export.export`` takes them; ``("batch", 2, 64)`` stands for a ``Dim``, which imports sympy. options: Inductor's. cache: by default ``cachec.Cache()``.
+    ``torch.export.export`` takes them; ``("batch", 2, 64)`` stands for a ``Dim``, which imports sympy. options:
+    Inductor's. cache: by default ``cachec.Cache()``.
 
     Without a function it returns a decorator. What can't be exported, and a call with other inputs, in another state,
     or with gradients, is what ``torch.compile`` makes of it: one warning says why.
