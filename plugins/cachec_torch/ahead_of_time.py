@@ -106,6 +106,8 @@ class AheadOfTime:
         self._global_state: GlobalState | None = None
         self._obstacle = ""  # why the last try compiled nothing
         self._fallback: Callable[..., Any] | None = None
+        #: What makes the function that runs all other calls.
+        self.compiler: Callable[[Any], Callable[..., Any]] = torch.compile
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The results as ``torch.compile`` gives them. Raises what the function raises."""
@@ -190,7 +192,7 @@ class AheadOfTime:
     def _by_torch_compile(self, reason: str) -> Callable[..., Any]:
         if self._fallback is None:
             step_aside(f"cachec_torch.aot: {clip(reason, 400)}; torch.compile runs such calls", strict=False)
-            self._fallback = torch.compile(self.__wrapped__)
+            self._fallback = self.compiler(self.__wrapped__)
         return self._fallback
 
 
