@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.nn.modules.module import register_module_parameter_registration_hook
+from torch.nn.modules.module import _global_buffer_registration_hooks, register_module_parameter_registration_hook
 from torch.utils import _pytree as pytree
 from torch.utils._sympy.value_ranges import bound_sympy
 
@@ -62,7 +62,8 @@ def exported(
         before = _attributes(hollow)
         try:
             given, named = _each_its_own((tuple(args), dict(kwargs or {})))
-            program = torch.export.export(hollow, given, named, dynamic_shapes=dynamic_shapes, strict=strict)
+            with _hooks_as_before():
+                program = torch.export.export(hollow, given, named, dynamic_shapes=dynamic_shapes, strict=strict)
         except RuntimeError as error:
             if any(words in str(error) for words in _DEVICES_DIFFER):
                 error.add_note("cachec: what is on meta is a plain tensor of the module, or made of a weight; " + _MAKE)
@@ -78,6 +79,18 @@ def exported(
     if isinstance(module, torch.nn.Module):
         _check_unshared(program, module, every_buffer=training is None)
     return stored_program(program, state.names, weights.manifest)
+
+
+@contextmanager
+def _hooks_as_before() -> Iterator[None]:
+    """Remove what an export that failed leaves behind with earlier releases: it would run with every module."""
+    hooks = _global_buffer_registration_hooks
+    before = set(hooks)
+    try:
+        yield
+    finally:
+        for key in hooks.keys() - before:
+            del hooks[key]
 
 
 def _check_returned(program: torch.export.ExportedProgram) -> None:

@@ -343,9 +343,7 @@ class Writes(nn.Module):
         return x.add_(1)
 
 
-@pytest.mark.parametrize(
-    ("module", "words"), [(Sets, r"the module sets '\.last' while it runs"), (Writes, r"writes to its input 'x'")]
-)
+@pytest.mark.parametrize(("module", "words"), [(Sets, "last"), (Writes, r"writes to its input 'x'")])
 def test_what_a_program_would_not_do_is_torch_compiles(tmp_path, module, words) -> None:
     cache = cachec.Cache(tmp_path / "store", log="off", mode="on")
     run = without_compiler(cachec_torch.aot(module(), (X,), cache=cache))
