@@ -18,7 +18,7 @@ endif
 # Tests, the demo and the benches start hundreds of processes, each of which would compile cachec's sources again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo demo-torch check test test-long test-costly lint format bench docs man soundness mutants faults compat clean
+.PHONY: demo demo-torch check test test-long test-costly lint format bench docs man soundness mutants faults compat compat-oldest clean
 
 demo: $(VENV)/.demo-ready
 	$(BIN)/python examples/minilm/demo.py
@@ -82,6 +82,10 @@ faults: $(VENV)/.dev-ready
 # Plugins with other releases of their libraries, each in an environment below build/compat. ARGS='jax==0.6.2 iree'
 compat: $(VENV)/bin/python
 	$(BIN)/python scripts/compat.py $(ARGS)
+
+# The oldest JAX and ONNX Runtime that the plugins take, in CI: their conformance suites and what is quick beside them.
+compat-oldest: $(VENV)/bin/python
+	$(BIN)/python scripts/compat.py --dry --oldest --select 'not long and not costly and not fuzz and not sampled' jax onnxruntime
 
 clean:
 	rm -rf $(VENV) .demo .demo-torch .demo-vit bench/out build site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -216,7 +216,7 @@ def _stripped_by(tool: str, module: Path, out: Path) -> float:
 
 def _topology(folder: Path, scale: float, rounds: int) -> list[Row]:
     from cachec.store.store import Store
-    from cachec_mlir.hashes import Topologies, topology
+    from cachec_mlir.topology_hash import Topologies, topology
 
     module = folder / "minilm.mlir"
     module.write_bytes(_minilm(scale))

@@ -27,9 +27,10 @@ def main() -> int:
             sys.stdout.write("hit\n")
             _end(0)
     if sys.argv[1:2] == ["python"] and sys.argv[2:3] not in (["--help"], ["-h"]):
-        from cachec_startup.command import become_python
+        from cachec_startup.command import become_python, has_startup_file
 
-        become_python(sys.argv[2:])
+        if has_startup_file():  # else the command says what is missing
+            become_python(sys.argv[2:])
     import gc
 
     gc.set_threshold(100_000)  # modules are no garbage, and to look through them takes milliseconds, again at the end

@@ -358,7 +358,7 @@ def _engine(opened: CacheContext) -> Engine:
     requests = KeyBuilder(digests, code, tools, distributions, plugins, settings.key_parts)
     base_dir = None if settings.base_dir is None else os.fspath(settings.base_dir)
 
-    def ran() -> RunReads:
+    def finish_reads() -> RunReads:
         from cachec.key.code.run_reads import RunReads  # on a miss, or for a read that few traces have
 
         return RunReads(code, tools.metadata, (os.fspath(opened.store.folder),), plugins.packages)
@@ -368,7 +368,7 @@ def _engine(opened: CacheContext) -> Engine:
         plugins,
         Dependencies(tools, digests),
         lambda weights, name: weights[name].digest(digests),
-        TraceBuilder(ran, requests, base_dir=base_dir, on=recorded),
+        TraceBuilder(finish_reads, requests, base_dir=base_dir, on=recorded),
     )
 
 

@@ -97,7 +97,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def dir(self) -> Path:
-        """The store's folder. Raises NoStoreFolder where there is none."""
+        """The store's folder. Raises NoStoreFolder if there is none."""
         if self.store_folder is None:
             raise NoStoreFolder(self.no_store)
         return self.store_folder
@@ -232,7 +232,7 @@ def without_secret(url: str) -> str:
 
 
 class _SettingSpec(msgspec.Struct, frozen=True):
-    """A key: the function that validates a value of it, and the value where nobody gives one."""
+    """A key: the function that validates its value, and its default."""
 
     parse: Callable[[object, _Place], Any]
     default: object
@@ -287,11 +287,11 @@ def load(
     environ: Mapping[str, str] | None = None,
     cwd: str | os.PathLike[str] | None = None,
 ) -> Settings:
-    """The settings in force. An override of None counts as not given.
+    """Return the current settings. An override of None counts as not given.
 
     Raises ConfigError for an unknown key or a bad value, naming where it was written and what is accepted.
     """
-    with unseen():  # which settings are in force is no input of a stage that is given a cache
+    with unseen():  # the current settings are not an input of a stage that gets a cache
         return _load(overrides, os.environ if environ is None else environ, cwd)
 
 
@@ -316,7 +316,7 @@ def _load(
 
 
 class _Sources(msgspec.Struct, frozen=True):
-    """Where values come from, beside the project's file."""
+    """The sources of values, in addition to the project's file."""
 
     overrides: Mapping[str, object]
     environ: Mapping[str, str]
@@ -364,7 +364,7 @@ class _Sources(msgspec.Struct, frozen=True):
         return value, origin
 
     def _default_store(self) -> Path | str:
-        """The store's folder where no setting names one; the reason where there is none."""
+        """Return the store's folder if no setting names one; the reason if there is none."""
         folder = xdg.cache_folder(self.environ)
         if folder:
             return Path(folder)
@@ -405,7 +405,7 @@ class ConfigTable(msgspec.Struct, frozen=True):
 
 
 def sub_table(name: str, *, cwd: str | os.PathLike[str] | None = None) -> ConfigTable | None:
-    """The table ``name`` of the configuration file in force; None where there is no file, or it has none.
+    """Return the table ``name`` of the current configuration file; None without a file, or without the table.
 
     Raises ConfigError as ``load`` does, and where it is no table.
     """
@@ -433,7 +433,7 @@ def unknown_variables(environ: Mapping[str, str] | None = None) -> tuple[str, ..
 
 
 class _Origins(Mapping[str, str]):
-    """Key -> origin. A line number costs several runs of the TOML parser, so it is found when it is looked at."""
+    """Key -> origin. A line number costs several runs of the TOML parser, so it is found on first use."""
 
     def __init__(self, kinds: Mapping[str, str | ConfigTable]) -> None:
         self._kinds = kinds

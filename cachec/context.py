@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from cachec.base.hashing import Known
 from cachec.config import Settings
 from cachec.events import EventLog
 from cachec.model import Digest, Fault, Outcome
 from cachec.store.store import Store
-from cachec.store.usage import Usage
+from cachec.store.store_size import Usage
 
 if TYPE_CHECKING:  # of stages: slow to import, and what only keeps the bytes of others has none
     from cachec.key.key_builder import KeyBuilder
-    from cachec.key.stage_options import KeySource
     from cachec.key.trace_validation import Dependencies
     from cachec.programs.registry import Plugins
     from cachec.remote.chain import Remotes
@@ -59,20 +58,19 @@ class CacheContext:
 
     def engine(
         self,
-        requests: KeySource,
+        key_builder: KeyBuilder,
         plugins: Plugins,
         dependencies: Dependencies,
         digest_of: Callable[[WeightSet, str], Digest | None],
         observing: TraceBuilder | None = None,
     ) -> Engine:
-        """The engine. requests: a ``key.key_builder.KeyBuilder``, or what stands for one. digest_of: of a weight, by
-        name. observing: what becomes of observations and paths; None where commands are run, which tell what they
-        read."""
+        """The engine. digest_of: of a weight, by name. observing: what becomes of observations and paths; None where
+        commands are run, which tell what they read."""
         from cachec.stage.engine import Engine
         from cachec.stage.lookup import EngineServices, EntryFinder
 
         finder = EntryFinder(self.store, plugins, dependencies, digest_of, observing)
-        tools = EngineServices(self.store, self.store.digests, cast("KeyBuilder", requests), plugins, finder, observing)
+        tools = EngineServices(self.store, self.store.digests, key_builder, plugins, finder, observing)
         return Engine(self.settings, tools, self.events, self.remotes)
 
 
@@ -92,7 +90,7 @@ def _size_limiter(max_size: int, on_fault: Callable[[Fault, str], None]) -> Call
     """What a publication calls, so that the store stays within its size. It holds no store: that would be a cycle."""
 
     def keep(store: Store, usage: Usage | None) -> None:
-        from cachec.store.size_limit import is_over  # after a miss only
+        from cachec.store.store_size import is_over  # after a miss only
 
         if usage is not None and not is_over(usage, max_size, store.folder):
             return

@@ -83,11 +83,11 @@ class EventLog:
         self._pid = os.getpid()
 
     def tells(self, reason: Reason) -> bool:
-        """Whether an outcome is told: a miss and what is like it, or everything."""
+        """Whether an outcome is reported: a miss and similar outcomes, or all outcomes."""
         return self._log == "all" or (self._log == "miss" and _is_news(reason))
 
     def emit(self, outcome: Outcome, *, is_reported: bool = True) -> None:
-        """Count and record how a call ended; tell it if it is a miss, or if everything is told.
+        """Count and record the outcome of a call; report it if it is a miss, or if all outcomes are reported.
 
         The record of an outcome whose ``time`` is 0 gets the time of now, and one without a ``pid`` that of this
         process. is_reported: False for what ``tell`` may be given later.
@@ -112,7 +112,7 @@ class EventLog:
                 self._tell(f"cachec: calls are exported no more: {type(error).__name__}: {error}", _WARNING)
 
     def tell(self, outcome: Outcome) -> None:
-        """Tell an outcome if it is to be told; nothing is counted or recorded."""
+        """Report an outcome if the settings say so; nothing is counted or recorded."""
         hit = outcome.reason is Reason.HIT
         if outcome.reason in _REPORTED_ONCE and self.counts[outcome.reason] > 1 and self._log != "all":
             return
@@ -132,7 +132,7 @@ class EventLog:
             return True
 
     def note_fault(self, fault: Fault, detail: str) -> None:
-        """Count and record a fault of the cache itself. The first of each kind in a process is told."""
+        """Count and record a fault of the cache itself. The first of each kind in a process is reported."""
         self.faults[fault] += 1
         now = self._clock()
         self._record(FaultRecord(fault=fault, detail=detail, time=now), now, check_file=True)
@@ -150,7 +150,7 @@ class EventLog:
         self._tell(words, _WARNING)
 
     def note_reproducer(self, words: str) -> None:
-        """Tell where the reproducer of a failed stage is, or why there is none."""
+        """Report where the reproducer of a failed stage is, or why there is none."""
         if self._log != "off":
             self._tell(f"cachec: {words}", _WARNING)
 
@@ -269,10 +269,10 @@ _REPORTED_BYPASSES = frozenset(
     }
 )
 
-#: The same for every call of a process, so it is told once by each.
+#: The same for every call of a process, so each process reports it once.
 _REPORTED_ONCE = frozenset({Reason.NO_STORE_FOLDER})
 
-#: The same for many commands of a build, so each user of a store is told once.
+#: The same for many commands of a build, so each user of a store gets it once.
 _REPORTED_ONCE_A_STORE = frozenset({Reason.UNTRACED, Reason.VOLATILE_INPUT})
 
 
@@ -401,10 +401,10 @@ def outcome_of(line: bytes) -> Outcome | None:
 
 
 def read_log(dir: str | os.PathLike[str], since: float | None = None) -> LogReader:
-    """The outcomes in a store's log since a Unix time (all, if None); none where there is no log."""
+    """Return the outcomes in a store's log since a Unix time (all, if None); none without a log."""
     return LogReader(dir, since)
 
 
 def read_outcomes(stats_file: str | os.PathLike[str], since: float | None = None) -> LogReader:
-    """The outcomes in a ``stats_file``, in the order that they were written; none where there is no such file."""
+    """Return the outcomes in a ``stats_file``, in the order of their writing; none without such a file."""
     return LogReader("", since, file=stats_file)

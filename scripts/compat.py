@@ -2,6 +2,7 @@
 
 python scripts/compat.py                    every release of the libraries that are small enough (make compat)
 python scripts/compat.py iree jax==0.6.2    all releases of one library, and one of another
+python scripts/compat.py --oldest jax       the oldest release of one
 
 Downloads go to pip's own cache, so environments share them; an environment is removed when its tests are done.
 """
@@ -136,7 +137,7 @@ def main() -> None:
     """Try what is asked for, and write each row as it is known. Ends with 1 where something fails."""
     options = _options()
     failed = False
-    for name, release in _asked(options.columns):
+    for name, release in _asked(options.columns, oldest=options.oldest):
         row = _try(name, release, options)
         print(f"{row.library} {row.release} (Python {row.python}): {row.result}", flush=True)
         if not options.dry:
@@ -152,16 +153,18 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--python", default=sys.executable, help="the interpreter of the environments")
     parser.add_argument("--keep", action="store_true", help="keep the environments")
     parser.add_argument("--dry", action="store_true", help="print the results, and leave the page as it is")
+    parser.add_argument("--oldest", action="store_true", help="of each library its oldest release alone")
     parser.add_argument("--select", default="not costly", help="what pytest's -m selects")
     return parser.parse_args()
 
 
-def _asked(columns: list[str]) -> Iterator[tuple[str, str]]:
+def _asked(columns: list[str], *, oldest: bool = False) -> Iterator[tuple[str, str]]:
     for column in columns or [name for name, library in LIBRARIES.items() if not library.is_large]:
         name, _, release = column.partition("==")
         if name not in LIBRARIES:
             sys.exit(f"compat: no library {name!r}; there are {', '.join(LIBRARIES)}")
-        for each in (release,) if release else LIBRARIES[name].releases:
+        releases = (release,) if release else LIBRARIES[name].releases
+        for each in releases[:1] if oldest else releases:
             yield name, each
 
 
@@ -208,6 +211,7 @@ def _run_tests(library: Library, options: argparse.Namespace, place: Path, pytho
     (options.folder / f"{place.name}.log").write_text(text)
     counts = re.findall(r"\d+ (?:passed|failed|error|skipped)\w*", text.splitlines()[-1] if text else "")
     if status:
+        print(*(line for line in text.splitlines() if line.startswith(("FAILED ", "ERROR "))), sep="\n")
         return f"fails: {', '.join(counts) or _last_line(text)}"
     if library.demo:
         status, text = _output([python, str(ROOT / "examples/minilm/demo.py"), str(place / "demo")], place)
@@ -217,8 +221,12 @@ def _run_tests(library: Library, options: argparse.Namespace, place: Path, pytho
 
 
 def _output(command: list[str], place: Path, cwd: Path | None = None) -> tuple[int, str]:
-    """The status of a command and what it wrote, run with no setting of cachec's and with this checkout alone."""
-    environ = {name: value for name, value in os.environ.items() if not name.startswith(("CACHEC_", "PYTHONPATH"))}
+    """The status of a command and what it wrote, run with no setting of cachec's and with this checkout alone.
+
+    Without the variable CI, as tests may miss packages here: they are skipped (``tests/needs.py``).
+    """
+    left_out = ("CACHEC_", "PYTHONPATH")
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(left_out) and name != "CI"}
     environ |= {"CACHEC_DIR": str(place / "store"), "XDG_CONFIG_HOME": str(place)}
     done = subprocess.run(
         command, cwd=cwd or place, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False

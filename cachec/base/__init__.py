@@ -1,4 +1,4 @@
-"""What everything stands on: raw files, hashing, logs, installed wheels."""
+"""The lowest layer: raw files, hashing, logs, installed wheels."""
 
 import sys
 import time

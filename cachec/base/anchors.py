@@ -1,4 +1,4 @@
-"""Paths that mean the same place on two machines: kept from a named folder, resolved by whoever looks.
+"""Anchored paths, which mean the same place on two machines: stored relative to a named folder, and resolved on use.
 
 A path below an anchor is kept as ``project:src/table.json``; every other as it is, absolute. A relative path stands for
 what is there in the current folder of each look, and stays relative.
@@ -17,7 +17,7 @@ PROJECT_MARKS = ("cachec.toml", "pyproject.toml", ".git")
 #: The anchor of the folder of the stage's project.
 PROJECT = "project"
 _NAMES = ("base_dir", PROJECT, "prefix", "home")
-#: Anchors of one call, each with what it is of: a path argument, by number; a module that lies outside of the project.
+#: Anchors of one call, each with its owner: a path argument, by number, or a module outside of the project.
 ARGUMENT, MODULE = _MOVING = ("argument ", "module ")
 
 
@@ -34,7 +34,7 @@ def project_folder(path: str) -> str | None:
 
 
 class Anchors:
-    """The anchors of one look: which folder each name stands for here. Immutable.
+    """The anchors of one lookup: name -> folder on this machine. Immutable.
 
     folders: name -> absolute folder. Of two that hold a path the deeper one is kept; of two that are one folder, the
     first in the order ``base_dir``, ``project``, ``prefix``, ``home``.
@@ -50,7 +50,7 @@ class Anchors:
         self._order = sorted(self._folders.items(), key=lambda item: -len(item[1]))
 
     def keep(self, path: str) -> str:
-        """How ``path`` is kept. A relative path that looks like an anchored one is kept behind ``./``."""
+        """Return the stored form of ``path``. A relative path that looks like an anchored one gets a ``./``."""
         if not path.startswith("/"):
             return os.path.join(".", path) if is_anchored(path) else path
         for name, folder in self._order:
@@ -72,7 +72,7 @@ class Anchors:
         return [folder.rstrip("/") or "/" for _, folder in self._order]
 
     def resolve(self, anchored: str) -> str | None:
-        """The path that a kept one stands for here; None where its anchor is no folder here."""
+        """Return the path of a stored one on this machine; None if its anchor is no folder here."""
         name, colon, rest = anchored.partition(":")
         if not colon or name not in _NAMES:
             return anchored
@@ -81,13 +81,13 @@ class Anchors:
 
 
 def is_anchored(anchored: str) -> bool:
-    """Whether a kept path starts from an anchor: a named folder, an argument's (``argument 0:``), a module's."""
+    """Whether a stored path starts with an anchor: a named folder, an argument's (``argument 0:``), a module's."""
     name, colon, _ = anchored.partition(":")
     return bool(colon) and (name in _NAMES or name.startswith(_MOVING))
 
 
 def anchored_path(name: str, folder: str, path: str) -> str:
-    """How a path in a folder, or the folder itself, is kept from an anchor."""
+    """Return the stored form of a path in an anchor's folder, or of the folder itself."""
     return f"{name}:{path[len(os.path.join(folder, '')) :]}"
 
 

@@ -6,7 +6,7 @@ import stat
 
 
 class Appender:
-    """A regular file that takes whole records at its end. Closed when nobody uses it any more.
+    """A regular file to append whole records to. It is closed with its last reference.
 
     A thread that replaces the appender of a log (a new day) must not close a descriptor that another one is about to
     write to, so closing is left to the reference count: no lock, which a fork could leave held.
@@ -58,7 +58,7 @@ class Appender:
             try:
                 close(self.fd)
             except OSError:
-                return  # Python would print it, to nobody's use: each write has said what it could not
+                return  # Python would only print it, and each write has raised its own error
 
 
 def make_shared_file(path: str, mode: int, *, is_new: bool = False) -> None:
@@ -82,7 +82,7 @@ def make_shared_file(path: str, mode: int, *, is_new: bool = False) -> None:
 
 
 def create_once(path: str) -> bool:
-    """Make an empty file; whether nobody had made it before. Raises OSError."""
+    """Make an empty file; return whether it is new. Raises OSError."""
     shared = stat.S_ISGID | stat.S_IWGRP  # as fsio.is_shared
     try:
         if os.stat(os.path.dirname(path)).st_mode & shared == shared:

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 READS = "cachec.reads"
 #: The same of a file, and of a folder the names in it, that goes into a result and was there before the run.
 KEEPS = "cachec.keeps"
-#: What this machine has, or a command makes, is asked for in a thread of which nobody knows for which run.
+#: A thread that belongs to no known run queries the machine, or a command's output.
 ASKS = "cachec.asks"
 
 

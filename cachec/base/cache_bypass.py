@@ -1,4 +1,4 @@
-"""Whether a stage runs here without the cache: nobody knows then when its files are done with."""
+"""Whether a stage runs here without the cache, so that the end of the use of its files is unknown."""
 
 from __future__ import annotations
 

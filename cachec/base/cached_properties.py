@@ -18,7 +18,7 @@ NOTHING: Without = MappingProxyType({})
 
 
 class UnfilledProperties(msgspec.Struct, frozen=True):
-    """An instance, and its cached properties that held nothing when it was looked at."""
+    """An instance, and its cached properties that had no value when they were checked."""
 
     value: object
     names: frozenset[str]
@@ -41,7 +41,7 @@ _encountered: ContextVar[EncounteredProperties | None] = ContextVar("cachec_fill
 
 @contextmanager
 def collect_encountered(without: Without | None = None) -> Iterator[EncounteredProperties]:
-    """Collect what is met inside. without: None for what the surrounding block leaves out."""
+    """Collect the properties of this block. without: None for the exclusions of the surrounding block."""
     encountered = EncounteredProperties(excluded_properties() if without is None else without)
     token = _encountered.set(encountered)
     try:

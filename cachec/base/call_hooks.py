@@ -34,7 +34,7 @@ class Oversight:
         self.on_outcome, self.mode, self.defer, self.spared = on_outcome, mode, defer, spared
 
     def mode_in(self, store: Path | None) -> Mode | None:
-        """The mode that wins for calls in a store (None for calls without one); None for that which they were told."""
+        """Return the mode for calls in a store (None for calls without one); None for the calls' own mode."""
         return None if store is not None and store == self.spared else self.mode
 
 
@@ -43,15 +43,17 @@ _here: ContextVar[Oversight | None] = ContextVar("cachec_oversight", default=Non
 
 
 class _ProcessOversight:
-    """What is in force in this process, not bound to a context, as threads have none. listener: hears of every call,
-    whoever oversees it."""
+    """The oversight of this process, not bound to a context, as threads have none.
+
+    listener: called for every call, under any oversight.
+    """
 
     oversight: Oversight = _NONE
     listener: Callable[[Outcome], None] | None = None
 
 
 def current() -> Oversight:
-    """What is in force here."""
+    """Return the current oversight."""
     return _here.get() or _ProcessOversight.oversight
 
 

@@ -27,10 +27,10 @@ _SUFFIX = ".dist-info"
 #: What setuptools and Debian's packages leave in place of it: without a RECORD, so nothing is known of its files.
 _EGG = ".egg-info"
 
-#: Packages that are not named like their distribution and are in many environments: what owns them is looked at first.
+#: Common packages with another name than their distribution: their owners are checked first.
 _LIKELY = {"_distutils_hack": "setuptools", "pkg_resources": "setuptools"}
 
-#: Folders where an installer puts executables, beside which RECORD lists them with leading ``../``.
+#: Folders for executables of an installer; RECORD lists them with leading ``../``.
 _SCRIPT_FOLDERS = frozenset({"bin", "Scripts"})
 
 
@@ -79,7 +79,7 @@ class Distribution:
         return f"Distribution({self.name} {self.version})"
 
     def read(self, name: str) -> str:
-        """The text of a file in the dist-info folder, empty where there is none."""
+        """Return the text of a file in the dist-info folder; empty for a missing file."""
         try:
             with open(os.path.join(self.folder, name), encoding="utf-8", errors="replace") as file:
                 return file.read()
@@ -101,7 +101,7 @@ class Distribution:
         if text is None:
             return False
         row = _quote_path(relative).encode("utf-8", "surrogateescape") + b","
-        if row.startswith(b"../"):  # of a program, say: kept, as a server is asked for one after another
+        if row.startswith(b"../"):  # such as a program: cached, because a server reads one after another
             if self._other_rows is None or self._other_rows[0] != text[0]:
                 self._other_rows = (text[0], _rows_of_other_folders(text[1]))
             return b"\n" + row in self._other_rows[1]
@@ -118,7 +118,7 @@ class Distribution:
 
     @property
     def editable(self) -> bool:
-        """Whether this is an editable install (PEP 610): its modules lie elsewhere and RECORD lists none of them."""
+        """Whether this is an editable install (PEP 610), with modules in another folder, which RECORD does not list."""
         text = self.read("direct_url.json")
         if not text:
             return False
@@ -161,9 +161,9 @@ class Distribution:
         """RECORD as it is, with the identity that it was read with; None where the installer left none."""
         try:
             known, state = self._text, os.stat(self.record_path)
-            if known is not None and fsio.is_identity(known[0], state):
+            if known is not None and known[0] == fsio.identity_fields(state):
                 return known
-            with open(self.record_path, "rb") as file:  # a line ends in "\n", pip's in "\r\n", which nobody minds
+            with open(self.record_path, "rb") as file:  # a line ends in "\n", or in pip's "\r\n"
                 self._text = (fsio.identity_of(state), file.read())
         except FileNotFoundError:
             return None
@@ -242,7 +242,7 @@ class _Site:
             state = found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns
             if state == self._state and self._calm:
                 return False
-            # A change in the same tick as this listing would not show: such a listing is not kept.
+            # A change in the same clock tick as this listing would not show, so such a listing is not cached.
             self._calm = time.time() - max(state[2:]) / 1e9 > fsio.SETTLE_SECONDS
             listed = _list_distributions if self._calm else _list_distributions.__wrapped__
             fresh = listed(self.path, state)
@@ -268,8 +268,10 @@ _FolderState = tuple[int, ...]
 
 @lru_cache(maxsize=256)
 def _list_distributions(path: str, state: _FolderState) -> tuple[Distribution, ...]:
-    """The distributions in a folder. state: of the folder, long enough ago that a change since shows in it. Kept for
-    all who look, in the children of a server too."""
+    """Return the distributions in a folder, cached for the process and the children of a server.
+
+    state: the folder's state, old enough that a later change shows in it.
+    """
     del state
     return tuple(_distribution(path, name) for name in sorted(os.listdir(path)) if name.endswith(_SUFFIX))
 
@@ -283,12 +285,12 @@ def _eggs(path: str, state: _FolderState) -> tuple[Distribution, ...]:
 
 @lru_cache(maxsize=4096)
 def _distribution(root: str, folder: str) -> Distribution:
-    """One object for all who look: what it has read of its files is looked at again by their identity."""
+    """Return the one object of a distribution. It checks the identity of its files before it uses their content."""
     return Distribution(root, folder)
 
 
 def _site_place(path: str) -> str:
-    """The folder that an entry of the path stands for."""
+    """Return the folder of an entry of ``sys.path``."""
     return path if path.startswith(os.sep) else os.path.abspath(path)
 
 
@@ -350,7 +352,7 @@ class Distributions:
         return found
 
     def owner(self, file: str | os.PathLike[str]) -> Distribution | None:
-        """The distribution whose RECORD lists this file, by its path as given or by its real one.
+        """Return the distribution with this file in its RECORD, by its path as given or by its real path.
 
         None for project code: files of the standard library, of PYTHONPATH and of editable installs, whose RECORD
         lists only a ``.pth`` or a finder; cachec's own editable install owns its packages all the same. Remembered
@@ -419,7 +421,7 @@ class Distributions:
 
     def _lister(self, site: _Site, relative: str) -> Distribution | None:
         top = relative.partition("/")[0] if not relative.startswith("..") else relative
-        # Most files lie in a package named like their distribution, or beside one that was asked for before.
+        # Most files are in a package with the name of its distribution, or in the folder of an earlier file.
         named = _LIKELY.get(top) or normalise(top.removesuffix(".py"))
         for likely in (self._by_top.get(top), site.distributions.get(named)):
             if likely is not None and likely.root == site.path and likely.lists(relative):

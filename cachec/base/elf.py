@@ -1,4 +1,4 @@
-"""ELF objects: the header, segments and sections of a file, and what the dynamic loader is told in it.
+"""ELF objects: the header, segments and sections of a file, and its entries for the dynamic loader.
 
 System V gABI, chapters 4 and 5; 64-bit little-endian only. Every offset is checked before it is followed.
 """
@@ -109,7 +109,7 @@ class ElfFile:
         return cls(lambda offset, size: data[offset : offset + size], len(data))
 
     def piece(self, offset: int, nbytes: int, what: str) -> bytes:
-        """Bytes of the file. Raises ElfError naming ``what`` where they lie outside of it."""
+        """Return bytes of the file. Raises ElfError, with ``what``, if they are outside of it."""
         self._check(offset, nbytes, what)
         return self._read(offset, nbytes)
 

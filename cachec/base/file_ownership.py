@@ -1,4 +1,4 @@
-"""Files that somebody else may have put in place: whose they are, and reading them without waiting or without end.
+"""Files that another user may have written: their owners, and bounded reads that do not block.
 
 Imports only what Python has loaded at its start: the launcher's hit path uses it.
 """
@@ -58,7 +58,7 @@ def read_regular(path: str | bytes | os.PathLike[str], limit: int, *, own: bool 
 
 
 def is_hollow(path: str) -> bool:
-    """Whether a file says to have far more bytes than lie on the disk, and reading them takes hours: holes, kcore."""
+    """Whether a file is far larger than its data on the disk, so that reading it would take hours: holes, kcore."""
     try:
         status = os.stat(path)
     except (OSError, ValueError):
@@ -108,7 +108,7 @@ def why_distrusted(path: str, owners: "Container[int]" = (), group: int = -1) ->
 
 
 def is_within(path: str, folder: str) -> bool:
-    """Whether a path, with every link followed, is a folder or lies below it."""
+    """Whether a path, with every link followed, is a folder or is below it."""
     real, top = os.path.realpath(path), os.path.realpath(folder)
     return real == top or real.startswith(top.rstrip(os.sep) + os.sep)
 

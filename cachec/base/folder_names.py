@@ -1,4 +1,4 @@
-"""Whether names came or went in folders, told without a look at each: by inotify(7).
+"""Changes of names in folders, reported by inotify(7) instead of listing each folder.
 
 All is told that listing the folders again would show: a name that comes, goes or becomes another's, a folder that is
 moved, removed, or no longer to be read; and that anything was mounted (proc(5)). Who asks sees to it that the uppermost
@@ -32,7 +32,7 @@ _MOST = 1024
 
 
 class FolderWatcher:
-    """Follows folders. Safe among threads; a forked child begins anew."""
+    """Watches folders. Thread-safe; a forked child starts over."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -42,7 +42,7 @@ class FolderWatcher:
         self._token: object | None = None
 
     def token(self) -> object | None:
-        """The same object as long as nothing happened to any followed folder; None where that can't be told."""
+        """Return the same object as long as no watched folder changed; None if this is unknown."""
         with self._process_lock():
             if self._queue is None:
                 return None
@@ -64,14 +64,14 @@ class FolderWatcher:
             if self._queue is None:
                 try:
                     self._queue = Inotify()
-                    self._queue.poll()  # what was mounted before is not told
+                    self._queue.poll()  # discard the mounts before
                 except OSError:  # no queue or descriptor is left
                     self._end()
                 self._token = object()
         return self.token()
 
     def follow(self, folder: str) -> bool:
-        """Have what happens in a folder told from now on; whether it is. To be called before its names are read."""
+        """Watch a folder from now on; return whether it works. Call this before reading its names."""
         with self._process_lock():
             if self._queue is None or len(self._watches) >= _MOST:
                 return False

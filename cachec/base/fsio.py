@@ -10,6 +10,7 @@ import errno
 import fcntl
 import functools
 import mmap
+import operator
 import os
 import re
 import stat
@@ -54,6 +55,10 @@ class Identity(NamedTuple):
         return max(self.mtime_ns, self.ctime_ns)
 
 
+#: What ``stat`` told, as a tuple that equals its ``Identity``. Where hundreds of files are compared, none is made.
+identity_fields = operator.attrgetter("st_dev", "st_ino", "st_size", "st_mtime_ns", "st_ctime_ns")
+
+
 def identity(file: int | str | os.PathLike[str]) -> Identity:
     """The identity of an open descriptor or of what a path leads to (links followed).
 
@@ -64,18 +69,7 @@ def identity(file: int | str | os.PathLike[str]) -> Identity:
 
 def identity_of(s: os.stat_result) -> Identity:
     """The identity in what ``stat`` told."""
-    return Identity(s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns)
-
-
-def is_identity(known: Identity, s: os.stat_result) -> bool:
-    """Whether ``stat`` told that identity. For where hundreds of files are looked at: none is made of it."""
-    return (
-        known.ctime_ns == s.st_ctime_ns
-        and known.ino == s.st_ino
-        and known.dev == s.st_dev
-        and known.size == s.st_size
-        and known.mtime_ns == s.st_mtime_ns
-    )
+    return Identity(*identity_fields(s))
 
 
 def identity_if_there(path: str | os.PathLike[str]) -> Identity | None:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 class InstalledFolders:
     """The folders of what is installed: Python's own library, packages, and cachec itself.
 
-    A path is told by its text, and by where it leads: an environment may be a link.
+    A path counts by its text and by its real path, because an environment may be a link.
     """
 
     def __init__(self) -> None:

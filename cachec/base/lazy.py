@@ -31,14 +31,14 @@ def lazily(
     return get, names
 
 
-class later:  # noqa: N801 - it stands where the module's name would
-    """A module that is imported when one of its names is first asked for; each name is kept from then on.
+class later:  # noqa: N801 - it replaces the name of the module
+    """A module that is imported on the first use of one of its names; each name is then cached.
 
     Type checkers see the import beside it: ``if TYPE_CHECKING: from package import module``, ``else: module =
     later("package.module")``. Or it stands in ``sys.modules`` while another package is imported that needs it seldom.
     """
 
-    __spec__ = None  # the import system asks what stands in ``sys.modules`` for it, which is no use
+    __spec__ = None  # the import system reads it from the entry in ``sys.modules``
 
     def __init__(self, name: str) -> None:
         self.__name__ = name

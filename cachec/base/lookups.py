@@ -56,7 +56,7 @@ def real_folder(path: str | bytes) -> bytes:
 
 
 def is_found(path: str | bytes, found: bytes, *, follow: bool) -> bool:
-    """Whether ``found_at`` still says the same; ``+`` stands for anything that is there."""
+    """Whether ``found_at`` still returns the same; ``+`` means anything that exists."""
     now = found_at(path, follow=follow)
     return now == found or (found == b"+" and not now.startswith(b"-"))
 
@@ -68,7 +68,7 @@ def names_in(folder: str) -> "list[str]":
 
 
 def mark_of(mode: int) -> str:
-    """Return what stands behind a name in ``names_in``, by its mode."""
+    """Return the suffix of a name in ``names_in``, by its mode."""
     return {stat.S_IFREG: "", stat.S_IFDIR: "/", stat.S_IFLNK: "/@"}.get(stat.S_IFMT(mode), f"/{stat.S_IFMT(mode):o}")
 
 

@@ -56,7 +56,7 @@ def relative_to(place: str, folder: str) -> str:
 
 
 def descriptor_path(fd: int) -> str | None:
-    """Where the file or folder behind a descriptor lies; None where that can't be told."""
+    """Return the path of the file or folder of a descriptor; None if it is unknown."""
     try:
         path = readlink(f"/proc/self/fd/{fd}")
     except OSError:
@@ -65,7 +65,7 @@ def descriptor_path(fd: int) -> str | None:
 
 
 def descriptors() -> frozenset[int]:
-    """The descriptors of this process; none where that can't be told."""
+    """Return the descriptors of this process; none if they are unknown."""
     try:
         listed = os.listdir("/proc/self/fd")
     except OSError:
@@ -96,7 +96,7 @@ def links_on(path: str) -> tuple[tuple[str, str], ...]:
 
 
 def resolve_path(path: str, follow: Callable[[str], bool] | None = None) -> str:
-    """As ``os.path.realpath``, without a look that others are told of. follow: of which links; of all without it."""
+    """Resolve as ``os.path.realpath`` does, without audit events. follow: decides for each link; None for all."""
     return _follow_links(path, follow)[1]
 
 

@@ -27,13 +27,13 @@ def home_caches(environ: "Mapping[str, str]") -> list[str]:
 
 
 def cache_folder(environ: "Mapping[str, str]") -> str:
-    """Return the store's folder where no setting names one; empty where there is no base folder."""
+    """Return the store's folder if no setting names one; empty without a base folder."""
     base = _base(environ, "XDG_CACHE_HOME", ".cache")
     return base and os.path.join(base, "cachec")
 
 
 def settings_file(environ: "Mapping[str, str]") -> str:
-    """Return the path of the user's own settings; empty where there is no base folder.
+    """Return the path of the user's own settings; empty without a base folder.
 
     No other user puts a file there.
     """
@@ -73,7 +73,7 @@ def _base(environ: "Mapping[str, str]", variable: str, otherwise: str) -> str:
 
 
 def _home_of(user: int | str) -> str:
-    """Return the home folder of an account; empty where there is no such account, or its folder is not absolute."""
+    """Return the home folder of an account; empty for an unknown account, or if the folder is not absolute."""
     import pwd  # only where HOME does not say it
 
     try:

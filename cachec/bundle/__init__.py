@@ -1,4 +1,4 @@
-"""Entries, their artifacts and weights as one file: made of a store, looked at, and added to another one."""
+"""Bundles: entries, their artifacts and weights as one file, made from a store and added to another one."""
 
 from cachec.bundle.adding import AddResult, add
 from cachec.bundle.creating import CreateResult, create

@@ -144,7 +144,7 @@ def plan_bundle(table: BundleTable, table_size: int) -> BundlePlan:
 
 
 def header(name: str, nbytes: int) -> bytes:
-    """The header of a file, whose name has at most 100 characters of ASCII."""
+    """Return the header of a file with a name of at most 100 ASCII characters."""
     size = b"%011o\0" % nbytes if nbytes < 1 << 33 else b"\x80" + nbytes.to_bytes(11, "big")
     block = name.encode().ljust(100, b"\0") + _FIELDS[:24] + size + _FIELDS[36:48] + b" " * 8 + _FIELDS[56:]
     return block[:148] + b"%06o\0 " % sum(block) + block[156:]

@@ -1,4 +1,4 @@
-"""Reading a bundle: nothing of it is believed that was not checked, and nothing is stored here."""
+"""Reading of bundles: every part is checked before its use, and this module stores nothing."""
 
 from __future__ import annotations
 
@@ -128,8 +128,8 @@ class BundleReader:
     def _check_signature(self, table: BundleTable, plan: BundlePlan, data: bytes, trusted: tuple[str, ...]) -> None:
         self.is_checked = False
         if trusted and table.signer not in trusted:
-            whose = f"by {table.signer}" if table.signer else "by nobody"
-            raise self.refusal(f"it is signed {whose}, not by who has to")
+            signer_text = f"by {table.signer}" if table.signer else "by nobody"
+            raise self.refusal(f"it is signed {signer_text}, not by who has to")
         if plan.signature is None:
             return
         given = self._take(plan.signature.offset, SIGNATURE_SIZE)
@@ -190,7 +190,7 @@ class BundleReader:
         return held.names, contents
 
     def _check_references(self) -> None:
-        """Every object that something needs is here, in its size; nothing else is, and no name stands for two."""
+        """Check that the needed objects are here with their sizes, and no others, and that each name is unique."""
         sizes = {each.digest: each.size for each in self.table.objects}
         needed = [(f"entry {entry.key[:12]}", ref) for entry in self.entries for ref in references(entry)]
         needed += [(f"weights {names[0]}", ref) for names, contents in self.weights.values() for ref in contents.refs]

@@ -67,20 +67,20 @@ class Transfer(threading.local):
 
 
 def for_each(work: Callable[[BundleMember, bool], object], members: Sequence[BundleMember]) -> None:
-    """Do ``work``, which transfers an object, for each; it is told whether it may take a second thread.
+    """Call ``work``, which transfers an object, for each member, and with whether it may use a second thread.
 
-    Raises the first exception, once nobody works any more.
+    Raises the first exception, after all threads have ended.
     """
     largest_first = sorted(members, key=lambda member: member.size, reverse=True)
-    left = sum(member.size for member in members)
+    remaining = sum(member.size for member in members)
     count = 0
     for member in largest_first:
-        if member.size <= max(_LARGE, left // 2):
+        if member.size <= max(_LARGE, remaining // 2):
             break
         work(member, True)
-        left -= member.size
+        remaining -= member.size
         count += 1
-    worth = 1 if left > _LARGE else 8
+    worth = 1 if remaining > _LARGE else 8
     in_threads(lambda member: work(member, False), largest_first[count:], threads=_THREADS, worth=worth)
 
 

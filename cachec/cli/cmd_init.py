@@ -39,7 +39,7 @@ class ConfigSuggestion(NamedTuple):
     name: str
     #: Patterns of files that show it is there.
     files: tuple[str, ...]
-    #: What is to be said of it, as TOML that changes nothing.
+    #: Its description, as TOML comments.
     text: str
     #: A word in one of the files.
     word: str = ""
@@ -161,7 +161,7 @@ def clean_lines(text: str) -> str:
 
 
 def _refuse_hiding(folder: Path, session: Session) -> None:
-    """Raise ConfigError where settings in force would not be any more, as the nearest file alone counts."""
+    """Raise ConfigError if the new file would hide current settings, because only the nearest file counts."""
     origins = session.settings.origins.values()
     files = {each.removeprefix("file: ").rpartition(":")[0] for each in origins if each.startswith("file: ")}
     files |= {table.path for name in config.KNOWN_TABLES if (table := config.sub_table(name)) is not None}
@@ -181,7 +181,7 @@ def _holds(place: Path, word: str) -> bool:
 
 
 def _text(path: Path) -> str:
-    """What the file says; empty where there is none. Raises ConfigError."""
+    """Return the text of the file; empty for a missing file. Raises ConfigError."""
     try:
         return file_ownership.read_regular(path, _MAX_READ).decode()
     except FileNotFoundError:

@@ -124,7 +124,7 @@ def command(session: Session, selector: Selector, pinned: bool, remotely: bool, 
 
 
 def _whole(session: Session, key: str) -> str:
-    """The whole key that is meant; empty where there is none. Raises CachecError where it begins several."""
+    """Return the whole key of a prefix; empty for an unknown one. Raises CachecError for an ambiguous one."""
     if len(key) == 64:
         return key.lower()
     entries = session.matches(key)

@@ -18,7 +18,7 @@ from cachec.events import read_log, read_outcomes
 from cachec.maintain.selector import is_stage
 from cachec.model import Outcome, Reason
 
-#: Seconds between two looks at a log that is followed, and calls that are shown of what it had before.
+#: Seconds between two reads of a log that is followed, and the number of earlier calls that are shown.
 _PAUSE, _BEFORE = 0.5, 10
 
 #: Seconds for which the time of day says when a call was.
@@ -137,7 +137,7 @@ def _filter(stages: tuple[str, ...], reasons: frozenset[Reason], key: str | None
 
 
 def _follow(session: Session, start: float | None, fits: Callable[[Outcome], bool], before: int) -> None:
-    """Until somebody ends it."""
+    """Follow the log until the user ends it."""
     import msgspec
 
     from cachec.views.tail import Follower

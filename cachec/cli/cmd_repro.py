@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cachec.reproduce.reader import LoadedReproducer
     from cachec.reproduce.replay import ReplayResult
 
-#: What is said where a reproducer is of a command, which is run where its files are.
+#: The message for a reproducer of a command, which must run in the folder of its files.
 _NO_FILES = (
     "a command of cachec exec, whose files are not in it; run it where they are: cachec verify --recompute, or "
     "CACHEC_MODE=verify"
@@ -262,7 +262,7 @@ def _pairs(option: str, values: Sequence[str]) -> dict[str, str]:
 
 
 def _ask(reproducer: LoadedReproducer) -> None:
-    """Show what would be run, and go on only where somebody says so."""
+    """Show what would be run, and continue only with the user's consent."""
     import sys
 
     why = "does not come from a run that this store holds"

@@ -143,7 +143,7 @@ def _limit(text: str) -> int:
 
 
 def _restore(session: Session, path: str) -> None:
-    """A bundle that can't be used costs the time to compile: it is told, and the job goes on."""
+    """Restore a bundle. An unusable one only costs the time to compile: it is reported, and the job continues."""
     from cachec import bundle
 
     try:

@@ -221,7 +221,7 @@ def show(session: Session, what: str, with_digests: bool, full: bool, rank: int 
 
 
 def _print_kinds(weights: list[dict[str, Any]]) -> None:
-    """A line for all weights whose names differ by numbers alone, those that take most room first."""
+    """Print one line for all weights with names that differ only in numbers, the largest first."""
     kinds: dict[tuple[str, str, str], list[int]] = {}
     for each in weights:
         kind = re.sub(r"\d+", "*", each["name"]), each["dtype"], sources.shape_text(each)

@@ -90,7 +90,7 @@ def _compare(
 
 
 def _values(comparison: Comparison, ours: WeightSet, theirs: WeightSet) -> dict[str, ValueDifference]:
-    """The weights of equal spec whose values differ."""
+    """Return the weights with equal specs and different values."""
     from cachec.weights.compare import value_difference
 
     names = [change.name for change in comparison.changed if not change.fields] + list(comparison.unknown)

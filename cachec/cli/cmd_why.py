@@ -18,7 +18,7 @@ from cachec.model import Entry, Part, Reason
 #: Reasons of a build that a person is shown.
 _SHOWN_GROUPS = 20
 
-#: Where the parsed command line is kept in click's context.
+#: The key of the parsed command line in click's context.
 _LINE = "cachec.command_line"
 
 
@@ -26,7 +26,7 @@ class _KeysOrCommandLine(AskingLine):
     """``why KEY [OTHER]``, or ``why [OPTIONS] -- COMMAND...``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """With ``--`` it is a command line, and kept as it is."""
+        """With ``--`` the arguments are a command line, and stay as they are."""
         if "--" not in args:
             return click.Command.parse_args(self, ctx, args)
         rest = super().parse_args(ctx, args)

@@ -56,7 +56,7 @@ class HelpContext(click.Context):
 
 
 def with_help(command: click.Command) -> click.Command:
-    """The command, whose help, and that of its subcommands, is laid out so."""
+    """Return the command with this layout for its help, and for that of its subcommands."""
     command.context_class = HelpContext
     if isinstance(command, click.Group):
         for each in command.commands.values():

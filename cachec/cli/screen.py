@@ -17,7 +17,7 @@ from cachec.base.display_text import clean, to_type
 
 #: Columns below which nothing is laid out for a terminal: each line would be one word.
 _NARROWEST = 20
-#: Columns of a terminal that nobody tells of, for what is cut to one.
+#: The assumed width of an unknown terminal, for texts that are cut to one.
 _USUAL = 80
 #: Columns of a text that is cut to fit.
 _LEAST = 4
@@ -27,7 +27,7 @@ _GAP = "  "
 
 
 def width() -> int | None:
-    """The columns of the terminal; None where stdout is none and COLUMNS is not set."""
+    """Return the columns of the terminal; None if stdout is not a terminal and COLUMNS is not set."""
     if not sys.stdout.isatty() and "COLUMNS" not in os.environ:
         return None
     import shutil  # slow to import, and not needed where a program reads it
@@ -98,7 +98,7 @@ class _Grid:
         return sum(self._widths) + len(_GAP) * (len(self._widths) - 1)
 
     def fits(self, row: Sequence[str], text: str) -> bool:
-        """Whether a text fits beside a row."""
+        """Whether a text fits in the line of a row."""
         if self.limit is None:
             return True
         return not self._is_long(row) and self._total + len(_GAP) + cell_width(text) <= self.limit
@@ -107,7 +107,7 @@ class _Grid:
         return self._is_stacked or cell_width(row[self._tells]) > self._widths[self._tells]
 
     def row(self, row: Sequence[str], last: str) -> Iterator[str]:
-        """The lines of a row. last: what is beside it, in a column of its own."""
+        """Return the lines of a row. last: the text of its last column."""
         if not self._is_long(row):
             yield self.line(row, last=last)
             return

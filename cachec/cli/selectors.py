@@ -69,7 +69,7 @@ def selector_options(function: F) -> F:
 
     @functools.wraps(function)
     def command(*args: Any, **given: Any) -> Any:
-        from cachec.maintain.selector import Selector  # who only asks for a span needs nothing of the store
+        from cachec.maintain.selector import Selector  # imported here: a span needs no store
 
         fields = {name: given.pop(name) for name in _FIELDS}
         keys = tuple(given.pop("keys", ()))

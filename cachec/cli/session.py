@@ -30,7 +30,7 @@ print_table, print_wrapped, print_command = screen.print_table, screen.print_wra
 #: Matches that an ambiguous prefix lists.
 _SHOWN_MATCHES = 8
 
-#: Where it is kept in click's context whether ``--json`` was given.
+#: The key in click's context for whether ``--json`` was given.
 _JSON = "cachec.json"
 
 
@@ -58,7 +58,7 @@ class Session:
 
     @cached_property
     def settings(self) -> config.Settings:
-        """The settings in force. Raises ConfigError."""
+        """The current settings. Raises ConfigError."""
         from cachec import config
 
         return config.load(self._overrides)
@@ -81,7 +81,7 @@ class Session:
 
     @property
     def if_none(self) -> str:
-        """What is said of a store in which nothing was found: empty where there is one."""
+        """Return the note for an empty result if there is no store; empty with a store."""
         return "" if self.settings.dir.is_dir() else ": there is no store yet"
 
     @cached_property
@@ -93,7 +93,7 @@ class Session:
         return Maintainer(self.store, max_size=settings.max_size, base_dir=settings.base_dir, on_fault=self.note_fault)
 
     def note_fault(self, fault: Fault, detail: str) -> None:
-        """An entry was left out. Told once a kind, as a damaged store may have thousands."""
+        """Count an omitted entry. It is reported once for each kind, as a damaged store may have thousands."""
         self._faults[fault] += 1
         if self._faults[fault] == 1:
             click.echo(f"cachec: left out ({fault.value}): {detail}", err=True)
@@ -109,7 +109,7 @@ class Session:
         return sorted(listed, key=lambda entry: -max(trace.created for trace in entry.traces))
 
     def entry(self, prefix: str) -> Entry:
-        """The entry whose key begins with ``prefix``. Exits with 1 where there is none.
+        """Return the entry with a key that begins with ``prefix``. Exits with 1 for an unknown one.
 
         Raises CachecError for what is no key, or is the beginning of several.
         """
@@ -119,7 +119,8 @@ class Session:
         return matches[0]
 
     def matches(self, prefix: str) -> list[Entry]:
-        """The one entry whose key begins with ``prefix``, or none. Raises CachecError as ``entry`` does."""
+        """Return the one entry with a key that begins with ``prefix``, or none. Raises CachecError as ``entry``
+        does."""
         prefix = display_text.key_prefix(prefix)
         if len(prefix) == 64:
             entry = self.store.lookup(prefix)
@@ -133,7 +134,7 @@ class Session:
         return entries
 
     def parts(self, entry: Entry) -> tuple[Part, ...] | None:
-        """The named parts of an entry's key; None, said on stderr, where their artifact can't be read."""
+        """Return the named parts of an entry's key; None, with a note on stderr, if their artifact can't be read."""
         try:
             return self.store.parts(entry)
         except StoreFault as fault:

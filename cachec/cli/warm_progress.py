@@ -18,7 +18,7 @@ from cachec.warm import Listener, Result, Row, Status
 _REFRESH = 0.25
 #: Characters of a reason in a line.
 _WHY = 400
-#: Columns of a row beside its name and its reason.
+#: The width of a row without its name and its reason.
 _COLUMNS_WIDTH = len("  would-miss  10.0 min  ")
 #: Rows that ended, shown under those that run.
 _ENDED_SHOWN = 8
@@ -70,7 +70,7 @@ class Lines(Listener):
 
 
 class ProgressTable(Listener):
-    """A picture that is drawn anew: what runs, what ended last, and how far it is."""
+    """A table that is drawn again on each change: running rows, rows that ended last, and the progress."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         from rich.console import Console
@@ -128,7 +128,7 @@ class ProgressTable(Listener):
         return grid
 
     def _widest(self) -> int:
-        """Columns of the longest name that is shown: what tells rows apart is not cut."""
+        """Return the width of the longest shown name: names are not cut, because they identify rows."""
         names = [*(result.id for result in self._ended), *self._running]
         return max((cell_width(clean(name)) for name in names), default=len("target"))
 

@@ -58,7 +58,7 @@ def weight_store(session: Session) -> WeightStore:
 
 
 def find_revision(session: Session, store: WeightStore, text: str) -> Revision:
-    """What a name, or the first digits of a revision, stands for. Exits with 1 where there is none."""
+    """Return the revision of a name, or of the first digits of a revision. Exits with 1 for an unknown one."""
     revision = store.find(text)
     if revision is None:
         _not_found(session, store, text, "")
@@ -134,7 +134,7 @@ def identifier(source: str, expect: str | None) -> str:
 
 
 def opened_as_expected(path: str, expect: str | None, meter: Meter) -> WeightSet:
-    """The weights of a path; with ``expect`` it is one file, whose bytes are hashed. Raises WeightError for others."""
+    """Open the weights of a path; with ``expect`` it is one file, which is hashed. Raises WeightError for others."""
     from cachec.weights import open_weights
 
     if expect is None:
@@ -175,7 +175,7 @@ def say(text: str) -> None:
     print_wrapped(text, indent=0)
 
 
-# --- what is told, as plain data
+# --- reports, as plain data
 
 
 def summary(revision: Revision) -> dict[str, Any]:

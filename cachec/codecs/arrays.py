@@ -94,7 +94,7 @@ def _dtype(name: str) -> np.dtype[Any]:
     if re.fullmatch(_TYPE_STRING, name):
         try:
             return np.dtype(name)
-        except TypeError as error:  # a unit of time that is none
+        except TypeError as error:  # an invalid unit of time
             raise corrupt(f"unknown dtype {name!r}") from error
     if re.fullmatch(_ML_NAME, name):
         import ml_dtypes

@@ -25,7 +25,7 @@ else:
     arrays, json_data = later("cachec.codecs.arrays"), later("cachec.codecs.json_data")
     records, weight_sets = later("cachec.codecs.records"), later("cachec.codecs.weight_sets")
 
-#: The plugin of a name. Raises PluginError where there is none.
+#: Returns the plugin of a name. Raises PluginError for an unknown one.
 PluginNamed = Callable[[str], "Plugin"]
 
 
@@ -40,7 +40,7 @@ def decode(
     folded: Folded | None = None,
     importing: records.Importing | None = None,
 ) -> Any:
-    """The result: mutable parts made anew at each call, arrays and files in place in the store.
+    """Return the result: each call makes new mutable parts; arrays and files stay in place in the store.
 
     caller: the weight sets of this call by argument path. manifest: what File and Dir results without a manifest of
     their own are to be linked with. names, folded: of the call, see ``callers`` and ``folded`` of Manifest. importing:

@@ -77,7 +77,7 @@ class Manifests:
         self._known: dict[ArtifactRef, Manifest] = {}
 
     def of(self, ref: ArtifactRef, own: _OwnMeta | None = None) -> Manifest:
-        """The manifest, read when first looked at; ``own`` is what a value says of it beside.
+        """Return the manifest, read on first use. ``own``: the value's additional data about it.
 
         Raises StoreFault where its artifact is gone or altered.
         """
@@ -256,7 +256,7 @@ def encode_program(value: Program, sink: ArtifactSink, where: str) -> Leaf:
 
 
 def decode_program(leaf: Leaf, source: ArtifactSource, manifests: Manifests) -> Program:
-    """The program; its IR and its manifest are read when first looked at."""
+    """Return the program; its IR and its manifest are read on first use."""
     meta = meta_of(leaf, _ProgramNodeMeta, artifacts=2)
     ir, manifest = leaf.artifacts
     return Program.stored(

@@ -217,7 +217,7 @@ def encode_data(value: Any, sink: ArtifactSink, path: str) -> Leaf | None:
 
 
 def decode_data(leaf: Leaf, source: ArtifactSource) -> Any:
-    """The data back, made anew at each call. Raises StoreFault (row-corrupt)."""
+    """Return a new copy of the data at each call. Raises StoreFault (row-corrupt)."""
     meta = meta_of(leaf, _DataMeta, artifacts=None)
     if len(leaf.artifacts) != (1 if meta.json is None else 0):
         raise corrupt("codec 'data' needs either inline JSON or one artifact")

@@ -19,7 +19,7 @@ from cachec.weights import Weight, WeightSet
 
 _NAME, _WHERE, _ALIAS = attrgetter("name"), attrgetter("where"), attrgetter("alias")
 
-#: The caller's weight set at an argument path. Raises LookupError where there is none.
+#: Returns the caller's weight set at an argument path. Raises LookupError for another path.
 Caller = Callable[[str], WeightSet]
 
 
@@ -55,7 +55,7 @@ def encode_weights(value: WeightSet, sink: ArtifactSink, where: str) -> CallerSe
 
 
 def _ranked_by(value: WeightSet) -> str:
-    """The argument whose worker the set belongs to."""
+    """Return the argument with the worker of the set."""
     return next(iter(value.source.arguments()), "") if value.worker is not None else ""
 
 
@@ -123,7 +123,7 @@ def _of_handles(node: Weights, source: ArtifactSource, caller: Caller) -> Weight
 
 
 def _stored_weights(owned: Mapping[str, OwnedWeight], source: ArtifactSource) -> WeightSet:
-    """The weights whose bytes the store has."""
+    """Return the weights with their bytes in the store."""
     weights = WeightSet.from_files({name: (source.path(item.artifact), item.spec) for name, item in owned.items()})
     weakref.finalize(weights.source, _nothing, source).atexit = False  # a lease lives as long as its store is open
     return weights

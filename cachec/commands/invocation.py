@@ -9,7 +9,7 @@ WeightRule = Literal["content", "opened", "withheld"]
 
 
 class DeclaredFiles(NamedTuple):
-    """What ``run`` was told, as absolute paths (a tool may be a bare name, to be found in PATH)."""
+    """The declarations of ``run``, as absolute paths (a tool may be a bare name for PATH)."""
 
     inputs: tuple[str, ...]
     candidates: tuple[str, ...]

@@ -94,7 +94,7 @@ def _place_of(pid: int) -> tuple[str, int]:
 
 
 def end_session(leader: int) -> None:
-    """Kill what is left of the session of a process that has ended; returns once nothing of it runs."""
+    """Kill the remaining processes in the session of an ended process, and wait for their end."""
     while _signal_session(leader, signal.SIGKILL):
         time.sleep(0.002)
 

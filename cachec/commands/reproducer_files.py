@@ -20,12 +20,12 @@ from cachec.weights.formats import WEIGHT_SUFFIXES
 
 #: Bytes of a file that a reproducer keeps by itself; a larger one is looked for in its place when one is made.
 MAX_FILE_BYTES = 4 << 20
-#: The same for all files of a run, and how many files of declared folders are looked at.
+#: The same for all files of a run, and the number of files that are read in declared folders.
 MAX_RUN_BYTES = 32 << 20
 _MAX_FILES = 1024
 #: How many contents a run keeps: a hit reads their names.
 MAX_FILES = 64
-#: A larger file that nobody declared is not hashed for this.
+#: The size above which an undeclared file is not hashed for this.
 _MAX_HASHED = 64 << 20
 #: Bytes of the end of what the command wrote to stderr.
 _STDERR = 8192
@@ -55,7 +55,7 @@ class FileCapture:
         self._captured_bytes, self._files = sum(map(len, before)), len(before)
         self._before = {path: _identity(path) for path in (*outputs, *_argument_paths(args[1:], cwd))}
         files = [*_files(inputs), *(path for path, state in self._before.items() if state is not None)]
-        # Nobody said so, and yet a reproducer holds their specs alone.
+        # They are not declared as weights, but a reproducer has only their specs.
         unsaid = (path for path in files if os.path.splitext(path)[1] in WEIGHT_SUFFIXES)
         weights = {**dict.fromkeys(unsaid, "content"), **weights}
         self._withheld = {place for path in weights if (place := _place(path)) is not None}
@@ -75,7 +75,7 @@ class FileCapture:
         self.run.outputs = tuple(file for path in written if (file := self._describe(path, keep=False)) is not None)
 
     def _describe(self, path: str, *, keep: bool = True) -> FileState | None:
-        """None for a weight, for what is gone meanwhile or can't be read, and for what is too large to be hashed."""
+        """Return the state of a file; None for a weight, and for a missing, unreadable or too large file."""
         try:
             status = os.stat(path)
             if (status.st_dev, status.st_ino) in self._withheld or status.st_size > _MAX_HASHED:
@@ -86,7 +86,7 @@ class FileCapture:
                 return FileState(path, digest_bytes(data), len(data), self._capture(data))
             return FileState(path, self._recorder.digests.of_path(path), status.st_size)
         except (OSError, EOFError):
-            return None  # what the key and the reads say of it is looked at elsewhere; a reproducer does without
+            return None  # the key and the reads check it elsewhere; a reproducer can omit it
 
     def _capture(self, data: bytes) -> bytes | None:
         if not self._fits(len(data)):
@@ -120,7 +120,7 @@ def _files(paths: Collection[str]) -> Iterator[str]:
 
 
 def _identity(path: str) -> Identity | None:
-    """Of a regular file; None for anything else, and where there is nothing."""
+    """Return the identity of a regular file; None for other kinds, and for a missing file."""
     try:
         return fsio.identity(path) if stat.S_ISREG(os.stat(path).st_mode) else None
     except (OSError, ValueError):

@@ -75,14 +75,16 @@ def scratch() -> Iterator[Path]:
 
 
 def commands_alone(function: _Function) -> _Function:
-    """Say of a stage's function that it looks at files by Python and by ``run`` alone. No folder is watched then for
-    what native code opens in this process, so nothing that other processes open counts."""
+    """Declare that a stage's function reads files only by Python and by ``run``.
+
+    Then no folder is watched for reads by native code in this process, so reads of other processes do not count.
+    """
     function.__dict__[_COMMANDS_ALONE] = True
     return function
 
 
 def are_commands_alone(function: Callable[..., Any]) -> bool:
-    """Whether ``commands_alone`` was said of a function."""
+    """Whether a function is declared with ``commands_alone``."""
     return _COMMANDS_ALONE in getattr(function, "__dict__", ())
 
 

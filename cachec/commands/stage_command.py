@@ -89,7 +89,7 @@ def _run(recorder: ReadRecorder, call: Invocation) -> TracedRun:
 
 
 class _Declarations:
-    """Puts what a command is said to read into the trace, and looks at it again after the run."""
+    """Records the declared reads of a command in the trace, and checks them again after the run."""
 
     def __init__(self, recorder: ReadRecorder, declared: DeclaredFiles) -> None:
         self._recorder = recorder
@@ -234,7 +234,7 @@ class _Tools:
         self._sites: set[str] = set()
 
     def record(self, tool: str) -> None:
-        """tool: a path, or a name to be found in PATH. Raises UsageError where it is none, which is recorded."""
+        """Record a tool: a path, or a name in PATH. Raises UsageError for a missing tool, which is recorded, too."""
         place = tool if "/" not in tool else recorded_as(self._recorder, tool)
         if place is None:
             return
@@ -287,7 +287,7 @@ def _added_by_site(site: str) -> Iterator[str]:
                     yield from (line.strip() for line in file if line.startswith("/"))
 
 
-class _InputFilter:
+class _CommandInputFilter:
     """Says which of a command's look-ups are no inputs."""
 
     def __init__(
@@ -371,7 +371,7 @@ def _record(recorder: ReadRecorder, call: Invocation, run: TracedRun, declared: 
         if each.kinds & Kind.EXECUTED and each.state is not None and not each.effect:
             tools.record_started(each.place)
     real_cwd = os.path.realpath(call.cwd)
-    passes = _InputFilter(recorder, call, run, declared, tools)
+    passes = _CommandInputFilter(recorder, call, run, declared, tools)
     reads = Reads(run, recorder.digests, call.cwd, passes=passes, made_before=partial(_is_made_by_run, recorder))
     try:
         for read in reads.all():

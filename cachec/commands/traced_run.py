@@ -58,7 +58,7 @@ _PYCACHE = "__pycache__"
 #: In place of a descriptor: standard input is closed.
 CLOSED = -1
 
-#: How a run uses what a file or a folder held before.
+#: How a run uses the former content of a file or a folder.
 _CONTENT_KINDS = Kind.CONTENT | Kind.EXECUTED | Kind.LISTING
 
 #: Why a run is not stored, by what the tracer says; all else means that it did not see everything.
@@ -395,7 +395,8 @@ class Reads:
         return Read("names", where, "", names_digest(names))
 
     def _of_bytecode(self, each: TracedInput, where: str) -> Iterator[Read]:
-        """Python takes a file in __pycache__ for the module beside it, as long as that has its time and size."""
+        """Return the reads of a file in __pycache__, which Python uses as long as its module has the same time and
+        size."""
         if each.state is None:
             return
         folder, name = os.path.split(where)
@@ -407,7 +408,7 @@ class Reads:
             yield self._content(each.place, where)
 
     def _of_changed(self, each: TracedInput, full: str, where: str, flag: str) -> Read:
-        """A path that the run looked at and then made, replaced or removed counts by existence, and as a folder."""
+        """Return the read of a path that the run made, replaced or removed later: by existence, and as a folder."""
         if each.state is not None and each.kinds & (Kind.CONTENT | Kind.EXECUTED):
             if is_empty(each.state) and is_empty(state_of(os.stat(full))):
                 return Read("content", where, flag, content_digest(full, flag, self._digests))

@@ -38,7 +38,7 @@ class Finding(NamedTuple):
 
 
 class Case:
-    """One store as it is used from here. Nothing is looked at before it is asked for."""
+    """One store as this machine uses it. Each property is read on its first use."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Case:
     def _plugins(self) -> tuple[tuple[Plugin, ...], str]:
         try:
             return Plugins(self.distributions).all(), ""
-        except Exception as error:  # noqa: BLE001 - a module of somebody else may raise anything: that is told
+        except Exception as error:  # noqa: BLE001 - a foreign module may raise any error, which is reported
             return (), str(error) or type(error).__qualname__
 
     @property

@@ -18,9 +18,9 @@ from cachec.base.display_text import to_type
 from cachec.base.mounts import is_network
 from cachec.doctor.case import Case, Finding
 from cachec.errors import StoreFault
-from cachec.store import size_limit
+from cachec.store import store_size
 from cachec.store.objects import SEAL_SLACK_NS, is_sealed, seal
-from cachec.store.usage import Usage
+from cachec.store.store_size import Usage
 
 #: What a disk needs for the next few results, and for SQLite.
 _ROOM = 64 << 20
@@ -146,7 +146,7 @@ def _usage_and_limit(case: Case) -> tuple[Usage | None, int | None]:
     """What the store takes, None where nobody has counted, and the bytes that it may take, None for no limit."""
     try:
         usage = case.store.usage()
-        return usage, size_limit.limit(case.settings.max_size, case.folder, 0 if usage is None else usage.nbytes)
+        return usage, store_size.limit(case.settings.max_size, case.folder, 0 if usage is None else usage.nbytes)
     except StoreFault:
         return None, None  # the index is examined by itself
 

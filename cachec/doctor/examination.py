@@ -1,4 +1,4 @@
-"""All that is looked at, in the order in which it is told; and what is done about it."""
+"""All checks, in the order of the report; and the repairs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cachec.doctor import disk, machine, releases, remotes, rights, state
 from cachec.doctor.case import Case, Finding
 from cachec.errors import StoreFault
 
-#: What is looked at, also where there is no store yet.
+#: The checks that need no store.
 _ANYWHERE = (
     *(machine.settings, machine.commands, rights.rights, disk.check_free_space),
     *(machine.clock, machine.kernel, machine.tracer, releases.compilers),
@@ -21,14 +21,14 @@ _IN_STORES = (disk.file_system, state.database, state.find_leftovers, state.weig
 
 
 class Diagnosis(NamedTuple):
-    """What is wrong, and what was found beside that, as plain data."""
+    """The findings, and facts about the store and the machine, as plain data."""
 
     findings: tuple[Finding, ...]
     facts: Mapping[str, Any]
 
 
 def examine(case: Case) -> Diagnosis:
-    """Look at everything. Nothing is changed; a file in ``tmp`` comes and goes."""
+    """Run all checks. They change nothing, but make and remove a file in ``tmp``."""
     facts = {"disk": disk.disk_facts(case), "index": state.index_facts(case), **machine.machine_facts(case)}
     return Diagnosis(tuple(_findings(case)), facts)
 
@@ -38,12 +38,12 @@ def _findings(case: Case) -> Iterator[Finding]:
         yield Finding("folder", f"{case.folder} is no folder", "name another one (--dir, CACHEC_DIR)")
     for check in (*_ANYWHERE, *(_IN_STORES if case.folder.is_dir() else ())):
         for finding in _run_check(check, case):
-            # A shared store that this user is refused is the others': nothing of it is changed.
+            # A shared store that refuses this user belongs to others: it is not changed.
             yield finding._replace(repair=None) if case.is_shared and case.refusal else finding
 
 
 def _run_check(check: Callable[[Case], Iterator[Finding]], case: Case) -> Iterator[Finding]:
-    """What a check finds; what it can't look at is found too."""
+    """Return the findings of a check. An error of the check is a finding, too."""
     try:
         yield from check(case)
     except OSError as error:

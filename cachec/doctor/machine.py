@@ -30,7 +30,7 @@ _AHEAD = 120.0
 
 _LIMITS = "/proc/sys/fs/inotify"
 
-#: How far a process may look into others: 2 is for administrators alone, 3 for nobody.
+#: The right of a process to inspect others: 2 is for administrators only, 3 for no process.
 _YAMA = "/proc/sys/kernel/yama/ptrace_scope"
 
 
@@ -156,7 +156,7 @@ def _way(reason: TraceProblemKind) -> str:
 
 
 def machine_facts(case: Case) -> dict[str, Any]:
-    """What is told of this machine, wrong or not."""
+    """Return the reported facts about this machine."""
     facts = platform_facts()
     return {
         "cachec": __version__,

@@ -26,9 +26,9 @@ def remotes(case: Case) -> Iterator[Finding]:
             yield Finding("remote", str(error), "`cachec config` says where it is set")
             return
         for remote in shared.all:
-            said = remote.probe()
-            if said.state != "ok":
-                words = f"{remote.address.shown} can't be used ({said.state}: {said.detail})"
+            answer = remote.probe()
+            if answer.state != "ok":
+                words = f"{remote.address.shown} can't be used ({answer.state}: {answer.detail})"
                 yield Finding("remote", words, to_type("remote check") + ", or take it out of `remote`")
         waiting = shared.pending().ours
         for remote in shared.all:

@@ -98,9 +98,9 @@ def _rows(case: Case) -> Iterator[Finding]:
                 f"set CACHEC_NAMESPACE={name}, if it is meant",
             )
     damaged: Counter[Fault] = Counter()
-    looked_at = 0
+    checked = 0
     for name, row in islice(case.index.rows(f"entry:{case.store.quoted}"), _SAMPLE):
-        looked_at += 1
+        checked += 1
         try:
             if row is None:
                 raise StoreFault(Fault.ROW_REFUSED, name)
@@ -110,7 +110,7 @@ def _rows(case: Case) -> Iterator[Finding]:
     if damaged:
         yield Finding(
             "rows",
-            f"of {looked_at} entries {damaged.total()} are damaged, and miss",
+            f"of {checked} entries {damaged.total()} are damaged, and miss",
             to_type("gc removes them"),
         )
     yield from _put_away(case)

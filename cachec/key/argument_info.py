@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from cachec.key.code.fingerprint import CodeKey
     from cachec.key.code.lru_cache_contents import MemoEntries
     from cachec.key.code.lru_cache_validity import Memo
+    from cachec.key.stage_options import StageLike
     from cachec.model import Part
     from cachec.programs.program import Program
     from cachec.weights import WeightSet
@@ -35,6 +36,9 @@ class ArgumentInfo(msgspec.Struct, eq=False):
     weights: dict[str, WeightSet] = {}
     #: Programs, by argument path.
     programs: dict[str, Program] = {}
+    #: The stage and the stages that it reaches, each with the key that its code had before the run: modules that the
+    #: run imports are not in the key.
+    reached: list[tuple[StageLike, CodeKey]] = []
     #: Plugins whose types were found.
     plugins: set[str] = set()
     #: Stages that callables reach, which the stage may call.
@@ -76,8 +80,6 @@ class ArgumentInfo(msgspec.Struct, eq=False):
 
     def check_callers(self) -> None:
         """Raise UnkeyableArgument where two arguments mean different weights by one name."""
-        if not self.callers:
-            return
         for path, manifest in self.manifests.items():
             for name, there in self.callers.items():
                 caller_name = manifest.callers.get(name, name)

@@ -102,7 +102,8 @@ class ArgumentKeys:
                 f"argument {name} ({name_of_class(arguments[name])}) raised {words_of(error)} while its key was made; "
                 "pass plain values, or leave it out with ignore=[...]"
             ) from error
-        inventory.check_callers()
+        if inventory.callers:
+            inventory.check_callers()
         return payloads
 
     def _collector(self, per_rank: bool, inventory: ArgumentInfo) -> ArgumentCollector:

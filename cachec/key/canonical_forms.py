@@ -15,19 +15,16 @@ import _abc  # type: ignore[import-not-found] # typeshed has none
 import copyreg
 import enum
 import functools
-import logging
 import os
 import sys
 import types
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextvars import ContextVar
 from typing import Any, Final
 
 from cachec.base.display_text import module_of
 from cachec.base.hashing import digest_bytes
 from cachec.base.instances import attribute, attributes, class_attribute, holds_only_attributes, is_array
-from cachec.base.unsendable import Unsendable
+from cachec.key.builtin_forms import BY_BASE, BY_NAME, BY_TYPE, OF_MODULES, FormlessError
 from cachec.key.constant_forms import code_form, scalars_form
 from cachec.key.option_encoding import SCALARS
 
@@ -57,14 +54,6 @@ OF_TEXT: Final = frozenset(
     }
 )
 
-#: Globals of every module that only tell where it comes from.
-OF_MODULES: Final = frozenset(
-    {
-        *("__annotations__", "__builtins__", "__cached__", "__doc__", "__file__", "__loader__", "__name__"),
-        *("__package__", "__path__", "__spec__", "__warningregistry__"),
-    }
-)
-
 #: By these a function may read any of its globals.
 _FINDS_GLOBALS: Final = frozenset({"eval", "exec", "f_globals", "globals", "locals", "vars", "__globals__"})
 
@@ -81,11 +70,7 @@ _BASES: Final = (int, float, complex, str, bytes, bytearray, tuple, list, set, f
 _VALUES: Final = (tuple, frozenset, complex, range, slice)
 
 
-class _FormlessError(Exception):
-    """A value has no form: the message says what and where."""
-
-
-class _TooLargeError(_FormlessError):
+class _TooLargeError(FormlessError):
     """A value holds too many others."""
 
 
@@ -147,7 +132,7 @@ class Forms:
     def _form(self, value: object, meet: Callable[[object], None] | None = None) -> tuple[bytes | None, str]:
         try:
             return self._walk_value(value, meet), ""
-        except _FormlessError as error:
+        except FormlessError as error:
             return None, str(error)
         except RecursionError:
             return None, "a value that is nested too deeply"
@@ -155,7 +140,7 @@ class Forms:
             return None, f"a value that can't be read ({type(error).__name__}: {error})"
 
     def _walk_value(self, value: object, meet: Callable[[object], None] | None) -> bytes:
-        walk = _FormWriter(self)
+        walk = FormWriter(self)
         form = walk.form(value)
         if meet is not None:
             for each in walk.identities():
@@ -201,7 +186,7 @@ class Forms:
         return found is value
 
 
-class _FormWriter:
+class FormWriter:
     """One form being made.
 
     A value that is reached again from inside itself is written as how many levels above it is; one that was written
@@ -310,24 +295,24 @@ class _FormWriter:
             return self.form(name) + self.form(value)
         except _TooLargeError:
             raise
-        except _FormlessError as error:
+        except FormlessError as error:
             if name.startswith("__") and name.endswith("__"):
                 return b""  # a library's decorator or metaclass made it of the others
-            raise _FormlessError(f"{error} (as {name} of the class)") from None
+            raise FormlessError(f"{error} (as {name} of the class)") from None
 
     # --- everything else
 
     def _content(self, value: Any, cls: type) -> bytes:
-        handler = _HANDLERS.get(cls)
+        handler = BY_TYPE.get(cls)
         if handler is not None:
             return handler(self, value)
-        for base, inherited in _INHERITED:
+        for base, inherited in BY_BASE:
             if issubclass(cls, base):
                 return inherited(self, value)
         described = self._plugin_form(value)
         if described:
             return described
-        by_name = _BY_NAME.get(f"{module_of(cls)}.{cls.__qualname__}")
+        by_name = BY_NAME.get(f"{module_of(cls)}.{cls.__qualname__}")
         if by_name is not None:
             return by_name(self, value)
         if class_attribute(cls, "__cachec_stage__"):
@@ -344,7 +329,7 @@ class _FormWriter:
         try:
             described = self._forms.describe(value)
         except Exception as error:
-            raise _FormlessError(f"a {module_of(cls)}.{cls.__qualname__} that its plugin refuses: {error}") from error
+            raise FormlessError(f"a {module_of(cls)}.{cls.__qualname__} that its plugin refuses: {error}") from error
         return b"" if described is NotImplemented else self.forms("described", (cls, described))
 
     def _instance(self, value: Any, cls: type) -> bytes:
@@ -362,7 +347,7 @@ class _FormWriter:
             form = self.form(cls) + self.pairs("attributes", state.items())
             return self.node("object", form if base is None else form + self._builtin(value, base))
         if any(each.__flags__ & _HEAPTYPE and self._forms.is_own_module(module_of(each)) for each in authors):
-            raise _FormlessError(f"a {module_of(cls)}.{cls.__qualname__}, whose state its own code makes")
+            raise FormlessError(f"a {module_of(cls)}.{cls.__qualname__}, whose state its own code makes")
         return self._encode_reduced(value, cls, reduce)
 
     def _builtin(self, value: Any, base: type) -> bytes:
@@ -381,7 +366,7 @@ class _FormWriter:
         try:
             reduced = value.__reduce_ex__(4) if reduce is None else reduce(value)
         except Exception as error:
-            raise _FormlessError(f"a {module_of(cls)}.{cls.__qualname__}") from error
+            raise FormlessError(f"a {module_of(cls)}.{cls.__qualname__}") from error
         if isinstance(reduced, str):
             return self.forms("named", (attribute(value, "__module__") or module_of(cls), reduced))
         function, arguments, state, items, pairs = (*reduced, None, None, None)[:5]
@@ -407,18 +392,6 @@ class _FormWriter:
         if loose := _loose_globals(value):
             parts.append(self.pairs("globals", loose.items()))
         return self.node("function", *parts, self.pairs("attributes", attributes), code_form(value.__code__))
-
-    def memo(self, value: Any) -> bytes:
-        """The function alone: what it remembers, another process makes again from the same inputs."""
-        return self.node("memo", self.form(value.__wrapped__), self.form(tuple(value.cache_parameters().values())))
-
-    def array(self, value: Any) -> bytes:
-        """An array of numpy: bytes, and how they lie in memory."""
-        if value.dtype.hasobject:
-            return self.node("objects", self.form(value.shape), self.form(value.dtype), self.form(value.tolist()))
-        flat = (value if value.flags.c_contiguous else value.copy("C")).reshape(-1)
-        placed = (value.dtype, value.shape, value.strides, bool(value.flags.writeable))
-        return self.forms("array", (*placed, digest_bytes(memoryview(flat.view("u1"))) if flat.nbytes else ""))
 
 
 def _names(value: Any) -> tuple[str, ...]:
@@ -453,16 +426,6 @@ def _attributes_of(cls: type) -> Mapping[str, Any]:
     return {**namespace, "_value2member_map_": members}
 
 
-def _module(walk: _FormWriter, value: types.ModuleType) -> bytes:
-    name = attribute(value, "__name__")
-    if sys.modules.get(name) is value:
-        return walk.forms("module", (name,))
-    if type(value) is not types.ModuleType:
-        raise _FormlessError(f"a module that is not in sys.modules ({name})")
-    members = [(name, part) for name, part in vars(value).items() if name not in OF_MODULES]
-    return walk.node("loose module", walk.form(name), walk.pairs("globals", members))
-
-
 def _loose_globals(function: types.FunctionType) -> dict[str, Any]:
     """The globals that a function may read where they are those of no module in ``sys.modules``: ``exec`` made it, or
     a file was loaded as a module that nothing registered."""
@@ -479,112 +442,6 @@ def _names_in(code: types.CodeType) -> set[str]:
     inner = [_names_in(each) for each in code.co_consts if isinstance(each, types.CodeType)]
     return set(code.co_names).union(*inner)
 
-
-def _encode_builtin(walk: _FormWriter, value: Any) -> bytes:
-    """A built-in function or method."""
-    owner = value.__self__
-    is_of_module = owner is None or isinstance(owner, types.ModuleType) or type(owner).__name__ == "PyCapsule"
-    if is_of_module or type(owner).__name__.startswith("pybind11_"):
-        return walk.forms("named", (value.__module__, value.__qualname__))
-    return walk.forms("bound", (owner, value.__name__))
-
-
-def _descriptor(walk: _FormWriter, value: Any) -> bytes:
-    owner = value.__objclass__
-    return walk.forms("descriptor", (type(value).__name__, module_of(owner), owner.__qualname__, value.__name__))
-
-
-def _cell(walk: _FormWriter, value: types.CellType) -> bytes:
-    try:
-        return walk.node("cell", walk.form(value.cell_contents))
-    except ValueError:
-        return walk.node("cell")
-
-
-def _lock(walk: _FormWriter, value: Any) -> bytes:
-    if not repr(value).startswith("<unlocked"):
-        raise _FormlessError("a lock that is held")
-    return walk.forms("lock", (type(value).__name__,))
-
-
-def _context_variable(walk: _FormWriter, value: ContextVar[Any]) -> bytes:
-    try:
-        return walk.forms("context", (value.name, value.get()))
-    except LookupError:
-        return walk.forms("context", (value.name,))
-
-
-def _logger(walk: _FormWriter, value: logging.Logger) -> bytes:
-    return walk.forms("logger", (value.name, value.level, value.disabled, value.propagate))
-
-
-def _unsent(walk: _FormWriter, value: Unsendable) -> bytes:
-    raise _FormlessError("what this worker was not sent")
-
-
-def _stream(walk: _FormWriter, value: object) -> bytes:
-    for name in ("stdin", "stdout", "stderr", "__stdin__", "__stdout__", "__stderr__"):
-        if value is getattr(sys, name, None):
-            return walk.forms("stream", (name.strip("_"),))
-    raise _FormlessError("an open file")
-
-
-_HANDLERS: Final[dict[type, Callable[[_FormWriter, Any], bytes]]] = {
-    tuple: lambda walk, value: walk.forms("tuple", value),
-    list: lambda walk, value: walk.forms("list", value),
-    dict: lambda walk, value: walk.pairs("dict", list(value.items())),
-    set: lambda walk, value: walk.encode_unordered("set", value),
-    frozenset: lambda walk, value: walk.encode_unordered("frozenset", value),
-    types.MappingProxyType: lambda walk, value: walk.pairs("proxy", dict(value).items()),
-    memoryview: lambda walk, value: walk.forms("view", (value.format, value.readonly, value.shape, value.tobytes())),
-    types.FunctionType: _FormWriter.function,
-    types.MethodType: lambda walk, value: walk.forms("method", (value.__func__, value.__self__)),
-    types.CodeType: lambda walk, value: walk.node("code", code_form(value)),
-    types.CellType: _cell,
-    staticmethod: lambda walk, value: walk.forms("static", (value.__func__,)),
-    classmethod: lambda walk, value: walk.forms("classmethod", (value.__func__,)),
-    property: lambda walk, value: walk.forms("property", (value.fget, value.fset, value.fdel)),
-    functools.partial: lambda walk, value: walk.forms("partial", (value.func, value.args, value.keywords, vars(value))),
-    functools.cached_property: lambda walk, value: walk.forms("cached", (value.func, value.attrname)),
-    functools._lru_cache_wrapper: _FormWriter.memo,
-    types.BuiltinFunctionType: _encode_builtin,
-    types.MethodWrapperType: lambda walk, value: walk.forms("bound", (value.__self__, value.__name__)),
-    types.WrapperDescriptorType: _descriptor,
-    types.MethodDescriptorType: _descriptor,
-    types.ClassMethodDescriptorType: _descriptor,
-    types.GetSetDescriptorType: _descriptor,
-    types.MemberDescriptorType: _descriptor,
-    ContextVar: _context_variable,
-    weakref.ref: lambda walk, value: walk.forms("weak", (value(),)),
-    weakref.KeyedRef: lambda walk, value: walk.forms("weak", (value(),)),
-}
-
-_INHERITED: Final[tuple[tuple[type, Callable[[_FormWriter, Any], bytes]], ...]] = (
-    (types.ModuleType, _module),
-    (logging.Logger, _logger),
-    (Unsendable, _unsent),
-)
-
-#: Types by name, so that their modules are not imported for this.
-_BY_NAME: Final[dict[str, Callable[[_FormWriter, Any], bytes]]] = {
-    "numpy.ndarray": _FormWriter.array,
-    "_thread.lock": _lock,
-    "_thread.RLock": _lock,
-    "_thread._local": lambda walk, value: walk.pairs("local", vars(value).items()),
-    "_io.TextIOWrapper": _stream,
-    **dict.fromkeys(
-        (f"{module}.{kind}Path" for module in ("pathlib", "pathlib._local") for kind in ("Posix", "PurePosix")),
-        lambda walk, value: walk.forms("path", (type(value), str(value))),
-    ),
-    "jinja2.utils.LRUCache": lambda walk, value: walk.forms("memo", (value.capacity,)),  # of compiled templates
-    "_struct.Struct": lambda walk, value: walk.forms("struct", (value.format,)),
-    "itertools.count": lambda walk, value: walk.forms("count", (repr(value),)),
-    "cachec.cache.Cache": lambda walk, value: walk.forms("cache", (str(value.settings.store_folder),)),
-    # The type of a field is an annotation.
-    "dataclasses.Field": lambda walk, value: walk.pairs(
-        "field", [(name, part) for name, part in attributes(value).items() if name != "type"]
-    ),
-}
 
 _PLAIN: Final[dict[type, Callable[[Any], object]]] = {
     int: int.__int__,

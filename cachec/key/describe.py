@@ -106,7 +106,7 @@ def _describe(value: Any, limit: int, depth: int, name: str | None) -> str:
 
 
 def _container(value: Any, cls: type, limit: int, depth: int, outer: str | None) -> str | None:
-    def describe_item(item: Any, name: object = "") -> str:
+    def describe_item(item: object, name: object = "") -> str:
         keeps = outer is None or type(name) is not str or not name or is_secret(outer)
         return _describe(item, limit, depth, outer if keeps else str(name))
 

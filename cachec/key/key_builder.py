@@ -91,7 +91,7 @@ class _CodeTexts(msgspec.Struct, frozen=True):
 class CacheKey:
     """The key of one call, and what was found in its arguments."""
 
-    __slots__ = ("_described_parts", "_find_texts", "_parts", "_payloads", "digest", "inventory", "reached", "stage")
+    __slots__ = ("_described_parts", "_find_texts", "_parts", "_payloads", "digest", "inventory", "stage")
 
     def __init__(
         self,
@@ -103,8 +103,6 @@ class CacheKey:
     ) -> None:
         """find_texts: the texts of the code that a key reaches."""
         self.stage = stage
-        #: The stages that it reaches, each with the key of its code, once they were asked for.
-        self.reached: list[tuple[Any, CodeKey]] = []
         self._find_texts = find_texts
         self._described_parts: tuple[Part, ...] | None = None
         payload_data = tuple([(payload.kind, payload.name, payload.data) for payload in payloads])
@@ -214,12 +212,13 @@ class KeyBuilder:
         with cached_properties.collect_encountered(without) as encountered:
             payloads = self._arguments.payloads(arguments, per_rank=options.per_rank, inventory=inventory)
             parts = self._stage_parts(stage, inventory, fresh=fresh)
-            inventory.memo_entries = self._lru_cache_contents.snapshot(inventory.memos)
-            payloads += self._memo_payloads(inventory)
+            if inventory.memos:
+                payloads += self._memo_payloads(inventory)
         inventory.unfilled += encountered.unfilled
         return CacheKey(stage, parts, payloads, inventory, self._code_texts)
 
     def _memo_payloads(self, inventory: ArgumentInfo) -> Iterator[Payload]:
+        inventory.memo_entries = self._lru_cache_contents.snapshot(inventory.memos)
         names = {id(memo.function): memo.name for memo in inventory.memos}
         changed = self._lru_cache_contents.changed_functions(inventory.memo_entries)
         for function, digests in self._lru_cache_contents.digests(inventory.memo_entries).items():
@@ -249,37 +248,30 @@ class KeyBuilder:
             return coverage  # all of its code is in its trace
         coverage.distributions |= cache_key.inventory.distributions
         coverage.is_charged = bool(cache_key.stage.options.version)
-        stages = self._stages(cache_key)
-        for each, _ in stages:
+        for each, _ in cache_key.inventory.reached:
             coverage.stages.append(each)
             coverage.distributions.update(tool for tool in each.options.tools if isinstance(tool, str))
         for code in self._all_reached(cache_key):
             coverage.add(code)
-        for _, code in self._find_stages(cache_key):
+        for _, code in self._find_stages(cache_key.stage, cache_key.inventory):  # each as it is now
             coverage.add_values(code)
         return coverage
 
-    def _stages(self, cache_key: CacheKey) -> list[tuple[Any, CodeKey]]:
-        """The stage of a key and those that it reaches, each with the key that its code had when this was asked
-        first: before the run, as the modules that the run imports are not in the key."""
-        if not cache_key.reached:
-            cache_key.reached = self._find_stages(cache_key)
-        return cache_key.reached
-
-    def _find_stages(self, cache_key: CacheKey) -> list[tuple[Any, CodeKey]]:
-        """The same, each with the key that its code has now."""
-        pending: list[Any] = [cache_key.stage, *cache_key.inventory.stages]
-        found: list[tuple[Any, CodeKey]] = []
+    def _find_stages(self, stage: StageLike, inventory: ArgumentInfo) -> Iterator[tuple[Any, CodeKey]]:
+        """The stage of a call and those that it reaches, each with the key of its code."""
+        visited: set[int] = set()
+        pending: list[Any] = [stage, *inventory.stages]
         for each in pending:
-            code = self.code_of(each)
-            found.append((each, code))
-            pending += [one for one in code.stages if not any(one is known for known in pending)]
-        return found
+            if id(each) not in visited:
+                visited.add(id(each))
+                code = self.code_of(each)
+                pending += code.stages
+                yield each, code
 
     def _all_reached(self, cache_key: CacheKey) -> tuple[CodeKey, ...]:
         if cache_key.stage.options.isolated:
             return ()
-        return (*(code for _, code in self._stages(cache_key)), *cache_key.inventory.callables)
+        return (*(code for _, code in cache_key.inventory.reached), *cache_key.inventory.callables)
 
     def _code_texts(self, cache_key: CacheKey) -> _CodeTexts:
         codes = self._all_reached(cache_key)
@@ -422,7 +414,8 @@ class KeyBuilder:
 
     def stale_memos(self, cache_key: CacheKey) -> list[str]:
         """The names of functions with a memo that may answer for code which has changed since it was filled."""
-        return [*self._code.stale(cache_key.inventory.memos), *cache_key.inventory.stale]
+        inventory = cache_key.inventory
+        return [*self._code.stale(inventory.memos), *inventory.stale] if inventory.memos else []
 
     def with_filled_properties(
         self, before: CacheKey, arguments: Mapping[str, Any], without: cached_properties.Without, reads: Iterable[Read]
@@ -470,6 +463,7 @@ class KeyBuilder:
             if code is last.code:
                 inventory.memos += code.memos
                 inventory.unfilled += code.unfilled
+                inventory.reached = [(stage, code)]
                 return last
         parts = tuple(self._fingerprints(stage, inventory, fresh=fresh))
         # Fingerprints that did not change are the same objects as before, and then so are their framed bytes.
@@ -489,16 +483,9 @@ class KeyBuilder:
     def _fingerprints(self, stage: StageLike, inventory: ArgumentInfo, *, fresh: bool) -> list[Part]:
         parts: list[Part] = []
         distributions = inventory.distributions
-        visited: set[int] = set()
         platform = False
-        pending: list[Any] = [stage, *inventory.stages]
-        while pending:
-            each = pending.pop(0)
-            if id(each) in visited:
-                continue
-            visited.add(id(each))
-            code = self.code_of(each)
-            pending += code.stages
+        for each, code in self._find_stages(stage, inventory):
+            inventory.reached.append((each, code))
             inventory.memos += code.memos
             inventory.unfilled += code.unfilled
             distributions |= code.distributions

@@ -41,7 +41,7 @@ def recorded_contents(
 def agrees(module: str, path: str, text: str, forms: Callable[[object], Forms]) -> bool:
     """Whether a memo of this process remembers nothing else than ``recorded_contents`` told of it in another."""
     live = sys.modules.get(module)
-    memo: Any = live
+    memo: object = live
     for name in path.split("."):
         memo = _unwrap(vars(memo).get(name)) if hasattr(memo, "__dict__") else None
     if type(memo) is not _KIND:

@@ -10,7 +10,8 @@ import msgspec
 
 from cachec.base.display_text import module_of
 from cachec.base.hashing import digest_bytes
-from cachec.key.canonical_forms import OF_MODULES, Describe, Forms
+from cachec.key.builtin_forms import OF_MODULES
+from cachec.key.canonical_forms import Describe, Forms
 from cachec.programs.registry import Plugins
 
 

@@ -339,11 +339,6 @@ _SUFFIXES = (
 DISTRIBUTIONS = "*.dist-info"
 
 
-def read_modules(folder: str, names: Iterable[str]) -> Read:
-    """The read of which modules of these names (without dots) a folder has now."""
-    return read_of_modules(folder, find_modules(folder, names, list_folder(folder)))
-
-
 def read_of_modules(folder: str, found: Mapping[str, Sequence[str]]) -> Read:
     """The read of a folder in which ``find_modules`` found this, by the name that was looked for."""
     return Read("modules", folder, json.dumps(sorted(found)), _digest_of_modules(found))

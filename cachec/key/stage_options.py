@@ -61,18 +61,6 @@ class ArgumentBinder(Protocol):
     def call(self, function: Callable[..., Any], bound: Mapping[str, Any]) -> Any: ...
 
 
-class KeySource(Protocol):
-    """Makes the keys of calls: ``key_builder.KeyBuilder``; of commands ``launcher.command_key.CommandKeyBuilder``."""
-
-    def build(self, stage: Any, arguments: Mapping[str, Any], *, fresh: bool = False, without: Any = ...) -> Any: ...
-
-    def stale_memos(self, key: Any, /) -> list[str]: ...
-
-    def note_run(self, key: Any, /) -> None: ...
-
-    def speaking(self, key: Any, /) -> Any: ...
-
-
 class CallableStage(StageLike, Protocol):
     """What the engine needs of a stage that it calls; ``stage.decorator.Stage`` and ``launcher.stage.CommandStage``."""
 

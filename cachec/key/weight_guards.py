@@ -137,7 +137,7 @@ def _with(value: Any, made: dict[Any, Any]) -> Any:
     return again
 
 
-def callers_weights(result: Any, arguments: Mapping[str, WeightSet]) -> Any:
+def callers_weights(result: object, arguments: Mapping[str, WeightSet]) -> Any:
     """``result`` with weight sets that came from the arguments given back as the caller's own, unguarded.
 
     arguments: the caller's weight sets by argument path.

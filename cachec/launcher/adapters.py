@@ -33,7 +33,7 @@ from cachec.errors import ConfigError
 #: How names of what an adapter is for begin, where not as its file is called.
 _BEGINNINGS = {"gcc.toml": ("gcc", "g++", "cc", "c++")}
 
-#: What stands before the name of a compiler for another machine: ``x86_64-linux-gnu-gcc-12``.
+#: The prefix of a compiler for another machine: ``x86_64-linux-gnu-gcc-12``.
 _TRIPLE = re.compile(r"^(?:[a-z0-9_]+-){2,3}(?=(?:gcc|g\+\+|clang)(?:$|[-+]))")
 
 #: What a flag means.
@@ -46,7 +46,7 @@ Meaning = Literal["value", "output", "extra-output", "depfile", "weights", "plai
 #: How a flag takes its value: the next argument, right behind its name, or behind ``=``. None: it takes none.
 Takes = Literal["next", "joined", "equals"]
 
-#: How a weight file is keyed; ``name``: it is withheld from the command, which is told its name at most.
+#: How a weight file is keyed; ``name``: the command can't read it, and gets at most its name.
 WeightKey = Literal["content", "opened", "name"]
 
 #: What may stand for keys that take one of some words.
@@ -60,7 +60,7 @@ _ALLOWED = {
 #: Meanings of flags that can't be without a value.
 _VALUED = frozenset({"output", "extra-output", "depfile", "weights"})
 
-#: What adapters said before commands were traced -> what to do with it.
+#: Former fields of adapters, from before commands were traced -> what to do instead.
 _GONE = {
     **dict.fromkeys(("side-effect", "unknown", "sees-line", "language"), "write 'plain'"),
     **dict.fromkeys(("search", "pipeline", "input", "path-only"), "write 'value'; the tracer sees what is read"),
@@ -193,12 +193,12 @@ def every() -> Iterator[Adapter]:
 
 
 def configured_origins() -> dict[str, str]:
-    """The adapters of the configuration file in force: name -> the file that it is in. Raises ConfigError."""
+    """Return the adapters of the current configuration file: name -> file. Raises ConfigError."""
     return {adapter.name: adapter.origin for adapter in _read_configured()}
 
 
 def sources() -> tuple[str, ...]:
-    """Files outside cachec that adapters are read from, beside the configuration file."""
+    """Return the files outside of cachec with adapters, in addition to the configuration file."""
     table = config.sub_table("adapters")
     return () if table is None else tuple(str(path) for path in _files(table))
 

@@ -127,7 +127,7 @@ def _add_options(command: CommandSpec) -> None:
 class _Reader:
     """Reads the arguments of a command that has an adapter.
 
-    may_run_others: whether the command may run programs or code that the adapter knows nothing of.
+    may_run_others: whether the command may run programs or code that the adapter does not know.
     """
 
     def __init__(self, command: CommandSpec, adapter: Adapter) -> None:
@@ -155,7 +155,7 @@ class _Reader:
                 elif flag.means == "weights" and value:
                     command.weights[os.path.join(command.cwd, value)] = flag.key
                 self.may_run_others |= flag.means == "plain" or any(map(self._is_plain, _WORD.findall(value or "")))
-            elif arg == "--" or arg.startswith("@"):  # a file of arguments is read by nobody here
+            elif arg == "--" or arg.startswith("@"):  # a file of arguments is not read here
                 self.may_run_others = True
             elif not arg.startswith("-"):
                 others.append(arg)
@@ -185,7 +185,7 @@ class _Reader:
     def _match(self, arg: str) -> tuple[Flag | None, str, str | None]:
         """(flag, its name, its value where the argument holds it).
 
-        Of a name with ``*`` at the end: what stands before ``=``, and what stands behind it.
+        For a name with ``*`` at the end: the parts before and after ``=``.
         """
         text = self._strip_dash(arg)
         head, equals, tail = text.partition("=")

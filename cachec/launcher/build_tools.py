@@ -1,4 +1,4 @@
-"""What stands behind a launcher and is no compiler: commands of the build system itself, and another launcher.
+"""Commands after a launcher that are not compilers: helpers of the build system itself, and another launcher.
 
 CMake's launcher property stands before every command of a rule, its own helpers (``cmake -E copy``) too. These have no
 compiler in them: no key and no index, and an outcome of their own. Imports nothing but ``os``.
@@ -16,7 +16,7 @@ DETAIL = "a command of the build system itself"
 
 
 def advice(name: str) -> str:
-    """What is said of a program of ``BY_TIME``."""
+    """Return the advice for a program of ``BY_TIME``."""
     return f"{name} compares the times of files; put cachec exec before the commands that {name} starts"
 
 

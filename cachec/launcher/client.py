@@ -95,13 +95,13 @@ def _link(name: str) -> str:
 
 
 def server_folder(environ: "os._Environ[str] | dict[str, str]", cwd: str) -> str:
-    """Where the sockets of this user's servers are; empty where there is no folder for the store."""
+    """Return the folder of the sockets of this user's servers; empty without a folder for the store."""
     folder = default_folder(environ, cwd)
     return folder and f"{folder}/server-{os.geteuid()}"
 
 
 def open_own(folder: str) -> int:
-    """A descriptor of a folder that is this user's, and in which nobody else can name anything. Raises OSError."""
+    """Return a descriptor of a folder that this user owns and no other user can write to. Raises OSError."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     status = os.fstat(fd)
     if status.st_uid != os.geteuid() or status.st_mode & 0o077:
@@ -184,13 +184,13 @@ class _ServerRequest:
             os.close(folder)
         variables = [b"%b=%b" % each for each in os.environb.items()]
         connection.sendall(pack([b"%d" % len(args), *map(os.fsencode, args), *variables]))
-        # Held from before it begins: its number can't come to be another process's.
+        # Opened before it begins, so that its number can't belong to another process.
         self._number = int.from_bytes(self._receive(8), "little")
         self._child = os.pidfd_open(self._number)
 
     def ending(self) -> CommandResult | None:
-        """Have the child do it. Signals that would end this process go to the child, which hands them to the command;
-        this process ends by them once that has, unless the command ended well all the same."""
+        """Let the child run the command. Signals that would end this process go to the child, which sends them to the
+        command. This process then ends by them after the command, unless the command succeeded."""
         replaced = []
         try:
             for number in (_signal.SIGTERM, _signal.SIGHUP, _signal.SIGINT):
@@ -216,7 +216,7 @@ class _ServerRequest:
         return ending
 
     def _kill_leftovers(self) -> None:
-        """Where the child was killed the command may go on, and is not to write beside the one that comes now."""
+        """Kill the command of a killed child, so that it does not write at the same time as the next run."""
         import select
 
         ended = select.poll()

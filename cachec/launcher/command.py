@@ -22,7 +22,7 @@ class PassThrough(Exception):
 
 
 class Options(msgspec.Struct, frozen=True):
-    """What ``cachec exec`` was told beside the command."""
+    """The options of ``cachec exec``."""
 
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
@@ -44,7 +44,7 @@ class Options(msgspec.Struct, frozen=True):
     stdin: bool = False
     #: No folder is in the result.
     relocatable: bool = False
-    #: Names, and paths, of folders whose files are neither inputs nor outputs; from the settings alone.
+    #: Names, and paths, of folders with files that are neither inputs nor outputs; only from the settings.
     cache_folders: tuple[str, ...] = ()
 
 

@@ -46,7 +46,7 @@ _ALWAYS = ("LD_LIBRARY_PATH", "LD_*", "GLIBC_TUNABLES", "GCONV_PATH", "LOCPATH",
 
 
 class CommandKey:
-    """The key of one command; ``key.key_builder.CacheKey`` as far as the stage layer looks at it."""
+    """The key of one command, with the part of ``key.key_builder.CacheKey`` that the stage layer uses."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class CommandKey:
 
 
 class CommandKeyBuilder:
-    """Assembles the keys of commands; stands where ``key.key_builder.KeyBuilder`` does for functions."""
+    """Assembles the keys of commands, as ``key.key_builder.KeyBuilder`` does for functions."""
 
     def __init__(
         self, digests: FileDigests, places: PathMap, environ: Mapping[str, str], key_parts: tuple[str, ...]
@@ -245,7 +245,7 @@ class CommandKeyBuilder:
             hasher.part("manifest", program.manifest.digest.encode())
             yield Part(
                 PartKind.PROGRAM,
-                "input",  # its name is not told to the command
+                "input",  # the command does not get its name
                 hasher.digest(),
                 program.format,
                 refs=(program.ir_digest, program.manifest.digest),
@@ -286,7 +286,7 @@ def _described_environment(command: CommandSpec) -> AdapterEnvironment:
 
 
 def variable_rule(command: CommandSpec) -> Rule:
-    """Return which variables are in the key of a command, beside the locale."""
+    """Return which variables are in the key of a command, in addition to the locale."""
     described = _described_environment(command)
     keyed = (*described.keyed, *command.options.env, *_ALWAYS)
     excluded = (*_ignored_variables(command), *variables_of_run(command))
@@ -312,7 +312,7 @@ def keyed_variables(command: CommandSpec, environ: Mapping[str, str]) -> tuple[s
 
 
 def sealed_variables(command: CommandSpec, names: Iterable[str]) -> frozenset[str]:
-    """Those of these variables whose values are stored as digests: each that the adapter does not name.
+    """Return the variables with values that are stored as digests: those that the adapter does not name.
 
     Such a variable may hold a secret, whatever it is called.
     """
@@ -339,7 +339,7 @@ def files_in_key(command: CommandSpec) -> set[str]:
 
 
 def distributions_of(program: str) -> Distributions:
-    """The installed distributions: those of the environment that a script lies in, before those of this Python."""
+    """Return the installed distributions: those of a script's environment, before those of this Python."""
     import sys
 
     sites = glob.glob(
@@ -374,7 +374,7 @@ def _argument(name: str, digest: str, shown: str, subject: str = "") -> Part:
 
 
 def _inputs(command: CommandSpec) -> ItemsView[str, str]:
-    """The files whose content is in the key: their paths, and what they are called."""
+    """Return the files with their content in the key: their paths, and their names."""
     return {**{path: command.argv[number + 1] for number, path in command.models.items()}, **command.inputs}.items()
 
 

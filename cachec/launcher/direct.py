@@ -81,19 +81,19 @@ class _Stale(Exception):
     """The memo does not hold."""
 
 
-#: Why a memo does not answer: there is none, the usual miss, or it is damaged or does not hold.
+#: Why a memo does not answer: it is missing (the usual miss), damaged, or no longer valid.
 _NOT_HERE = (_Stale, OSError, ValueError, IndexError, StopIteration)
 
 
 def memo_path(args: list[str], environ: "os._Environ[str] | dict[str, str]", cwd: str) -> str:
-    """Where the memo of a command line is; empty where there is no folder for it."""
+    """Return the path of the memo of a command line; empty without a folder for it."""
     folder = default_folder(environ, cwd)
     name = blake3(os.fsencode("\0".join((*args, "", cwd, __version__, str(os.geteuid()))))).hexdigest()
     return folder and f"{folder}/direct/{name[:2]}/{name}"
 
 
 def default_folder(environ: "os._Environ[str] | dict[str, str]", cwd: str) -> str:
-    """The store that the environment names, whatever a file says; empty where there is no folder for it."""
+    """Return the store of the environment, without settings files; empty without a folder for it."""
     given = environ.get("CACHEC_DIR", "")
     if not given:
         return cache_folder(environ)
@@ -128,7 +128,7 @@ def answer(args: list[str]) -> bool:
         path, memo = _load_valid_memo(args)
         memo.hand_out()
     except _NOT_HERE:
-        return False  # what is wrong, if anything is, is met again on the other road, and told there
+        return False  # the whole path meets the same error again, and reports it
     memo.log(started)
     try:
         memo.replay()
@@ -250,7 +250,7 @@ class _Memo:
         now = identity(file)
         is_quiet = not _has_log(file)
         if trust == b"1" and now == wanted and is_quiet:
-            return  # nobody has written to the database since the row was seen in it
+            return  # the database did not change since the row was read from it
         current = _read_row(os.fsdecode(file), row.decode(), is_quiet)
         if current is None or blake3(current).hexdigest().encode() != digest:
             raise _Stale
@@ -344,7 +344,7 @@ class _Memo:
             return  # a store that is only read
 
     def replay(self) -> None:
-        """Write what the command wrote to stdout and stderr. Where nobody reads, end as the command would have."""
+        """Write the command's stdout and stderr. If the reader is gone, end as the command would have ended."""
         try:
             write_streams(*self._streams[:2])
         except BrokenPipeError:

@@ -30,16 +30,16 @@ ACCEPTED = {
 
 
 def describe_settings(cwd: str) -> dict[str, tuple[object, str]]:
-    """What the table of the file in force says: key -> value as it is written, and where. Raises ConfigError."""
+    """Return the table of the current file: key -> value as it is written, and its place. Raises ConfigError."""
     table = config.sub_table("exec", cwd=cwd)
     if table is None:
         return {}
-    with_settings(Options(), cwd)  # looks at all of it
+    with_settings(Options(), cwd)  # validates the whole table
     return {key: (value, table.where(key)) for key, value in table.data.items()}
 
 
 def with_settings(given: Options, cwd: str) -> Options:
-    """The options of a command line, and what the file in force says beside them. Raises ConfigError."""
+    """Return the options of a command line, with those of the current file. Raises ConfigError."""
     table = config.sub_table("exec", cwd=cwd)
     if table is None:
         return given

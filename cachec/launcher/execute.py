@@ -180,7 +180,7 @@ def _through_engine(
     engine = opened.engine_for(command)
     draft = begin(opened, command)
     answer: CallResult | None = None
-    is_stripping = command.options.strip  # then the weights have to be beside the result
+    is_stripping = command.options.strip  # then the weights must be in the result's folder
     try:
         with (
             strip_inputs(command) as stripped,

@@ -41,7 +41,7 @@ from cachec.store.store import Store
 #: Modes in which a hit may be handed out by a memo, and one written.
 _MODES = frozenset({Mode.ON, Mode.REQUIRE})
 
-#: Variables that choose settings, folders or programs, beside the keyed ones and CACHEC_*.
+#: Variables that choose settings, folders or programs, in addition to the keyed ones and CACHEC_*.
 _VARIABLES = ("PATH", "PWD", "HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "PYTHONPATH")
 
 #: Bytes of streams in a memo; what writes more is answered by the other road.
@@ -94,7 +94,7 @@ class Draft:
         self._before = {path: direct.identity(path) for path in (*self._files, *self._folders)}
 
     def write(self, args: list[str], finder: EntryFinder, answer: CallResult) -> bool:
-        """Write the memo of a command line whose result is in the store; whether there is one now."""
+        """Write the memo of a command line with a result in the store; return whether there is one now."""
         try:
             data = self._data(args, finder, answer)
             path = direct.memo_path(args, self._opened.variables, os.getcwd())
@@ -210,7 +210,7 @@ class Draft:
         return False
 
     def _collect_search(self, name: str) -> None:
-        """Note what is at each place before the program. The run may have had another PATH, and looked at others."""
+        """Record what is at each place before the program. The run may have had another PATH, and other places."""
         for folder in os.environ.get("PATH", os.defpath).split(":"):
             path = os.path.abspath(os.path.join(folder, name))
             if os.path.isfile(path) and os.access(path, os.X_OK):
@@ -242,7 +242,7 @@ class Draft:
             self._installed.add(path)
 
     def _settings(self) -> None:
-        """The configuration files that are, or could be, in force, and the adapters."""
+        """Record the configuration files that are, or could be, used, and the adapters."""
         folder = self._opened.places.cwd
         while True:
             for name in ("cachec.toml", "pyproject.toml"):
@@ -360,7 +360,7 @@ class Draft:
         environ = {name: value for name, value in self._opened.variables.items() if name != direct.STATS_FILE}
         try:
             return config.load(environ=environ).stats_file
-        except ConfigError as error:  # the variable stands before a setting that is wrong
+        except ConfigError as error:  # the variable precedes an invalid setting
             raise _Unfit from error
 
     def _row(self, store: Store, key: str, trace: Trace) -> None:

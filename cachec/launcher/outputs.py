@@ -1,4 +1,4 @@
-"""What a command writes: where it may, held by one launcher at a time, and looked at before it runs and after."""
+"""The outputs of a command: allowed places, locked by one launcher at a time, and checked before and after the run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _MAX_NAME = 4096
 
 
 class AllowedOutputs:
-    """Where a command may write: below the current folder, where an argument points, and where somebody says."""
+    """The places that a command may write to: below the current folder, paths in arguments, and declared outputs."""
 
     def __init__(self, command: CommandSpec, environ: Mapping[str, str]) -> None:
         self._cwd = os.path.realpath(command.cwd)
@@ -69,7 +69,7 @@ class AllowedOutputs:
         return not self._cache_names.isdisjoint(names) or _is_below(path, self._caches)
 
     def is_named(self, path: str) -> bool:
-        """Whether somebody said that a real path is an output."""
+        """Whether a real path is a declared output."""
         matches = (fnmatch.fnmatchcase(path, each) or fnmatch.fnmatchcase(path, f"{each}/*") for each in self._patterns)
         return _is_below(path, self._named) or any(matches)
 
@@ -134,7 +134,7 @@ def lock_outputs(
 
 
 def check_stored(recorder: ReadRecorder, files: Sequence[str]) -> None:
-    """Have the result kept out where a file of it changes between now and when it is in the store."""
+    """Refuse to store the result if one of its files changes before it is in the store."""
     after = {path: fsio.identity_if_there(path) for path in files}
 
     def check() -> None:

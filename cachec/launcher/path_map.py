@@ -15,7 +15,7 @@ from cachec.errors import UsageError
 from cachec.launcher.direct import file_number
 from cachec.model import BELOW_BASE, BELOW_TOOL
 
-#: What stands for the base folder in a keyed text: no argument holds a NUL.
+#: The placeholder for the base folder in a keyed text: no argument has a NUL.
 _BASE = "\0"
 
 #: The same in a text that the command wrote.
@@ -36,7 +36,7 @@ class PathMap(msgspec.Struct, frozen=True):
         msgspec.structs.force_setattr(self, "real_cwd", os.path.realpath(self.cwd))
 
     def remove_base(self, text: str) -> str:
-        """A text of the command line with the base folder taken out wherever it stands as a folder."""
+        """Return a text of the command line without the base folder, wherever it occurs as a folder."""
         if self.base is None or self.base not in text:
             return text
         pieces = text.split(self.base)
@@ -68,7 +68,7 @@ class PathMap(msgspec.Struct, frozen=True):
         return self.to_anchored(real)
 
     def to_absolute(self, anchored: str) -> str:
-        """The absolute path that a kept one stands for here."""
+        """Return the absolute path of a stored one on this machine."""
         if anchored.startswith("/"):
             return anchored
         if anchored.startswith(BELOW_TOOL):
@@ -90,15 +90,15 @@ class PathMap(msgspec.Struct, frozen=True):
         return name if is_it else path
 
     def sameness(self, anchored: str) -> str:
-        """``sameness_digest`` of kept paths, with a NUL between them."""
+        """Return ``sameness_digest`` of stored paths that are joined by NULs."""
         return sameness_digest(map(self.to_absolute, anchored.split("\0")))
 
     def folders(self) -> dict[str, str]:
-        """The folders whose paths are not in the key, by the name that a trace has for them."""
+        """Return the folders with paths that are not in the key, by their names in a trace."""
         return {"cwd": self.cwd, **({} if self.base is None else {"base_dir": self.base})}
 
     def digest(self, folder: str) -> str:
-        """The digest of the path of one of ``folders``; of nothing where there is none of that name."""
+        """Return the digest of the path of one of ``folders``; of an empty path for an unknown name."""
         path = self.folders().get(folder, "")
         return digest_bytes(os.fsencode(self.remove_base(path) if folder == "cwd" else path))
 

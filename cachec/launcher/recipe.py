@@ -1,4 +1,4 @@
-"""What of a command line is kept to run it again: ``cachec verify --recompute`` does, where its files are."""
+"""The stored data of a command line that ``cachec verify --recompute`` needs to run it again."""
 
 from __future__ import annotations
 

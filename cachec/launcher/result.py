@@ -92,7 +92,7 @@ def _write(fd: int, data: "bytes | memoryview") -> None:
     while view:
         try:
             view = view[os.write(fd, view) :]
-        except BlockingIOError:  # somebody who shares the stream has set O_NONBLOCK
+        except BlockingIOError:  # another user of the stream has set O_NONBLOCK
             import select
 
             select.select([], [fd], [])
@@ -131,7 +131,7 @@ def die_by(number: int) -> int:
     if number in _DUMPED:
         import resource
 
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core of this process would say nothing of the command
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core of this process does not show the command
     if number != _signal.SIGKILL:
         _signal.signal(number, _signal.SIG_DFL)
     os.kill(os.getpid(), number)
@@ -139,7 +139,7 @@ def die_by(number: int) -> int:
 
 
 def say(words: str) -> None:
-    """Tell the user, where there is anybody to be told."""
+    """Print a message to the user, if stderr is open."""
     try:
         sys.stderr.write(f"cachec: {words}\n")
         sys.stderr.flush()
@@ -148,7 +148,7 @@ def say(words: str) -> None:
 
 
 def mistake_words(error: Exception) -> str:
-    """What is said of an exception that cachec did not expect."""
+    """Return the message for an exception that cachec did not expect."""
     return f"cachec made a mistake, please report it ({type(error).__name__}: {error})"
 
 

@@ -240,14 +240,14 @@ def _import_all() -> None:
     import cachec.stage.progress
     import cachec.stage.run
     import cachec.store.nearest_keys
+    import cachec.store.object_writer
     import cachec.store.search_index
-    import cachec.store.size_limit
     import cachec.store.sqlite_writer
     import cachec.tracing.supervisor
     import cachec.weights.library.stored_weights
     from cachec import model
     from cachec.launcher import adapters
-    from cachec.store import usage
+    from cachec.store import store_size
 
     if remotes := config.load().remote:
         from cachec.remote.schemes import import_clients
@@ -257,7 +257,7 @@ def _import_all() -> None:
         adapter = adapters.read(path)
         for pattern in adapter.match:
             fnmatch.fnmatchcase("", pattern)
-    for kind in (model.Entry, model.KeyDescription, cachec.store.nearest_keys.Recent, usage.Usage):
+    for kind in (model.Entry, model.KeyDescription, cachec.store.nearest_keys.Recent, store_size.Usage):
         msgspec.json.Decoder(kind)  # msgspec looks at the annotations of a type once a process
     Distributions().owner(sys.executable)
     gc.freeze()

@@ -21,7 +21,7 @@ import time
 from collections.abc import Iterable
 from typing import NoReturn
 
-from cachec.base.fsio import Identity, identity_if_there, is_identity
+from cachec.base.fsio import Identity, identity_fields, identity_if_there
 from cachec.launcher import client
 from cachec.launcher.result import pack, unpack
 from cachec.launcher.stage import ServerChildState
@@ -54,7 +54,7 @@ def are_as_they_were(sources: dict[str, Identity | None]) -> bool:
             if known is not None:
                 return False
         else:
-            if known is None or not is_identity(known, state):
+            if known is None or known != identity_fields(state):
                 return False
     return True
 

@@ -1,4 +1,4 @@
-"""Who starts the server, where there is none: one launcher of those that a build begins with, and the others wait.
+"""The start of the server: one launcher of a build starts it, and the others wait.
 
 The folder of the sockets is locked (``flock``) by the one that starts it, then by the server until its socket is there.
 All of them then ask the server, instead of importing, hashing and opening all that by themselves.
@@ -39,7 +39,7 @@ def is_there(folder: str, name: str) -> bool:
 
 
 def hold(folder: str, name: str) -> tuple[int, bool]:
-    """Wait until nobody else starts a server.
+    """Wait until no other process starts a server.
 
     Returns a descriptor of the folder, locked, where this process is to start it, else -1; and whether there may be one
     to ask now. Neither, where the settings have none, or its folder can't be had.

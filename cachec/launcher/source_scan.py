@@ -13,7 +13,7 @@ from cachec.base.hashing import digest_bytes
 from cachec.key.trace_validation import mode_and_content_digest
 from cachec.launcher.command import CommandSpec
 
-#: Macros whose value is the time of the compile, or that of a file (C17, 6.10.8.1; GCC, "Common Predefined Macros").
+#: Macros with the time of the compilation, or of a file (C17, 6.10.8.1; GCC, "Common Predefined Macros").
 TIMES = (b"__DATE__", b"__TIME__", b"_TIMESTAMP__")
 
 #: Pieces that make the name of one of these, once they are pasted by ``##``.
@@ -21,7 +21,7 @@ _PIECE = re.compile(
     rb"\b(?:__(?:D|DA|DAT|DATE|DATE_|T|TI|TIM|TIME|TIME_|TIMES\w*)|_?(?:DATE|TIME|TIMESTAMP)__|(?:ATE|TE|IME|ME|STAMP)__)\b"
 )
 
-#: What keeps a compiler from warning of what stands in a source: pragmas, and the marks of a system's header.
+#: Texts in a source that suppress a compiler's warnings: pragmas, and the marks of a system's header.
 _QUIETS = re.compile(rb"diagnostic\s|_Pragma|system_header|(?m:^\s*#\s*(?:line\s+)?\d+\s+\".*\s3)")
 
 #: What the compilers say, whatever the format of their messages.
@@ -34,7 +34,7 @@ _IN_THE_WAY = (
     *("-###", "-flto", "-Wno-everything", "-Wno-date-time"),
 )
 
-#: What stands for the name of a file, or follows from one.
+#: Macros with the name of a file, or a value that depends on it.
 _FILE_WORDS = (
     *(b"__FILE__", b"__BASE_FILE__", b"__builtin_FILE", b"source_location", b"__PRETTY_FUNCTION__", b"omp target"),
     *(b"__FI", b"LE__"),
@@ -55,7 +55,7 @@ _AST, _WRAPPING = b"CPCH", ("-gmodules", "-fmodule-format=obj")
 _SYSTEM = ("/usr/", "/lib/", "/opt/")
 
 
-#: The variable that stands for the time, where it is set (reproducible-builds.org, "SOURCE_DATE_EPOCH specification").
+#: The variable with the time for reproducible builds (reproducible-builds.org, "SOURCE_DATE_EPOCH specification").
 EPOCH = "SOURCE_DATE_EPOCH"
 
 
@@ -94,13 +94,13 @@ def heeds_epoch(command: CommandSpec, environ: Mapping[str, str]) -> bool:
 
 
 def why_nondeterministic(command: CommandSpec, files: Mapping[str, str], words: Sequence[bytes] = TIMES) -> str:
-    """Why the time may be in the result of a compiler that has not told so; empty where it is not.
+    """Return why the time may be in the result of a compiler that did not warn of it; empty if it is not.
 
     files: those that it read. words: the macros that are looked for.
     """
     reports = reports_time(command) and words is TIMES
     found = dict(_texts(files))
-    # Lines by which a source has its warnings left out, or stands for one of the system's.
+    # Lines that suppress warnings in a source, or mark it as a system's header.
     reports &= not any(text.quiets for path, text in found.items() if not path.startswith(_SYSTEM))
     for path, text in found.items():
         if path.endswith(".pch") or text.compares_times:
@@ -109,7 +109,7 @@ def why_nondeterministic(command: CommandSpec, files: Mapping[str, str], words: 
         is_pasted = text.pastes_times and not path.startswith(_SYSTEM)
         if not is_pasted and text.times.isdisjoint(words):
             continue
-        # GCC says nothing of what stands in headers of the system.
+        # GCC does not warn about the system's headers.
         if not reports or path.startswith(_SYSTEM) or text.is_of_system or _is_system(command, path):
             return f"{path} may put the time or the date into the result"
     if any("windows" in arg for arg in command.argv[1:]):
@@ -133,7 +133,7 @@ def _is_system(command: CommandSpec, path: str) -> bool:
 
 
 def may_hold_folder(command: CommandSpec, files: Mapping[str, str], base: str) -> bool:
-    """Whether the path of a base folder may be in the result of a C compiler, where nobody sees it."""
+    """Whether the path of a base folder may be hidden in the result of a C compiler."""
     if any(arg.startswith(_HIDING) for arg in command.argv[1:]):
         return True
     if any(base in arg for arg in command.argv[1:] if arg.startswith("-D")):
@@ -163,7 +163,7 @@ def holds_times(path: str, argv: Sequence[str]) -> bool:
 
 
 def compares_times(group: Sequence[str]) -> bool:
-    """Whether GCC tells these headers, which are alike, apart by their times. Names of one file are one."""
+    """Whether GCC distinguishes these equal headers by their times. Names of one file count as one."""
     if len({(status.st_dev, status.st_ino) for status in map(os.stat, group)}) == 1:
         return False
     with open(group[0], "rb") as file:

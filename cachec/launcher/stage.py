@@ -30,7 +30,7 @@ from cachec.tracing.listener import Keeper
 
 if TYPE_CHECKING:
     from cachec.commands.process import ProcessResult
-    from cachec.key.stage_options import KeySource
+    from cachec.key.key_builder import KeyBuilder
     from cachec.reproduce.recipe import CommandCall
 
 #: What one run of a command's stage takes; none of it is an argument in a key, which ``CommandKeyBuilder`` makes.
@@ -74,7 +74,7 @@ class _Binding:
 
 
 class CommandStage:
-    """Stands where ``Stage`` does. ``__wrapped__`` runs the command."""
+    """A command in the role of a ``Stage``. ``__wrapped__`` runs the command."""
 
     mode = None
     lock_timeout = None
@@ -95,7 +95,7 @@ class CommandStage:
 
 
 class PlacedDependencies(Dependencies):
-    """Reads of commands: paths may be kept below the base folder, and folders themselves are reads."""
+    """Reads of commands: paths may be relative to the base folder, and folders themselves are reads."""
 
     def __init__(self, places: PathMap, *args: Any) -> None:
         super().__init__(*args)
@@ -162,8 +162,8 @@ class CommandContext(CacheContext):
         plugins = Plugins(Distributions())  # those of this Python, wherever the compiler is from
         tools = self.requests.tool_keys(command)
         dependencies = PlacedDependencies(self.places, tools, self.store.digests, self.variables)
-        requests = cast("KeySource", self.requests)  # which has the methods that a command's run needs
-        return self.engine(requests, plugins, dependencies, lambda _weights, _name: None)
+        key_builder = cast("KeyBuilder", self.requests)  # which has the methods that a command's run needs
+        return self.engine(key_builder, plugins, dependencies, lambda _weights, _name: None)
 
 
 class ResolvedCommand(NamedTuple):
@@ -177,7 +177,7 @@ class ResolvedCommand(NamedTuple):
 
 
 def not_found(argv: Sequence[str]) -> str:
-    """What is said of a command line whose first word leads to no executable."""
+    """Return the message for a command line without an executable as its first word."""
     if argv[0] in _SHELL_WORDS:
         line = shlex.join(argv) if len(argv) < _MOST_WORDS else f"{argv[0]} ..."
         return f"{argv[0]!r} is a word of the shell, and no program; write sh -c {shlex.quote(line)}"

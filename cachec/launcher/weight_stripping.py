@@ -1,4 +1,4 @@
-"""``--strip``: the compiler gets the model without weights, on its standard input; they come out beside the output.
+"""``--strip``: the compiler gets the model without weights, on its standard input; they are written next to the output.
 
 The plugin of the adapter's ``format`` strips. Weights are written at each call, hit or miss, as ``OUTPUT.irpa``: they
 are this model's own, and in no key.
@@ -50,7 +50,7 @@ def wants_strip(command: CommandSpec) -> bool:
 
 @contextmanager
 def strip_inputs(command: CommandSpec) -> Iterator[tuple[StrippedInput, ...]]:
-    """The inputs of a command, stripped; none where nobody asks for it. Their files are closed at the end.
+    """Yield the stripped inputs of a command; none without ``--strip``. Their files are closed at the end.
 
     Raises UsageError where this command's inputs can't be stripped, CheckpointError for a malformed one.
     """
@@ -124,7 +124,7 @@ def write_sidecar_weights(command: CommandSpec, stripped: Sequence[StrippedInput
 
 
 class _Writing:
-    """Weights on their way into a file beside their target, by a child process: the cache is asked meanwhile.
+    """A child process that writes weights to a file in the target's folder, while the launcher looks the command up.
 
     To be made while this process has one thread.
     """
@@ -165,7 +165,7 @@ def _write_and_exit(weights: WeightSet, file: str, parent: int) -> NoReturn:
     try:
         weights.save(file, format="irpa")
         status = 0
-        if os.getppid() != parent:  # killed meanwhile
+        if os.getppid() != parent:  # the parent was killed
             os.unlink(file)
     finally:
         os._exit(status)  # whatever was raised: the parent meets it again, and tells

@@ -36,12 +36,12 @@ from cachec.maintain.pins import Pins
 from cachec.maintain.plans import BATCH, remove_rows
 from cachec.maintain.sweep import GRACE_SECONDS, Sweep
 from cachec.model import RECORD_VERSION, Digest, Fault
-from cachec.store import derived_cache, nearest_keys, tombstones, usage
+from cachec.store import derived_cache, nearest_keys, store_size, tombstones
 from cachec.store.derived_cache import FORGOTTEN_SECONDS
 from cachec.store.leases import LeasedArtifacts, collecting
 from cachec.store.row_codec import pack
 from cachec.store.store import Store
-from cachec.store.usage import Usage, disk_bytes
+from cachec.store.store_size import Usage, disk_bytes
 from cachec.store.versions import old_versions
 from cachec.weights.library.stored_weights import WeightStore
 
@@ -313,7 +313,7 @@ class Collector:
             meanwhile = 0 if now is None or started is None else max(0, now.nbytes - started.nbytes)
             rest = 0 if done.is_within else done.after
             fresh = Usage(version=RECORD_VERSION, nbytes=done.after + meanwhile, rest=rest)
-            index.write(usage.ROW, pack(fresh), usage.TAG)
+            index.write(store_size.ROW, pack(fresh), store_size.TAG)
 
         index.atomically(change)
 

@@ -55,8 +55,10 @@ class Levels(msgspec.Struct, frozen=True, kw_only=True):
         if level <= self.highest:
             return self
         time = max(time, self.times[-1]) if self.times else time
-        kept = slice(None) if len(self.times) < MAX_LEVELS else slice(1, None, 2)
-        return Levels(version=RECORD_VERSION, times=(*self.times[kept], time), levels=(*self.levels[kept], level))
+        selected = slice(None) if len(self.times) < MAX_LEVELS else slice(1, None, 2)
+        return Levels(
+            version=RECORD_VERSION, times=(*self.times[selected], time), levels=(*self.levels[selected], level)
+        )
 
 
 def uses(log: Iterable[Outcome]) -> dict[Digest, UseCount]:

@@ -13,10 +13,10 @@ from cachec.base import fsio
 from cachec.errors import StoreFault, UsageError
 from cachec.maintain.pins import Pins
 from cachec.model import RECORD_VERSION, Digest, Fault
-from cachec.store import size_limit, usage
+from cachec.store import store_size
 from cachec.store.row_codec import pack
 from cachec.store.store import Store
-from cachec.store.usage import Usage, disk_bytes
+from cachec.store.store_size import Usage, disk_bytes
 
 if TYPE_CHECKING:  # each asks for one of these at most: for its size, as `stats` does, for none
     from cachec.maintain.catalogue import Item
@@ -131,7 +131,7 @@ class Maintainer:
         """The bytes that a store of ``nbytes`` may have: ``max_size``, and no more than its share of the disk; None for
         no limit. Raises StoreFault.
         """
-        return size_limit.limit(self.max_size, self.store.folder, nbytes)
+        return store_size.limit(self.max_size, self.store.folder, nbytes)
 
     def usage(self) -> Usage:
         """How large the store is; measured where nobody has yet, which is then remembered. Raises StoreFault."""
@@ -178,7 +178,7 @@ class Maintainer:
             with fsio.faults(f"looking for {self.store.folder}"):
                 is_there = self.store.folder.is_dir()
             if is_there:
-                self.store.index.write(usage.ROW, pack(measured), usage.TAG)
+                self.store.index.write(store_size.ROW, pack(measured), store_size.TAG)
         except StoreFault as fault:
             self._on_fault(fault.fault, fault.detail)
         return measured
@@ -207,6 +207,6 @@ class Maintainer:
         """
         usage_ = counted or self.measure()
         limit = self.limit(usage_.nbytes)
-        if limit is None or not size_limit.is_due(usage_, limit):
+        if limit is None or not store_size.is_due(usage_, limit):
             return None
-        return self.collect(limit=max(1, int(limit * size_limit.LOW_WATER)))
+        return self.collect(limit=max(1, int(limit * store_size.LOW_WATER)))

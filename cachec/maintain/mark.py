@@ -19,7 +19,7 @@ from cachec.model import RECORD_VERSION, Digest, Fault, Leaf, Node, Record, Sequ
 from cachec.store.leases import LeasedArtifacts
 from cachec.store.row_codec import state, unpack
 from cachec.store.store import QuarantinedRow, Store
-from cachec.store.usage import disk_bytes
+from cachec.store.store_size import disk_bytes
 
 #: Seconds that an entry which was put away stays, to be looked at.
 QUARANTINE_SECONDS = 7 * 86400.0

@@ -177,7 +177,7 @@ def _source(text: str, around: Surroundings) -> Match:
     # Where a file lay is not in the key.
     given = _of_given(lambda each: each.kind in {PartKind.FILE, PartKind.PROGRAM} and each.value == base != "")
 
-    def seen(item: Item) -> bool:
+    def was_accessed(item: Item) -> bool:
         return any(
             read.kind in {"file", "absent", "listing", "tool", "content", "lookup", "names", "source"}
             and (
@@ -191,7 +191,7 @@ def _source(text: str, around: Surroundings) -> Match:
             for read in trace.reads
         )
 
-    return lambda item: (bool(modules) and code(item)) or given(item) or seen(item)
+    return lambda item: (bool(modules) and code(item)) or given(item) or was_accessed(item)
 
 
 def _is_of_a_stage(where: str) -> bool:

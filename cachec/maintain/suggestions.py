@@ -27,7 +27,7 @@ _OPTIONS = {
 _SOURCES = frozenset({"file", "source"})
 
 #: How many names are offered, and how many are held against a word: each takes some 20 µs.
-_SHOWN, _LOOKED_AT = 3, 5000
+_SHOWN, _MAX_ITEMS = 3, 5000
 
 
 class UnmatchedOption(NamedTuple):
@@ -55,12 +55,12 @@ def unmatched(selector: Selector, items: Iterable[Item], around: Surroundings, n
         for name in getattr(selector, field)
     }
     known: dict[str, set[str]] = {field: set() for field, _ in asked}
-    left = dict(asked)
+    remaining = dict(asked)
     for item in items:
-        left = {named: fits for named, fits in left.items() if not fits(item)}
+        remaining = {named: fits for named, fits in remaining.items() if not fits(item)}
         for field, names in known.items():
             names.update(_names(field, item, around))
-    return [UnmatchedOption(_OPTIONS[field], name, _near(name, known[field])) for field, name in left]
+    return [UnmatchedOption(_OPTIONS[field], name, _near(name, known[field])) for field, name in remaining]
 
 
 def _names(field: str, item: Item, around: Surroundings) -> Iterator[str]:
@@ -88,13 +88,13 @@ def _near(name: str, known: set[str]) -> tuple[str, ...]:
     base = name.partition("=")[0]
     whole = sorted(known)
     same = [each for each in whole if each.partition("=")[0] == base]
-    ends = {each.rpartition(".")[2]: each for each in whole[:_LOOKED_AT]}
+    ends = {each.rpartition(".")[2]: each for each in whole[:_MAX_ITEMS]}
     names = {each.partition("=")[0]: each for each in whole}
     alike = [
-        *difflib.get_close_matches(name, same[:_LOOKED_AT], _SHOWN),
+        *difflib.get_close_matches(name, same[:_MAX_ITEMS], _SHOWN),
         *same,
-        *difflib.get_close_matches(name, whole[:_LOOKED_AT], _SHOWN),
+        *difflib.get_close_matches(name, whole[:_MAX_ITEMS], _SHOWN),
         *(ends[each] for each in difflib.get_close_matches(name, list(ends), _SHOWN)),
-        *(names[each] for each in difflib.get_close_matches(base, list(names)[:_LOOKED_AT], _SHOWN)),
+        *(names[each] for each in difflib.get_close_matches(base, list(names)[:_MAX_ITEMS], _SHOWN)),
     ]
     return tuple(dict.fromkeys(alike))[:_SHOWN]

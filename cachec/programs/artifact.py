@@ -12,7 +12,7 @@ from cachec.weights.manifest import Manifest
 
 
 class _StorableArtifact:
-    """What may lie in a store. Written out: to make a dataclass takes a millisecond, in each new process."""
+    """An artifact that can be in a store. Not a dataclass, as making one takes a millisecond in each new process."""
 
     path: Path
     kind: str
@@ -58,7 +58,7 @@ class _StorableArtifact:
 
     @property
     def digests(self) -> FileDigests | None:
-        """Where the store that this lies in remembers digests of files; None outside of one."""
+        """The cache of file digests of this artifact's store; None outside of a store."""
         return getattr(self.__dict__.get("_store"), "digests", None)
 
     def __getstate__(self) -> dict[str, object]:

@@ -44,7 +44,7 @@ def link(artifact: File | Program, weights: WeightSet) -> Any:
         weights = weights.select(exclude=[name for name in manifest.folded if name in weights and name not in needed])
     if manifest.callers:
         weights = _weights_by_artifact_name(manifest, weights)
-    # Equal digests mean equal specs: nothing is looked at name by name unless they differ.
+    # Equal digests mean equal specs: the names are compared only if the digests differ.
     if manifest.digest != weights.manifest.digest:
         manifest.check(weights.specs)
     _check_folded(manifest.folded, offered, artifact.digests if isinstance(artifact, File) else None)

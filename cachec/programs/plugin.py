@@ -62,7 +62,7 @@ class Plugin:
 
     #: The entry-point name; the prefix of the formats and kinds that this plugin makes.
     name: str = ""
-    #: Installed distributions whose live state ``ambient`` speaks for.
+    #: Installed distributions with settings that ``ambient`` reports.
     distributions: tuple[str, ...] = ()
     #: Distribution -> the releases that the conformance suite was run with (``>=0.10,<0.11``). A newer one is used once
     #: ``self_test`` passed. With an older one, and where what a verb uses of the library is gone (an AttributeError,
@@ -145,7 +145,7 @@ class Plugin:
         return nullcontext()
 
     def fingerprint(self, value: Any) -> Fingerprint:
-        """The content of an argument of one of ``types``, taken anew at each call."""
+        """Hash the current content of an argument of one of ``types``, at each call."""
         raise self._refusal("fingerprint", value)
 
     def strip(self, value: Any, weights: WeightSet) -> Program:

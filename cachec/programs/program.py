@@ -9,7 +9,7 @@ from cachec.weights.manifest import Manifest
 
 
 class Program:
-    """Stripped IR and its manifest. Immutable; the IR of a stored program is fetched when first looked at.
+    """Stripped IR and its manifest. Immutable; the first use of a stored program's IR fetches it.
 
     format: what the IR is, as ``plugin:syntax`` (``jax:stablehlo``). ir: the stripped IR.
 
@@ -33,7 +33,7 @@ class Program:
         load: Callable[[], bytes],
         canonical: str | None = None,
     ) -> Program:
-        """A program whose IR ``load`` fetches (and has checked against ``ir_digest``)."""
+        """Return a program with an IR that ``load`` fetches, and checks against ``ir_digest``."""
         program = cls.__new__(cls)
         program._init(format, manifest, ir_digest, canonical, load)
         return program

@@ -57,5 +57,5 @@ class Generator(ABC):
         return state
 
     def is_untouched(self, state: bytes) -> bool:
-        """Whether nothing has been drawn since the seed was set; False where that can't be told."""
+        """Whether no number has been drawn since the seed was set; False if this is unknown."""
         return False

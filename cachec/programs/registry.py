@@ -58,7 +58,7 @@ class Plugins:
         return any(f"{module}.".startswith(f"{place}.") for place in places)
 
     def find(self, name: str) -> Plugin:
-        """The plugin of that name. Raises PluginError where there is none."""
+        """Return the plugin of that name. Raises PluginError for an unknown one."""
         for plugin in self.all():
             if plugin.name == name:
                 return plugin
@@ -80,7 +80,7 @@ class Plugins:
             return found
 
     def for_distributions(self, names: Collection[str]) -> tuple[Plugin, ...]:
-        """The plugins whose ``ambient`` speaks for any of these distributions. Raises UnsupportedVersion as above."""
+        """Return the plugins with ``ambient`` for any of these distributions. Raises UnsupportedVersion as above."""
         wanted = frozenset(names)
         plugins = self._by_distributions.get(wanted)
         if plugins is None:
@@ -102,7 +102,7 @@ class Plugins:
 
 @lru_cache(maxsize=1)
 def installed_plugins() -> Plugins:
-    """The plugins of this process, for plain functions. Kept, because finding them takes a millisecond."""
+    """Return the plugins of this process, for plain functions. Cached, because finding them takes a millisecond."""
     return Plugins(Distributions())
 
 

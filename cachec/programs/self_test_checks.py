@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from cachec.errors import PluginError
+from cachec.model import Outcome
 from cachec.programs.linker import link
 from cachec.programs.program import Program
 from cachec.weights import WeightSet
 
 
-def call_twice(stage: Any, *arguments: Any) -> tuple[Any, Any]:
+class TestedStage(Protocol):
+    """A stage, as far as self-tests call it; ``cachec.stage.decorator.Stage`` is one."""
+
+    def call(self, /, *arguments: Any, **named: Any) -> tuple[Any, Outcome]: ...
+
+
+def call_twice(stage: TestedStage, *arguments: Any) -> tuple[Any, Any]:
     """The results of a miss and of a hit of a stage. Raises PluginError where the calls are something else."""
     (cold, first), (warm, second) = (stage.call(*arguments) for _ in range(2))
     found = first.reason.kind, second.reason.kind
@@ -30,7 +37,7 @@ def check_numbers(found: Any, expected: Any) -> None:
 
 
 def check_linked(
-    build: Any, program: Program, weights: Mapping[str, Any], inputs: Any, expected: Callable[..., Any]
+    build: TestedStage, program: Program, weights: Mapping[str, Any], inputs: Any, expected: Callable[..., Any]
 ) -> None:
     """Compile a program twice, link both results to two weight sets, and compare what they compute.
 

@@ -110,7 +110,7 @@ def run_and_remember(plugin: Plugin, releases: Mapping[str, str], store: Path, *
 
 
 def remembered_verdict(plugin: Plugin, releases: Mapping[str, str], store: Path) -> Verdict | None:
-    """The verdict in a store; None where there is none that counts."""
+    """Return the verdict in a store; None if there is no valid one."""
     subject = _subject(plugin, releases)
     try:
         verdict = msgspec.json.decode(read_regular(_place(subject, store), _MAX_FILE), type=Verdict)
@@ -183,7 +183,7 @@ def _own_path() -> str:
 
 
 def _path() -> list[str]:
-    """``sys.path`` without what the current folder stands for."""
+    """Return ``sys.path`` without entries for the current folder."""
     return [each for each in sys.path if os.path.isabs(each)]
 
 
@@ -203,7 +203,7 @@ def _ending(status: int) -> str:
 
 
 def main() -> NoReturn:
-    """What the process of a self-test runs. Ends at once: how a library takes itself apart is not tested."""
+    """Run a self-test in its process. It exits without the library's own cleanup, which is not tested."""
     target, report, sys.path[:] = json.loads(sys.argv[2])
     failure = ""
     try:

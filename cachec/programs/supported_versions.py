@@ -103,7 +103,7 @@ def step_aside(reason: str, *, strict: bool) -> None:
 
 
 def version_of(name: str) -> str:
-    """The version of an installed distribution, empty where there is none; without what importlib.metadata imports."""
+    """Return the version of an installed distribution, or an empty text, without the imports of importlib.metadata."""
     installed = Distributions().find(name)
     return "" if installed is None else installed.version
 

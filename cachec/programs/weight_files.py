@@ -1,4 +1,4 @@
-"""For plugins whose formats hold weights: sets over bytes that stay in place, and files written as a whole.
+"""For plugins with weights in their formats: sets over bytes in place, and files that are written as a whole.
 
 A set is ``WeightSet(Layout(tensors), source)``: ``FileSource`` for ranges of a file, a ``Source`` of the plugin's own
 for anything else. With ``cachec.weights`` this is all that plugins see of weights and files. ``Conclusions`` keep what
@@ -43,6 +43,6 @@ __all__ = [
 
 
 def digests_here() -> FileDigests:
-    """The digests that the cache remembers whose stage runs here; outside of stages such as nobody remembers."""
+    """Return the digests of the running stage's cache; outside of stages new ones, which are not stored."""
     running = recording.current()
     return FileDigests() if running is None else running.digests

@@ -13,8 +13,8 @@ from cachec.recording.thread_owner import current, job_function
 
 
 class Active:
-    """The observed runs of this process. is_project: whether a file name is a project's, as the run that began last has
-    it: between runs nothing of a cache that may have been closed is held.
+    """The observed runs of this process. is_project: the test for a project's file name, of the last run that began.
+    Between runs this refers to no cache, as that may be closed.
 
     What a thread does that works for a run (``current``) is observed by it and by the runs around it. Another thread
     could be anybody's: what it looks at is observed by all, but for runs of its own kind: two jobs of one function that
@@ -36,8 +36,8 @@ class Active:
         return self.acting() or self._anybodys()
 
     def acting(self) -> tuple[Observations, ...]:
-        """Those on whose behalf this thread does something now: nobody where that is not known. What it makes counts as
-        an input then, as what another process makes does."""
+        """Return the runs that this thread works for now; none if this is unknown. A file that the thread then makes
+        counts as an input, like that of another process."""
         recorder = current()
         if recorder is None:
             return ()
@@ -52,14 +52,14 @@ class Active:
         return every if job is None else tuple(each for each in every if each.job is not job)
 
     def asked_by(self, frame: FrameType | None) -> tuple[Observations, ...]:
-        """Those who observe what ``frame`` asks for; nobody where no project code asks. What a library looks at for its
-        own ends, such as the number of processors, is its own business."""
+        """Return the runs that observe a query of ``frame``; none if no project code made it. Queries of a library for
+        its own purposes, such as the number of processors, do not count."""
         return () if asker(frame, self.is_project) is None else self.here()
 
     def enter(
         self, observed: Observations, is_project: Callable[[str], bool], arm: Callable[[bool], None]
     ) -> Callable[[], None]:
-        """Begin to observe; returns what ends it. ``arm`` is told whether there is anything to be observed by then."""
+        """Begin to observe; return the function that ends it. ``arm`` gets whether any run is observed."""
         observed.job = job_function()
         observed.acts = lambda: any(each is observed for each in self.acting())
         with self._lock:

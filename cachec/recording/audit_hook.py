@@ -9,14 +9,14 @@ from functools import lru_cache
 from types import FrameType
 from typing import Any
 
-#: Is told the event, its arguments and the frame that it is raised in.
+#: Gets the event, its arguments and the frame that raised it.
 Handler = Callable[[str, tuple[Any, ...], FrameType], None]
 
 
-#: By event, who is told.
+#: Event -> its handlers.
 _Handlers = dict[str, tuple[Handler, ...]]
 
-#: Groups of listeners whose events are kept as one table.
+#: The number of combinations of listeners with a cached table.
 _GROUPS = 16
 
 
@@ -28,12 +28,12 @@ class AuditHook:
         self._listening: tuple[Mapping[str, Handler], ...] = ()
         #: Of those who listened together before, by their ids: to begin and to end is all that most runs do here.
         self._known: dict[tuple[int, ...], tuple[tuple[Mapping[str, Handler], ...], _Handlers]] = {}
-        #: One item: those who are told now.
+        #: One item: the current handlers.
         self._handlers: list[_Handlers] = [{}]
         sys.addaudithook(_hook(self._handlers))
 
     def listen(self, handlers: Mapping[str, Handler]) -> None:
-        """Have handlers told of their events from here on; the same ones are told once, however often they listen."""
+        """Call handlers for their events from now on. A handler that listens repeatedly is called only once."""
         with self._lock:
             if not any(each is handlers for each in self._listening):
                 self._tell((*self._listening, handlers))
@@ -58,7 +58,7 @@ class AuditHook:
 
 
 def _hook(now: list[_Handlers]) -> Callable[[str, tuple[Any, ...]], None]:
-    # A plain function: Python looks for an attribute of the hook with each event, which a method has not at once.
+    # A plain function: Python reads an attribute of the hook at each event, which is slower on a method.
     def hook(event: str, args: tuple[Any, ...]) -> None:
         handlers = now[0].get(event)
         if handlers is not None:

@@ -1,4 +1,4 @@
-"""Files, folders and modules that a run looks at, as audit events tell (PEP 578)."""
+"""Files, folders and modules that a run accesses, from audit events (PEP 578)."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from cachec.recording.observations import STANDARD_INPUT, Observations, is_unrep
 from cachec.recording.os_calls import caller_arguments
 from cachec.recording.unobserved_processes import starter
 
-#: Modules that import others in Python's place, and keep what they compiled of a source beside it.
+#: Modules that import others instead of Python, and store the compiled code in the source's folder.
 _LOADERS = frozenset({"_pytest.assertion.rewrite"})
-#: Modules whose frames read a module's own code: that counts as an import, not as a file.
+#: Modules with frames that read a module's own code: the read counts as an import, not as a file.
 _IMPORTERS = ("<frozen importlib._bootstrap_external>", "<frozen importlib._bootstrap>", "<frozen zipimport>")
 _SOCKETS = frozenset({"socket.connect", "socket.getaddrinfo", "urllib.Request"})
 #: Events of a path that comes to be: which argument it is, and which the descriptor of the folder that it starts from.
@@ -49,7 +49,7 @@ _MADE_NEW = frozenset({"os.mkdir", "os.link", "os.symlink"})
 _TAKEN = {"os.rename": 2, "os.link": 2}
 #: Events of a path that goes, with the place of the descriptor of its folder.
 _REMOVED = {"os.remove": 1, "os.rmdir": 1, "os.rename": 2}
-#: Events of what is changed in part, with the place of the descriptor of its folder, where there is one.
+#: Events of partial changes, with the argument index of the folder's descriptor, if any.
 _TOUCHED = {
     "os.chmod": 2,
     "os.chown": 3,
@@ -154,7 +154,7 @@ class AuditObserver:
             observed.inconsistent = observed.inconsistent or "another thread went to another current folder meanwhile"
 
     def _on_own_access(self, event: str, args: tuple[Any, ...], _frame: FrameType) -> None:
-        """cachec itself, whose own looks are passed over, opens what a stage names to it."""
+        """Observe a file that a stage passes to cachec. Accesses for cachec's own purposes do not count."""
         path, is_relative = args
         self._each(
             input_at if event == audit_events.READS else result_file_at, os.path.relpath(path) if is_relative else path
@@ -187,7 +187,7 @@ class AuditObserver:
                 self._each(_folder_missed, path)
                 note = Observations.rewrite if cuts else Observations.make_or_keep
                 self._makes(path, frame, note=note, is_shared=bool(flags & os.O_APPEND))
-        elif flags & os.O_WRONLY:  # what is there is not looked at
+        elif flags & os.O_WRONLY:  # existing content is not read
             place = place_of(path)
             for observed in self._runs.acting() if place is not None else ():
                 observed.write(str(place))
@@ -231,7 +231,7 @@ class AuditObserver:
             self._each(Observations.make_by_another, path, self._others(acting, frame))
 
     def _others(self, acting: tuple[Observations, ...], frame: FrameType) -> tuple[Observations, ...]:
-        """Those that what ``frame`` makes is another's for. What cachec itself makes is nobody's input."""
+        """Return the runs for which a file that ``frame`` makes is foreign. cachec's own files are no input."""
         others = tuple(each for each in self._runs.every if not any(each is one for one in acting))
         return others if others and not _by_cachec(frame) else ()
 
@@ -346,7 +346,7 @@ def _by_importer(frame: FrameType | None) -> bool:
 
 
 def _for_messages(frame: FrameType | None) -> bool:
-    """Whether source is read to be shown beside a warning or an error."""
+    """Whether source is read for the text of a warning or an error."""
     asked = False
     while frame is not None and frame.f_globals.get("__name__") in {"tokenize", "linecache", "warnings", "traceback"}:
         asked = asked or frame.f_globals["__name__"] in {"warnings", "traceback"}

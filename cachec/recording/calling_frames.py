@@ -55,7 +55,7 @@ def beyond_library(frame: FrameType | None) -> tuple[FrameType | None, set[str]]
 
 
 def removes(frame: FrameType) -> bool:
-    """Whether ``shutil.rmtree`` looks for what there is to be removed."""
+    """Whether ``shutil.rmtree`` searches for the files to remove."""
     return frame.f_code.co_name.startswith(("rmtree", "_rmtree")) and frame.f_globals.get("__name__") == "shutil"
 
 

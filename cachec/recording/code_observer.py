@@ -33,7 +33,7 @@ class CodeObserver:
         self._kinds: dict[str, bool] = {}
         self._tool: int | None = None
         self._profile = Profile(runs, self._first, lambda file: not self._project(file))
-        #: How often runs began: what was told before one did must be told to it again.
+        #: The number of runs that began: events from before a run must be reported to it again.
         self._begun = 0
 
     def arm(self, on: bool) -> None:
@@ -84,7 +84,7 @@ class CodeObserver:
     def _on_start(self, code: CodeType, _offset: int) -> Any:
         begun, disable = self._begun, _MONITORING.DISABLE
         is_reported = self._first(code, sys._getframe(1))
-        # No call from here on: a run that another thread begins now would never be told of this code.
+        # No call from here on: a run that another thread begins now would miss the event of this code.
         return disable if is_reported and begun == self._begun else None
 
     def _on_throw(self, code: CodeType, _offset: int, _error: BaseException) -> None:
@@ -118,7 +118,7 @@ class CodeObserver:
             return True
         for observed in self._runs.asked_by(frame.f_back):
             handler(observed, frame)
-        return False  # what is looked at is another thing with each call
+        return False  # each call may access another thing
 
     def _project(self, name: str) -> bool:
         kind = self._kinds.get(name)
@@ -131,7 +131,7 @@ class CodeObserver:
         for observed in here:
             if id(code) not in observed.executed_code:
                 observed.executed_code[id(code)] = ExecutedCode(code, frame.f_globals)
-        # What runs here may run in the context of another run next, which has to be told then.
+        # The same code may run for another run next, which then needs the event.
         return all(id(code) in observed.executed_code for observed in self._runs.every)
 
 

@@ -15,12 +15,12 @@ from cachec.base.paths import access_letters, entries, links_on, resolve_path
 from cachec.recording.calling_frames import takes_either
 from cachec.recording.observations import Observations, is_absolute, is_unrepeatable
 
-#: What a frame of such a function says that is looked at; noted with a run.
+#: Records the access of such a function's frame in a run.
 LookupHandler = Callable[[Observations, FrameType], None]
 
 
 def find_handler(code: CodeType, frame: FrameType) -> LookupHandler | None:
-    """What the code that starts in ``frame`` looks at; None for nearly all code."""
+    """Return the handler for the access of the code that starts in ``frame``; None for nearly all code."""
     handler = _HANDLERS.get(code.co_qualname)
     return handler[1] if handler is not None and frame.f_globals.get("__name__") in handler[0] else None
 
@@ -190,7 +190,7 @@ def links_asked(observed: Observations, path: object) -> None:
 
 
 def links_at(observed: Observations, place: str) -> None:
-    """Where an absolute path leads. What is written anew in place is as much of a link as before."""
+    """Record the links on an absolute path. Rewriting a file in place does not change them."""
     found = links_on(place)
     if found and observed.own(place) and place not in observed.rewritten:
         return
@@ -283,7 +283,7 @@ def _resolve_path(observed: Observations, frame: FrameType) -> None:
 
 
 def _made_absolute(observed: Observations, frame: FrameType) -> None:
-    """What comes of a relative path holds the current folder."""
+    """Record that the result of a relative path has the current folder in it."""
     try:
         observed.asked_cwd = observed.asked_cwd or not is_absolute(_first(frame))
     except TypeError:
@@ -348,7 +348,7 @@ def _lines(observed: Observations, frame: FrameType) -> None:
 _PATHS = ("genericpath", "posixpath")
 _PATHLIB = ("pathlib", "pathlib._local")
 _METADATA = ("importlib.metadata",)
-#: By the qualified name of a function: the modules that have it, and what it looks at.
+#: Qualified name of a function -> its modules, and the handler of its access.
 _HANDLERS: dict[str, tuple[tuple[str, ...], LookupHandler]] = {
     **dict.fromkeys(("exists", "isfile", "isdir"), (_PATHS, _is_there)),
     **dict.fromkeys(("lexists", "islink", "ismount"), (_PATHS, _is_link)),

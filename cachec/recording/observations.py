@@ -25,7 +25,7 @@ _UNREPEATABLE = ("/proc/", "/sys/", "/dev/")
 _SHARED_MEMORY = "/dev/shm/"
 
 
-#: Why nothing is stored of a run that reads what nobody can read again.
+#: The reason not to store the result of a run with a read that can't be repeated.
 STANDARD_INPUT = "the standard input was read: pass what it says as an argument"
 
 
@@ -71,7 +71,7 @@ class Observations(msgspec.Struct):
     named: dict[str, None] = {}
     #: Modules of which it asked whether they exist.
     sought: dict[str, None] = {}
-    #: Distributions whose metadata it asked for, ``*`` for all.
+    #: Distributions with metadata that it read, ``*`` for all.
     installed: dict[str, None] = {}
     #: Absolute paths that were opened for reading.
     opened: dict[str, Identity] = {}
@@ -83,9 +83,9 @@ class Observations(msgspec.Struct):
     links: dict[str, tuple[tuple[str, str], ...]] = {}
     #: Paths of which it asked what may be done with them, with the answer.
     allowed: dict[str, str] = {}
-    #: Paths whose status was asked for, with it.
+    #: Paths with a queried status -> that status.
     stated: dict[str, os.stat_result] = {}
-    #: Paths whose status ``os.scandir`` reported, with it; no later event reports that it was used.
+    #: Paths with a status from ``os.scandir`` -> that status; no later event reports its use.
     scanned: dict[str, tuple[Identity, os.stat_result]] = {}
     #: Files that the import system read.
     sources: dict[str, Identity] = {}
@@ -114,11 +114,11 @@ class Observations(msgspec.Struct):
     touched: dict[str, _State | None] = {}
     #: Paths that it made in a way that would have taken what is there as it is.
     own_results: dict[str, None] = {}
-    #: Existing files that it opened to write anew.
+    #: Existing files that it opened to overwrite them.
     rewritten: dict[str, None] = {}
     #: Folders that it made in such a way, or that are in one, and looked through.
     filled: dict[str, None] = {}
-    #: Functions of Python's that asked for a status, whose names no code need say.
+    #: Functions of Python that queried a status without their names in any code.
     asked: dict[str, None] = {}
     #: Whether this thread acts for the run.
     acts: Callable[[], bool] = lambda: True
@@ -130,7 +130,7 @@ class Observations(msgspec.Struct):
     started: dict[str, None] = {}
     #: Programs and processes that may have worked for the run, each with the code that started or used it.
     undeclared: dict[str, Starter] = {}
-    #: What project code looked at that can't be read again alike.
+    #: Reads of project code that can't be repeated with the same result.
     unrepeatable: dict[str, None] = {}
     #: Nested stages, by ``id``.
     stages: dict[int, Any] = {}
@@ -142,7 +142,7 @@ class Observations(msgspec.Struct):
     descriptors: frozenset[int] = field(default_factory=descriptors)
     #: Whether the run took the current folder for a value or for a part of one.
     asked_cwd: bool = False
-    #: What was looked at that no read can report; empty for nothing.
+    #: An access that no read can represent; empty for none.
     nondeterministic: str = ""
     #: Whether it went to a folder by an absolute path.
     moved: bool = False
@@ -210,7 +210,7 @@ class Observations(msgspec.Struct):
             self.written.setdefault(each, self.touched[each])
 
     def is_mixed(self, place: str) -> bool:
-        """Whether what is there is in part of the run's own making: what was there before, nobody can look at."""
+        """Whether the run itself made a part of the content: the former content can't be read any more."""
         before = self.written.get(place)
         return before is not None and before[_CHANGED] <= self.after and _state(place) != before
 
@@ -221,14 +221,14 @@ class Observations(msgspec.Struct):
             self.new.setdefault(place)
 
     def make(self, place: str) -> None:
-        """The run makes this, or writes it anew."""
+        """Record that the run makes this, or overwrites it."""
         for each in self._names(place):
             self.made.setdefault(each, _state(each))
             self.removed.pop(each, None)
             self.own_results.pop(each, None)
 
     def rewrite(self, place: str) -> None:
-        """The run writes a file anew; where one is there, in its place."""
+        """Record that the run writes a file, or overwrites an existing one in place."""
         for each in self._names(place):
             if os.path.lexists(each) and each not in self.made:
                 self.rewritten.setdefault(each)
@@ -349,7 +349,7 @@ class Observations(msgspec.Struct):
         return True
 
     def _is_made(self, path: str) -> bool:
-        """Whether something came of it: the run is told of what it does before it is done, and may fail."""
+        """Whether the change took place: its event comes before the change, which may fail."""
         before = self.made[path]
         if before != _MADE:
             if _state(path) == before:

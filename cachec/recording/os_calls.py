@@ -52,7 +52,7 @@ class OsCalls:
         self._telling = {name: self._wrapper(function, _ASKED[name]) for name, function in self._own.items()}
 
     def arm(self, on: bool) -> None:
-        """A run begins (``on``), or the last one has ended. What somebody else put in a place stays."""
+        """Begin with a run (``on``), or end with the last one. Replacements by other code stay."""
         for name, own in self._own.items():
             here, wanted = (own, self._telling[name]) if on else (self._telling[name], own)
             if getattr(os, name) is here:

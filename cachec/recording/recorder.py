@@ -28,7 +28,7 @@ class FileState(msgspec.Struct, frozen=True):
     path: str
     digest: str
     nbytes: int
-    #: Where they were kept.
+    #: The folder of their copies.
     data: bytes | None = None
 
 
@@ -95,7 +95,7 @@ class ReadRecorder:
         self._results = frozenset(each for path in results for each in (absolute(path), os.path.realpath(path)))
         self._refusal: tuple[Reason, str] | None = None
         self._commands: list[CommandRun] = []
-        #: Reads of which it is known that they held until the run ended.
+        #: Reads that are known to be valid until the end of the run.
         self.checked: set[Read] = set()
         self._checks: list[Callable[[], None]] = []
 
@@ -112,7 +112,7 @@ class ReadRecorder:
         self._pass_on(Read("absent", path, "", EMPTY))
 
     def listing(self, path: str, digest: str) -> None:
-        """The names in a folder were looked at; ``digest`` is over the sorted names."""
+        """Record a listing of a folder; ``digest`` is over the sorted names."""
         self._pass_on(Read("listing", path, "", digest))
 
     def tool(self, path: str, digest: str, search: str = "") -> None:
@@ -141,7 +141,7 @@ class ReadRecorder:
         self._pass_on(Read("processor", which, "", digest))
 
     def add_read(self, read: Read) -> None:
-        """This was looked at: by the run itself, or by the one whose stored result it took."""
+        """Record a read of the run itself, or of the run with the stored result that it uses."""
         self._pass_on(read)
 
     def set_generator(self, name: str, read: Read | None) -> None:
@@ -158,7 +158,7 @@ class ReadRecorder:
             self.parent.add_read(read)
 
     def add_traced_read(self, read: Read) -> None:
-        """A command looked this up, and it has changed since then by that command alone: nobody needs to look again."""
+        """Record a lookup of a command. Only that command has changed it since, so it needs no second check."""
         if self.is_traced:
             return  # the tracer of the run sees it too, and knows what the run itself has made
         if not self._results or self._results.isdisjoint(_with_folders_above(read.where)):
@@ -188,7 +188,7 @@ class ReadRecorder:
             self._checks.append(check)
 
     def storage_refusal(self) -> tuple[Reason, str] | None:
-        """Why the result must not be stored, None where nothing was said. To be asked once its files are stored."""
+        """Return why the result must not be stored, or None. Call this after its files are stored."""
         with self._lock:
             checks, self._checks = self._checks, []
         for check in checks:
@@ -223,8 +223,8 @@ class ReadRecorder:
 
     @contextmanager
     def pause(self) -> Iterator[None]:
-        """While a command runs whose look-ups are known, nothing of this run opens files unseen: what is opened is of
-        the command, or of another process. Without effect where the run has other threads, which may open some."""
+        """Pause the watch for unseen opens while a traced command runs: opens then are of the command, or of another
+        process. This has no effect if the run has other threads, which may open files."""
         if self.parent is not None:
             with self.parent.pause(), self._pause_observers():
                 yield
@@ -251,7 +251,7 @@ class ReadRecorder:
         self._scratch.clear()
 
     def keep_scratch(self) -> None:
-        """The caller gets the fresh result, which may lie in a scratch folder: keep these until the process ends."""
+        """Keep scratch folders until the process ends: the caller gets the fresh result, which may be in one."""
         if not self._scratch:
             return
         import atexit

@@ -79,7 +79,8 @@ class _Observers(NamedTuple):
     code: CodeObserver
 
     def arm(self, on: bool) -> None:
-        """A run begins (``on``), or the last one has ended. Code is told of last and first, as it is told of ours."""
+        """Begin with a run (``on``), or end with the last one. Code events come last and end first, as they also report
+        the code of this package."""
         for each in self if on else reversed(self):
             each.arm(on)
 

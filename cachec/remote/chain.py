@@ -25,13 +25,13 @@ from cachec.remote.trie import LookupCost, Present, Put, Trie
 from cachec.remote.urls import Address, parse
 from cachec.store.store import Store
 
-#: Folders whose content a system has by its packages: a path there is meant to be the same on another machine.
+#: Folders with content from a system's packages: a path there is assumed to be the same on another machine.
 _SYSTEM = (
     *("/bin/", "/boot/", "/dev/", "/etc/", "/lib/", "/lib32/", "/lib64/", "/libx32/", "/nix/", "/opt/", "/proc/"),
     *("/run/", "/sbin/", "/snap/", "/sys/", "/usr/"),
 )
 
-#: Kinds of reads whose ``where`` is a path, of stages and of commands.
+#: Kinds of reads with a path as ``where``, of stages and of commands.
 _PATHS = frozenset(
     {"file", "absent", "there", "listing", "links", "access", "status", "tool", "code", "cwd"}
     | {
@@ -54,7 +54,7 @@ class LookupReport(NamedTuple):
     """What came of a lookup, for ``offer``."""
 
     fetched: RemoteFetch | None
-    #: What it looked at.
+    #: The reads of the lookup.
     known_reads: dict[Name, Digest]
     #: Remotes that gave no answer, by name.
     damaged: frozenset[str] = frozenset()
@@ -130,7 +130,7 @@ class Remote:
 
 
 class Remotes:
-    """All of them, for one store. No method raises what fails there: it is told to ``on_fault``, and counted so."""
+    """All remotes of one store. No method raises a remote's error: it is passed to ``on_fault``, and counted."""
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class Remotes:
         self.all = [Remote(parse(url, store.namespace, environ), store) for url in self.urls]
 
     def only_signed(self) -> Remotes:
-        """Those of them that believe only what somebody has signed."""
+        """Return the remotes that accept only signed rows."""
         chosen = copy.copy(self)
         chosen.all = [remote for remote in self.all if remote.address.trust.is_limited]
         return chosen
@@ -202,7 +202,7 @@ class Remotes:
                 self._count_failure(remote, waited.seconds - before)
             raise
         except Exception as error:
-            # A row may name anything to look at, and a dozen kinds of look were not made for what a stranger writes.
+            # A row may request any read, and a dozen kinds of reads were not made for hostile input.
             self._count_failure(remote, waited.seconds - before)
             detail = f"{type(error).__name__} at what it says to look at: {error}"
             raise StoreFault(Fault.REMOTE_CORRUPT, detail) from error
@@ -343,7 +343,7 @@ class Remotes:
             return OfferResult(offer, fault=fault)
         self.spool.record_success(remote.address.name)
         if not remote.address.is_read:
-            remote.breaker.record_answer(0.0)  # nobody waits for it, so that it answers is enough
+            remote.breaker.record_answer(0.0)  # no call waits for it, so any answer is enough
         return OfferResult(offer, put=put)
 
     # --- forgetting
@@ -392,14 +392,14 @@ class Remotes:
 
 
 def _describe_fault(fault: StoreFault, remote: Remote, stage: str) -> str:
-    """What a person is told of a fault: whose it is, where it is a remote's, and for which stage."""
+    """Describe a fault for a message, with the remote and the stage."""
     if not fault.fault.is_remote:
         return fault.detail
     return f"{remote.address.shown}: {fault.detail}" + (f" (stage {stage})" if stage else "")
 
 
 def local_path(reads: Iterable[Read]) -> str:
-    """The first path of reads that another machine need not have for the same; empty where there is none.
+    """Return the first path of reads that may differ on another machine; empty for none.
 
     A path from an anchor, or from the current folder, means the same there, and one of the system's as well.
     """

@@ -1,4 +1,4 @@
-"""A process that sends what waits for remotes, beside those that made it.
+"""A background process that sends pending entries to remotes.
 
 It is started by the first offer, holds ``$CACHEC_DIR/remote/helper-<16 hex>.lock`` (which names the remotes, and holds
 its process number), and ends once nothing has come for a minute. It is never needed: ``cachec push`` sends the rest.
@@ -21,14 +21,14 @@ from cachec.store.store import Store
 
 IDLE_SECONDS = 60.0
 
-#: How often the spool is looked at; and sent anew what a remote did not take.
+#: How often the spool is checked, and how often a failed entry is sent again.
 _POLL_SECONDS = 0.2
 _RETRY_SECONDS = 30.0
 
 #: The descriptor of the lock in the helper.
 _LOCK = 3
 
-#: In the background and out of the caller's family: nobody has to wait for it, and no signal of a terminal reaches it.
+#: Detached from the caller: no process has to wait for it, and no signal of a terminal reaches it.
 _SHELL = 'cd / && "$@" &'
 
 
@@ -67,7 +67,7 @@ def _lock_path(remotes: Remotes) -> str:
 
 
 def run(remotes: Remotes, idle: float = IDLE_SECONDS) -> frozenset[str]:
-    """Send what waits, and what comes, until nothing has come for ``idle`` seconds, or the store is gone.
+    """Send pending and new entries until none has arrived for ``idle`` seconds, or the store is gone.
 
     Returns the names of the offers that this has tried.
     """
@@ -88,8 +88,8 @@ def run(remotes: Remotes, idle: float = IDLE_SECONDS) -> frozenset[str]:
 
 
 def main(folder: str, namespace: str) -> None:
-    """What the process does. Nobody hears of what it meets: the log of the store does."""
-    os.closerange(_LOCK + 1, os.sysconf("SC_OPEN_MAX"))  # what the caller's libraries left open is not ours to hold
+    """Run the process. It reports errors in the log of the store only."""
+    os.closerange(_LOCK + 1, os.sysconf("SC_OPEN_MAX"))  # close descriptors that the caller's libraries left open
     os.ftruncate(_LOCK, 0)
     os.pwrite(_LOCK, b"%d\n" % os.getpid(), 0)
     events = EventLog(folder, log="off")

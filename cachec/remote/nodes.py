@@ -29,10 +29,10 @@ _MAGIC = b"cachec remote 2\n"
 _DIGEST = 32
 _LENGTH = struct.Struct("<H")
 
-#: Names that one node may say to look at.
+#: The limit for the names that one node requests.
 _MAX_READS = 10_000
 
-#: Bytes of the small artifacts that lie in a leaf, compressed, all together.
+#: The limit for all compressed small artifacts in a leaf, in bytes.
 INLINE_BYTES = 1 << 17
 
 #: Bytes of one artifact that is tried.
@@ -43,7 +43,7 @@ Name = tuple[str, str, str]
 
 
 class TrieNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A node: an inner one, which says what to look at and then to go on; or a leaf with an entry of one run."""
+    """A node: an inner node with the reads that select the next node, or a leaf with the entry of one run."""
 
     version: int
     #: The name of the node itself.
@@ -67,7 +67,7 @@ def root_name(namespace: str, key: Digest) -> Digest:
 
 
 def child_name(parent: Digest, reads: Sequence[Name], digests: Sequence[Digest]) -> Digest:
-    """The name of the node below an inner one, where what it says to look at has these digests."""
+    """Return the name of the node below an inner one, for these digests of the requested reads."""
     hasher = Hasher("remote-node")
     hasher.part("parent", parent.encode())
     for (kind, where, name), digest in zip(reads, digests, strict=True):
@@ -139,7 +139,7 @@ def decode_node(row: bytes, name: Digest, key: Digest, trust: Trust) -> TrieNode
 
 
 def deflate(data: bytes) -> bytes:
-    """Small content as it lies in a leaf."""
+    """Compress small content for a leaf."""
     return zlib.compress(data, 6)
 
 

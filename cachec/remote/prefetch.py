@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from queue import SimpleQueue
 from threading import Semaphore, Thread
 
-#: Pieces that may lie between the two.
+#: The number of pieces in the queue between the two threads.
 _BETWEEN = 2
 
 
 def prefetch_pieces(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """The same pieces, taken by a thread meanwhile; raises what that raises. Who stops early stops the thread, which
-    ends with the piece that it waits for.
+    """Return the same pieces, read ahead by a thread; raises its errors. If the caller stops early, the thread ends
+    after its current piece.
     """
     came: SimpleQueue[bytes | Exception | None] = SimpleQueue()
     slots = Semaphore(_BETWEEN)

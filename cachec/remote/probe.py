@@ -60,7 +60,7 @@ class ProbeResult(NamedTuple):
 
 
 def probe(url: str, namespace: str) -> ProbeResult:
-    """Write, read, and remove a row that nobody else has there. One failure that says the same as the last ends it.
+    """Write, read, and remove a row of its own. The second equal failure ends the probe.
 
     A folder that is to be written and is not there is made, in one that is: by nobody else, as a mount may be missing.
     A blob of a thousand bytes, the same each time, stays there: engines need not remove those.

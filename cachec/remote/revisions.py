@@ -120,7 +120,7 @@ class RemoteWeights:
                 f"{name!r} stands for revision {before.revision[:12]} at {self._remote.address.shown}, not for "
                 f"{revision.id[:12]}; push under another name, or with --replace"
             )
-        weights = self._store.open(revision.id)  # kept from being swept meanwhile
+        weights = self._store.open(revision.id)  # an open set is not swept
         with weights:
             contents = self._store.contents(revision.id)
             blobs = list(_each(self._blob_of, contents.refs))
@@ -170,7 +170,7 @@ class RemoteWeights:
         return TransferCount(named.revision, len(blobs), sum(blob.size for blob in blobs), *moved)
 
     def find(self, name: str) -> RemoteRevision | None:
-        """What ``name`` stands for there, checked, without a tensor of it; None where the remote has no such name."""
+        """Return the checked revision of ``name``, without its tensors; None if the remote has no such name."""
         check_name(name)
         named = self._fetch_named(name)
         return None if named is None else RemoteRevision(named.revision, *self._manifest(named))
@@ -192,7 +192,7 @@ class RemoteWeights:
         return hasher.digest()
 
     def _present_name(self, name: str, *, replace: bool) -> tuple[NamedRevision | None, bool]:
-        """What a name stands for, and whether there is a row at all; one that can't be used is there to be replaced."""
+        """Return the revision of a name, and whether there is a row, even an unusable one, which may be replaced."""
         try:
             named = self._fetch_named(name)
         except StoreFault as fault:

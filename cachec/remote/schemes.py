@@ -60,7 +60,7 @@ SCHEMES = {
 
 
 def scheme_named(name: str) -> Scheme | None:
-    """The scheme of that name, of cachec or of an installed package; None where there is none."""
+    """Return the scheme of that name, of cachec or of an installed package, or None."""
     if name in SCHEMES:
         return SCHEMES[name]
     from cachec.base.distributions import Distributions  # a scheme of cachec's own needs none

@@ -1,4 +1,4 @@
-"""What is to be sent to remotes, kept until it is there.
+"""The spool: offers that wait to be sent to remotes.
 
     $CACHEC_DIR/remote/spool/<64 hex>    an Offer as JSON; its name is the digest of what it names
     $CACHEC_DIR/remote/<name>.refused    why a remote did not take the last that was sent, for people
@@ -21,7 +21,7 @@ from cachec.base.hashing import Hasher
 from cachec.model import MALFORMED_JSON, RECORD_VERSION, Digest
 from cachec.remote.nodes import Name
 
-#: Seconds after which an offer that nobody took is dropped.
+#: Seconds after which an unsent offer is dropped.
 RETENTION_SECONDS = 7 * 86400.0
 
 #: Bytes of an offer: more than any has.
@@ -49,7 +49,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> Digest:
-        """Of the file that it is kept in."""
+        """The name of its file."""
         hasher = Hasher("remote-offer")
         for label, value in (
             ("remote", self.remote),
@@ -78,17 +78,17 @@ class Spool:
             staged.commit(os.path.join(self.folder, offer.name), mode=mode, fsync=False)
 
     def names(self) -> frozenset[str] | None:
-        """The names of what is kept; None where nothing was ever."""
+        """Return the names of the offers; None if there was never one."""
         try:
             return frozenset(os.listdir(self.folder))
         except FileNotFoundError:
             return None
 
     def offers(self, *, tidy: bool = True) -> Iterator[Offer]:
-        """All that is kept, the oldest first. tidy: remove what is no offer, or too old."""
+        """Return all offers, the oldest first. tidy: remove malformed and old files."""
         waiting = []
         for name in self.names() or ():
-            with contextlib.suppress(FileNotFoundError):  # somebody else has sent it
+            with contextlib.suppress(FileNotFoundError):  # another process has sent it
                 waiting.append((os.lstat(os.path.join(self.folder, name)).st_mtime, name))
         for written, name in sorted(waiting):
             path = os.path.join(self.folder, name)
@@ -115,11 +115,11 @@ class Spool:
         return dropped
 
     def remove(self, offer: Offer) -> None:
-        """An offer is no more; by now somebody else may have removed it."""
+        """Remove an offer, unless another process has removed it."""
         self._remove(os.path.join(self.folder, offer.name))
 
     def record_refusal(self, remote: str, why: str) -> None:
-        """A remote, by name, took nothing; where that can't be written nobody hears of it here."""
+        """Record that a remote refused an offer. A failure to write the record is ignored."""
         with contextlib.suppress(OSError):
             fd = fsio.open_own(self._refusal(remote), os.O_WRONLY | os.O_TRUNC)
             try:

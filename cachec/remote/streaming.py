@@ -1,4 +1,4 @@
-"""Weights of a remote that are read as they are used: a tensor is fetched when its bytes are first wanted, and kept.
+"""Streaming of weights from a remote: the first read of a tensor's bytes fetches it into the store.
 
 Names, shapes and types, and the digest of each tensor, are in the revision's manifest. What a tensor is has been
 checked before it is an object of the store, so what broke off, or was fetched for another set, is not fetched again;
@@ -23,7 +23,7 @@ from cachec.weights.sets import WeightSet
 
 
 def stream_weights(remotes: Remotes, name: str) -> WeightSet | None:
-    """The weights that ``name`` stands for at the first remote that has it; None where none has.
+    """Return the weights of ``name`` from the first remote that has it, or None.
 
     Raises UsageError for what is no name, WeightError where a remote fails: the next may have others by that name.
     """
@@ -54,7 +54,7 @@ def _fetching(
         lock = store.locks.of(ref.digest)
         lock.acquire(longest(ref.size))  # whoever has it longer than that fetches it in vain
         try:
-            if not objects.has(ref):  # another did meanwhile
+            if not objects.has(ref):  # another process fetched it
                 there.receive(RemoteBlob(ref.digest, ref.size, listed.sums.get(ref.digest, "")), objects, name)
         except StoreFault as fault:
             raise WeightError(

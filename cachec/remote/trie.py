@@ -50,7 +50,7 @@ WALK_ROWS = 1.5
 BLOB_SECONDS = 5.0
 SLOWEST = 1 << 18
 
-#: Seconds for one row, or one question, when nobody waits for it.
+#: Seconds for one row, or one query, if no call waits for it.
 UNHURRIED_SECONDS = 10.0
 
 #: Blobs that are fetched at once.
@@ -59,12 +59,12 @@ _PARALLEL = 8
 #: Bytes of a blob that is worth a thread.
 _LARGE = 1 << 22
 
-#: Gives the present digest of what a name stands for here; None where it stands for nothing.
+#: Returns the present digest of a name's file on this machine; None without one.
 Present = Callable[[Name], Digest | None]
 
 
 class LookupCost:
-    """What one lookup had of engines. seconds: that it waited. nbytes: that came. known_reads: what it looked at."""
+    """The cost of one lookup: seconds of waiting, received bytes, and the digests of its reads."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -212,7 +212,7 @@ class Trie:
             if node is None:
                 node = TrieNode(version=VERSION, name=name, requested_reads=tuple(sorted(remaining)))
                 if not self._engine.put_row(name, encode_node(node, self._trust), (), _soon(), replace=is_there):
-                    continue  # somebody was first: go below his
+                    continue  # another process was first: go below its node
             unknown = [requested for requested in node.requested_reads if requested not in known]
             if unknown:
                 raise StoreFault(Fault.REMOTE_SKIPPED, f"another run looked at {unknown[0][0]} {unknown[0][1]} first")
@@ -273,7 +273,7 @@ class Trie:
 
 
 def _blobs(leaf: TrieNode) -> list[RemoteBlob]:
-    """What lies beside a leaf."""
+    """Return the blobs of a leaf."""
     assert leaf.entry is not None
     refs = artifacts_of(leaf.entry).values()
     return [

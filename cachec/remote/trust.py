@@ -1,4 +1,4 @@
-"""Whose word counts: signatures of rows.
+"""Trust in rows, by signatures.
 
 A row is signed over ``cachec remote 2``, a newline and the node, which names itself by namespace, key and reads: by
 Ed25519, with keys and signatures as ``keys`` writes them, or by HMAC-SHA256 with a secret that all share, under the
@@ -44,12 +44,12 @@ class Trust:
 
     @property
     def is_limited(self) -> bool:
-        """Whether only what somebody has signed is believed."""
+        """Whether only signed rows are accepted."""
         return bool(self._trusted or self._secret)
 
     @property
     def is_signing(self) -> bool:
-        """Whether somebody's word is given for what is written."""
+        """Whether written rows are signed."""
         return bool(self._secret or self._own is not None)
 
     def may_pass_on(self, source: Trust) -> bool:
@@ -68,7 +68,7 @@ class Trust:
         return {(name, encode_key(name, key)) for name, key in self._trusted.items()}
 
     def signature(self, data: bytes) -> bytes:
-        """What goes with these bytes; nothing where there is no key."""
+        """Return the signature of these bytes; empty without a key."""
         if self._secret:
             return encode_key(HMAC, hmac.digest(self._secret, data, "sha256")).encode()
         if self._own is None:
@@ -76,7 +76,7 @@ class Trust:
         return encode_key(self._own.name, self._own.sign(data)).encode()
 
     def why_untrusted(self, signature: bytes, data: bytes) -> str:
-        """Why nobody who is trusted has signed these bytes so; empty where somebody has, or everybody is."""
+        """Return why no trusted signer signed these bytes; empty if one did, or if all rows are trusted."""
         if self._secret:
             expected = encode_key(HMAC, hmac.digest(self._secret, data, "sha256")).encode()
             return "" if hmac.compare_digest(expected, signature) else "is not signed with the secret"

@@ -36,7 +36,7 @@ _KEYWORDS = frozenset(
     ("blobs", "uploads", "actions", "actionResults", "operations", "capabilities", "compressed-blobs")
 )
 
-#: What a user is told whose password the URL was cut at: that it is not shown.
+#: The note for a URL that was cut at a password, which is not shown.
 _ESCAPED = "a password has '%2F' for '/', '%3F' for '?', '%23' for '#' and '%40' for '@'"
 
 #: Options that every scheme has.

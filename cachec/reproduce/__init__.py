@@ -1,4 +1,4 @@
 """Reproducers: one run of a stage as a small zip that others can run, without the weights.
 
-``recipe`` what a run is kept as; ``pack`` makes the zip, ``archive`` writes and reads it; ``replay`` runs it again.
+``recipe`` the stored form of a run; ``pack`` makes the zip, ``archive`` writes and reads it; ``replay`` runs it again.
 """

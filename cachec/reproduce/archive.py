@@ -57,7 +57,7 @@ def write_archive(members: Mapping[str, bytes]) -> bytes:
 
 
 def _compress_members(members: Mapping[str, bytes], stored: Collection[str]) -> tuple[bytes, set[str]]:
-    """The archive, and the names of members whose ratio is too high."""
+    """Return the archive, and the names of members with a too high ratio."""
     out = BytesIO()
     with zipfile.ZipFile(out, "w") as archive:
         for name in sorted(members):
@@ -122,15 +122,15 @@ def _read(archive: zipfile.ZipFile, size: int, label: str) -> dict[str, bytes]:
     infos = archive.infolist()
     if len(infos) > MAX_MEMBERS:
         raise ReproducerError(f"{label}: at most {MAX_MEMBERS} members expected, found {len(infos)}")
-    seen: set[str] = set()
+    names: set[str] = set()
     for info in infos:
         _check(info, label)
-        if info.filename.casefold() in seen:
+        if info.filename.casefold() in names:
             raise ReproducerError(f"{label}: member {info.filename!r} expected once, found again")
-        seen.add(info.filename.casefold())
-    for name in seen:
+        names.add(info.filename.casefold())
+    for name in names:
         parts = name.split("/")
-        if any("/".join(parts[:end]) in seen for end in range(1, len(parts))):
+        if any("/".join(parts[:end]) in names for end in range(1, len(parts))):
             raise ReproducerError(f"{label}: member {name!r} lies in one that is a file")
     total, stored = sum(info.file_size for info in infos), sum(info.compress_size for info in infos)
     most = FREE_TOTAL + MAX_TIMES * size
@@ -166,14 +166,14 @@ def _check(info: zipfile.ZipInfo, label: str) -> None:
 def _content(archive: zipfile.ZipFile, info: zipfile.ZipInfo, label: str) -> bytes:
     """The bytes; never more than the directory states, whatever the member holds. zipfile checks the CRC at the end."""
     pieces: list[bytes] = []
-    left = info.file_size
+    remaining = info.file_size
     with archive.open(info) as member:
-        while piece := member.read(min(_STEP, left + 1)):
-            left -= len(piece)
-            if left < 0:
+        while piece := member.read(min(_STEP, remaining + 1)):
+            remaining -= len(piece)
+            if remaining < 0:
                 break
             pieces.append(piece)
-    if left:
+    if remaining:
         raise ReproducerError(
             f"{label}: member {info.filename!r}: {info.file_size} bytes expected, found another number"
         )

@@ -29,12 +29,12 @@ from cachec.weights.pytree import taken_apart
 #: Digest -> bytes.
 Contents = dict[str, bytes]
 
-#: Text, bytes and files above this are kept in words only.
-MAX_KEPT = 4 << 20
+#: Text, bytes and files above this size are stored as a description only.
+MAX_STORED = 4 << 20
 _DEPTH = 20
 _MAX_ITEMS = 10_000
 
-#: What stands for a value that goes by a secret's name.
+#: The placeholder for a value with a secret's name.
 SECRET = "a secret, left out"
 
 
@@ -129,13 +129,13 @@ class _Describer:
 
     def __init__(self, contents: Contents) -> None:
         self._contents = contents
-        self._left = _MAX_ITEMS
+        self._remaining = _MAX_ITEMS
 
     def describe(self, value: Any, name: str, depth: int) -> Value:
         """``value``, which goes by ``name``."""
         cls = type(value)
         contents = self._contents
-        self._left -= 1
+        self._remaining -= 1
         if cls in SCALARS:
             return Words(SECRET) if cls in {str, bytes} and is_secret(name) else _scalar(value, contents)
         if isinstance(value, Program):
@@ -149,7 +149,7 @@ class _Describer:
             return WeightsOf(store_manifest(value.manifest, contents), value.rank, tree)
         if isinstance(value, File | PurePath):
             return _file(value, contents)
-        if cls in {list, tuple, dict} and depth and len(value) <= self._left:
+        if cls in {list, tuple, dict} and depth and len(value) <= self._remaining:
             if cls is not dict:
                 return Items(cls.__name__, tuple(self.describe(item, name, depth - 1) for item in value))
             if all(type(key) is str for key in value):
@@ -162,13 +162,13 @@ class _Describer:
 
 
 def _scalar(value: Any, contents: Contents) -> Value:
-    if type(value) in {str, bytes} and len(value) > MAX_KEPT:
+    if type(value) in {str, bytes} and len(value) > MAX_STORED:
         return Words(describe(value, 200))
-    kept: list[bytes] = []
+    pieces: list[bytes] = []
 
     class _MemorySink:
         def add_bytes(self, data: bytes | bytearray | memoryview) -> ArtifactRef:
-            kept.append(bytes(data))
+            pieces.append(bytes(data))
             return ArtifactRef(digest_bytes(data), len(data))
 
         def add_pieces(self, pieces: Iterable[memoryview]) -> ArtifactRef:
@@ -181,7 +181,7 @@ def _scalar(value: Any, contents: Contents) -> Value:
     if isinstance(node, Inline):
         return Scalar(node)
     ref = node.artifacts[0]
-    contents.setdefault(ref.digest, kept[0])
+    contents.setdefault(ref.digest, pieces[0])
     return Long(type(value).__name__, ref.digest)
 
 
@@ -197,7 +197,7 @@ def _file(value: File | PurePath, contents: Contents) -> Value:
         return Words(f"the weights {os.path.basename(place)!r}")
     try:
         nbytes = os.stat(place).st_size
-        if not os.path.isfile(place) or nbytes > MAX_KEPT:
+        if not os.path.isfile(place) or nbytes > MAX_STORED:
             return Words(f"the file or folder {os.path.basename(place)!r} of {nbytes} bytes")
         data = Path(place).read_bytes()
     except OSError as error:

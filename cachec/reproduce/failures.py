@@ -17,7 +17,7 @@ from cachec.reproduce.pack import pack_failure
 from cachec.reproduce.recipe import recipe_of
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]+")
-#: Characters of a message that are kept.
+#: The number of characters of a message that are stored.
 _MESSAGE = 4000
 
 

@@ -150,7 +150,7 @@ def _fetch_from(store: Store, trace: Trace) -> Callable[[str], bytes | None]:
         try:
             content = store.content(digest)
         except StoreFault:
-            content = None  # damaged, and counted where it is: it is missing here, which is said
+            content = None  # damaged, and counted elsewhere: it is listed as missing
         if content is None and digest in places:
             try:
                 data = Path(places[digest]).read_bytes()
@@ -192,9 +192,9 @@ def _pack(
             put(f"{folder_name(each.folder)}/{each.path}", each.digest)
         if command.stdin is not None and command.stdin not in {digest_bytes(data) for data in members.values()}:
             put(f"stdin/{command_number}", command.stdin)
-    held = {digest_bytes(data) for data in members.values()}
+    digests = {digest_bytes(data) for data in members.values()}
     for name, digest in _contents(recipe):
-        if digest not in held:
+        if digest not in digests:
             put(name, digest)
     if recipe.commands and recipe.commands[-1].stderr and about.failure is not None:
         members[STDERR] = recipe.commands[-1].stderr.encode()

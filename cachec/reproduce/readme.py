@@ -61,7 +61,7 @@ functions of yours, and their arguments. Nothing that is inside the zip is ever 
 
 
 def command_line(command: RecordedCommand) -> str:
-    """A command for a shell, from the folder that the zip was unpacked in, whose path is in ``$R``."""
+    """Return a command for a shell, in the folder of the unpacked zip, which ``$R`` names."""
     words = [shlex.quote(command.tool.name), *(_quote(arg) for arg in command.args)]
     environ = [
         f"{name}={shlex.quote(value)}"

@@ -187,7 +187,7 @@ class _NumberedFolders:
         folders: list[str] = []
         for run in runs:
             folders.append(run.cwd)
-            folders += (os.path.dirname(seen.path) for seen in (*run.inputs, *run.outputs))
+            folders += (os.path.dirname(state.path) for state in (*run.inputs, *run.outputs))
             folders += map(os.path.dirname, run.weights)
         self._roots: list[str] = []
         for folder in dict.fromkeys(folders):
@@ -256,14 +256,14 @@ def _command(
     identities: Mapping[str, str],
     contents: Contents,
 ) -> RecordedCommand:
-    files = [seen.path for seen in (*run.inputs, *run.outputs)] + list(run.weights)
+    files = [state.path for state in (*run.inputs, *run.outputs)] + list(run.weights)
     environ, hidden = _hide_secrets(run.environ)
-    for seen in (*run.inputs, run.stdin):
-        if seen is not None and seen.data is not None:
-            contents.setdefault(seen.digest, seen.data)
+    for state in (*run.inputs, run.stdin):
+        if state is not None and state.data is not None:
+            contents.setdefault(state.digest, state.data)
 
-    def refs(files_seen: Sequence[FileState]) -> tuple[FileRef, ...]:
-        return tuple(FileRef(*folders.place(seen.path), seen.digest, seen.nbytes) for seen in files_seen)
+    def refs(states: Sequence[FileState]) -> tuple[FileRef, ...]:
+        return tuple(FileRef(*folders.place(state.path), state.digest, state.nbytes) for state in states)
 
     return RecordedCommand(
         tool=_tool(run, distributions, identities),

@@ -79,12 +79,12 @@ def replay_commands(
     for number in range(recipe.folders):
         (folder / folder_name(number)).mkdir(mode=0o700)
     made: dict[str, str] = {}
-    told: list[str] = []
+    messages: list[str] = []
     keys = ToolKeys(digests or FileDigests())
     failure = ""
     as_recorded = True
     for number, each in enumerate(recipe.commands):
-        told.append(_describe_tool(each.tool, chosen[number], keys))
+        messages.append(_describe_tool(each.tool, chosen[number], keys))
         _put_files(reproducer, number, folder, files or {})
         try:
             ended = command.run(
@@ -114,7 +114,7 @@ def replay_commands(
                 break
     results = tuple(Remade(each, made.get(each.digest)) for each in reproducer.about.expected)
     same = as_recorded and all(each.digest == each.expected.digest for each in results)
-    return ReplayResult(same and (reproducer.about.failure is None or bool(failure)), results, tuple(told), failure)
+    return ReplayResult(same and (reproducer.about.failure is None or bool(failure)), results, tuple(messages), failure)
 
 
 def replay_python(reproducer: LoadedReproducer, folder: Path, *, path: Sequence[str] = ()) -> ReplayResult:
@@ -191,10 +191,10 @@ def arguments_of(
     except StoreFault as error:
         raise ReproducerError(f"an argument in the reproducer is malformed: {error.detail}") from error
     arguments = {**_defaults(stage), **given}
-    left_out = set(stage.binding.parameters) - arguments.keys()
-    if left_out:
+    missing = set(stage.binding.parameters) - arguments.keys()
+    if missing:
         raise ReproducerError(
-            f"{reproducer.recipe.entry} takes {min(left_out)!r}, which is left out of its key (ignore=) and so of the "
+            f"{reproducer.recipe.entry} takes {min(missing)!r}, which is left out of its key (ignore=) and so of the "
             "reproducer; give it a default"
         )
     return arguments

@@ -61,8 +61,3 @@ def undeclared_program(program: str, module: str, place: str) -> str:
 def warn_undeclared_program(stage: str, program: str) -> None:
     """Warn of a stage of which nothing is stored, as a program or process works for it."""
     warn_caller(f"stage {stage} is not stored: {program}")
-
-
-def warn_unstorable(stage: str, detail: str) -> None:
-    """Warn of a stage of which nothing is stored, as its result has no stored form; Python tells it once."""
-    warn_caller(f"stage {stage} is not stored: {detail}")

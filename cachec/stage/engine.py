@@ -400,10 +400,12 @@ class Engine:
         if call.mode is not Mode.BOTH:  # which runs the stage here, too
             run.put_generators(done)
         if lookup.trace is not None and call.mode is Mode.VERIFY:
-            return self._finish_verify(call, lookup, run.differs_from(done, lookup), "", run.finish(done, store=False))
+            return self._finish_verify(
+                call, lookup, run.differs_from(done, lookup), "", run.finish_isolated(done, store=False)
+            )
         if call.mode is Mode.BOTH:
             return await _run_and_compare(call, run, done, why)
-        return call.finish(run.finish(done, store=store), *why)
+        return call.finish(run.finish_isolated(done, store=store), *why)
 
     async def _verify(self, call: StageCall, lookup: LookupResult) -> CallResult:
         """Run although there is a hit, and hold the two results against each other; the fresh one is returned."""
@@ -413,7 +415,7 @@ class Engine:
         if call.stage.options.isolated:
             return await self._run_isolated(call, cast("IsolatedRun", run), lookup, (Reason.VERIFIED, ""), store=False)
 
-        def compare(result: Any) -> tuple[str | None, str, FinishedRun]:
+        def compare(result: object) -> tuple[str | None, str, FinishedRun]:
             differs = difference(run, self.tools, call.stage.options, result, lookup)
             net, recorded = run.recorder.net, self.settings.record == "auto"
             unsaid = "" if net is None else describe_undeclared(net.observed, run.recorder.reads(), recorded=recorded)
@@ -526,7 +528,7 @@ async def _run_and_compare(call: StageCall, run: IsolatedRun, done: StageDone, w
     if differs:
         run.abandon()
         return CallResult(value, call.outcome(Reason.ISOLATION_DIFFERS, detail=differs))
-    finished = run.finish(done, store=True)
+    finished = run.finish_isolated(done, store=True)
     finished.value = value
     return call.finish(finished, *why)
 
@@ -545,7 +547,7 @@ async def _run_unkeyed(call: StageCall) -> CallResult:
     return CallResult(await _plain_result(call), call.outcome(reason, detail=detail))
 
 
-async def _execute(call: StageCall, run: Run, lookup: LookupResult, then: Callable[[Any], T]) -> T:
+async def _execute(call: StageCall, run: Run, lookup: LookupResult, then: Callable[[object], T]) -> T:
     """Run the stage, and give what ``then`` makes of its result. What either raises is counted and raised."""
     progress = call.progress(lookup)
     token = _computing.set(_computing.get() | {call.cache_key.digest})

@@ -12,8 +12,6 @@ from typing import Any
 
 import msgspec
 
-from cachec.base import xdg
-from cachec.base.distributions import Distributions
 from cachec.base.paths import is_below
 from cachec.base.tracer_hiding import unseen
 from cachec.base.wait_strategy import Waiter
@@ -37,11 +35,12 @@ from cachec.key.tools.environment import OBEYED_NAME, variable_digest
 from cachec.key.tools.process_queries import asked_of_machine, state_digest
 from cachec.key.trace_validation import ABSENT, PRESENT
 from cachec.model import ArtifactRef, Node, Read, Reason
+from cachec.stage.isolated_inputs import InputFilter, home_caches
 from cachec.stage.lookup import LookupResult
 from cachec.stage.run import FinishedRun, Run
 from cachec.stage.run_hooks import Bracket
 from cachec.stage.verify_mode import difference
-from cachec.tracing.accesses import Effect, Kind, TracedInput
+from cachec.tracing.accesses import Effect, Kind
 from cachec.worker import caller
 from cachec.worker.function_locator import place_of
 from cachec.worker.global_transfer import DeletedGlobal, UnsendableError, is_stateful, to_send
@@ -59,7 +58,6 @@ _TIMES = frozenset(
 )
 #: What tells whether two paths lead to one file.
 _IDENTITY = frozenset({"samefile", "sameopenfile", "samestat", "st_ino", "st_dev"})
-_READ = Kind.CONTENT | Kind.EXECUTED
 
 
 class _Unseen(AbstractContextManager[None]):
@@ -80,7 +78,7 @@ class Fallback(Exception):
 class IsolatedRun(Run):
     """The run of one stage for one cache key, in a process of its own.
 
-    Use ``execute``, then ``finish`` or ``abandon``.
+    Use ``execute``, then ``finish_isolated`` or ``abandon``.
     """
 
     async def execute(self, waiter: Waiter, limits: caller.Limits) -> StageDone:
@@ -292,8 +290,9 @@ class IsolatedRun(Run):
             self.recorder.add_read(
                 Read("content", path, "", self._tools.entry_finder.present(Read("content", path, "", ""), {}) or "")
             )
-        passed = _InputFilter(self, done)
-        is_cache = partial(is_below, folders=(os.fspath(self._tools.store.folder), *_home_caches()))
+        paths = [os.path.abspath(path) for path in self._cache_key.inventory.paths]
+        passed = InputFilter(done, paths, self._installed, self._is_cache)
+        is_cache = partial(is_below, folders=(os.fspath(self._tools.store.folder), *home_caches()))
         has_programs = any(each.kinds & Kind.EXECUTED for each in traced.accesses.inputs)
         unsized = {same for path in done.unsized for same in (path, os.path.realpath(path)) if not has_programs}
         is_unsized = unsized.__contains__
@@ -479,10 +478,10 @@ class IsolatedRun(Run):
         """Leave the random generators of this process as the run has left those of the worker."""
         random_generators.put(self._tools.plugins, done.generators)
 
-    def finish(self, result: Any, *, store: bool) -> FinishedRun:
-        """Publish what came of the run, where it may be stored; result: the ``StageDone``."""
+    def finish_isolated(self, done: StageDone, *, store: bool) -> FinishedRun:
+        """``finish``, of what the worker sent."""
         with unseen():
-            return self._finish(result, store=store)
+            return self._finish(done, store=store)
 
     def _finish(self, done: StageDone, *, store: bool) -> FinishedRun:
         finished = FinishedRun(None, done.seconds)
@@ -537,95 +536,12 @@ def _ordinary_names() -> frozenset[str]:
     return frozenset(name for kind in kinds for name in dir(kind))
 
 
-class _InputFilter:
-    """Says which lookups of a run are no inputs, or count in another way. owners: the distributions of files that it
-    opened."""
-
-    def __init__(self, run: IsolatedRun, done: StageDone) -> None:
-        self.owners: set[str] = set()
-        self._made_up = done.temporary
-        self._installed = run._installed
-        self._distributions = Distributions()
-        self._folders: dict[str, str | None] = {}
-        self._is_cache = run._is_cache
-        paths = [os.path.abspath(path) for path in run._cache_key.inventory.paths]
-        self._given = frozenset(paths)
-        self._below = tuple(os.path.join(path, "") for path in paths if os.path.isdir(path))
-        self._above = _folders_above([os.getcwd(), os.path.expanduser("~"), *sys.path, *_temporary()])
-        self._temporary = frozenset(map(os.path.realpath, _temporary()))
-        for path in done.packages:
-            owner = self._distributions.owner(path)
-            if owner is not None:
-                self.owners.add(owner.name)
-
-    def __call__(self, full: str, each: TracedInput) -> bool:
-        path = os.path.normpath(full) if "/." in full or "//" in full else full
-        if self._installed.holds(path):
-            return self._is_installed(path, each)
-        if path in _INTERPRETER or self._is_cache(path) or path in self._given or path.startswith(self._below):
-            return True
-        if each.target in self._above and not each.kinds & ~Kind.STATUS and each.names is None:
-            return True
-        if is_below(path, self._made_up):
-            return True
-        if each.effect & Effect.CREATED and each.effect & Effect.REMOVED:
-            return os.path.dirname(os.path.realpath(path)) in self._temporary  # a name that was made up
-        return False
-
-    def _is_installed(self, path: str, each: TracedInput) -> bool:
-        """Python's own library counts with the platform; a package counts as a whole, by its RECORD."""
-        if each.state is None or not each.kinds & _READ or self._installed.is_library(path):
-            return True
-        folder = os.path.dirname(path)
-        if folder not in self._folders:
-            owner = self._distributions.owner(path)
-            self._folders[folder] = None if owner is None else owner.name
-        name = self._folders[folder]
-        if name is None:
-            owner = self._distributions.owner(path)
-            name = None if owner is None else owner.name
-        if name is not None:
-            self.owners.add(name)
-        return name is not None
-
-
-def _home_caches() -> list[str]:
-    """The folders where programs save time, but for those that the project is in."""
-    here = os.path.realpath(os.getcwd())
-    return [each for each in map(os.path.realpath, xdg.home_caches(os.environ)) if not is_below(here, [each])]
-
-
-#: Files by which Python starts. Which Python that is, the platform's part of the key says.
-_INTERPRETER = frozenset(
-    {
-        *(sys.executable, os.path.realpath(sys.executable)),
-        *(os.path.join(folder, "pyvenv.cfg") for folder in (sys.prefix, os.path.dirname(sys.executable))),
-        "/etc/ld.so.cache",
-    }
-)
-
-
 def _counted_states(distributions: set[str]) -> Iterator[str]:
     """The settings of the process that a run may have obeyed. The mask of new files and the
     arguments are reads of their own."""
     for name in process_state.COUNTED:
         if name not in {"arguments", "umask"} and ("numpy" in distributions or not name.startswith("numpy")):
             yield name
-
-
-def _temporary() -> list[str]:
-    given = [os.environ.get(name, "") for name in ("TMPDIR", "TMP", "TEMP")]
-    return ["/tmp", "/var/tmp", "/dev/shm", *(path for path in given if path.startswith("/"))]
-
-
-def _folders_above(paths: list[str]) -> frozenset[str]:
-    """These folders and all above them, by their real paths."""
-    found = {"/"}
-    for path in map(os.path.realpath, paths):
-        while path not in found:
-            found.add(path)
-            path = os.path.dirname(path)
-    return frozenset(found)
 
 
 def _unseeded_name(name: str, *, is_drawn: bool) -> str:

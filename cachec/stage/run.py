@@ -44,7 +44,7 @@ from cachec.stage.lookup import EngineServices, describe_change
 from cachec.stage.lru_cache_use import MemoUse, RecordedFill, memos_named
 from cachec.stage.run_hooks import Bracket
 from cachec.store.artifacts import ArtifactSink
-from cachec.store.size_limit import BoundedSink
+from cachec.store.store_size import BoundedSink
 from cachec.weights import WeightSet
 
 
@@ -144,7 +144,7 @@ class Run:
         self._close()
         self.recorder.drop_scratch()
 
-    def finish(self, result: Any, *, store: bool) -> FinishedRun:
+    def finish(self, result: object, *, store: bool) -> FinishedRun:
         """Look at the inputs again, publish (where ``store``), and give the value that the caller gets.
 
         A result that no codec takes, and a fault of the store, cost the entry and not the result.
@@ -262,10 +262,11 @@ class Run:
 
     def _record_fills(self) -> None:
         """Let later runs know what this one read while it filled memos."""
-        net, reads, inventory = self.recorder.net, self.recorder.reads(), self._cache_key.inventory
-        is_observed = net is not None and not inventory.paths and all(read.kind != "weight" for read in reads)
-        if net is not None and is_observed and self._again is not None and self._concurrent_runs.is_alone():
-            memos = self._again.inventory.memos
+        net, memos = self.recorder.net, [] if self._again is None else self._again.inventory.memos
+        if net is None or not memos or self._cache_key.inventory.paths:
+            return
+        reads = self.recorder.reads()
+        if all(read.kind != "weight" for read in reads) and self._concurrent_runs.is_alone():
             self._memo_use.record(self._stage, reads, memos, net.observed.modules)
 
     def _shared_with_others(self, cache_key: CacheKey) -> str:
@@ -277,7 +278,7 @@ class Run:
             names += self._concurrent_runs.shared_properties(self._tools.key_builder.is_project)
         return _describe_shared(names) if names else ""
 
-    def _return_value(self, result: Any, node: Node | None) -> Any:
+    def _return_value(self, result: object, node: Node | None) -> Any:
         """A result that is not stored, as the caller gets it. node: what was to be stored, if it came to that."""
         inventory = self._cache_key.inventory
         made = inlined_weights.made_in_value(result) if node is None else inlined_weights.made_in_node(node)
@@ -288,7 +289,7 @@ class Run:
         value = callers_weights(result, inventory.weights)
         return with_returned_manifests(value, inventory.callers, inside) if inventory.callers or inside else value
 
-    def encode(self, result: Any, sink: ArtifactSink | None = None) -> Node:
+    def encode(self, result: object, sink: ArtifactSink | None = None) -> Node:
         """The result as stored nodes; its artifacts are in the store, no row points at them yet."""
         sink = sink or self._tools.store.objects
         if type(result) in SCALARS and self.bracket.is_empty:  # by cachec's own code: there is nothing to record
@@ -355,7 +356,9 @@ class Run:
         from cachec.stage.project_paths import holds_path  # on a miss only
 
         folder = observing.project_folder(self._cache_key)
-        everywhere = self.recorder.has_project_paths or key_builder.coverage(self._cache_key).has_project_paths
+        everywhere = self.recorder.has_project_paths or (
+            self.recorder.net is None and key_builder.coverage(self._cache_key).has_project_paths
+        )
         if folder is not None and holds_path(node, folder, self._tools.store.objects.path, everywhere=everywhere):
             self.recorder.add_read(Read("folder", folder, "", path_digest(folder)))
 

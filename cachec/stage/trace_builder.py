@@ -166,7 +166,7 @@ class TraceBuilder:
         path_reads = frozenset(self.resolve_read(read, cache_key) for read in code_reads.reads)
         path_reads |= frozenset(self._path_reads(cache_key, recorder, observed))
         states = (
-            queried_states((executed.code, executed.namespace) for executed in list(observed.executed_code.values()))
+            queried_states([(executed.code, executed.namespace) for executed in observed.executed_code.copy().values()])
             | cache_key.inventory.states
         )
         if coverage.has_project_paths:

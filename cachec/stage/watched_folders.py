@@ -15,8 +15,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import PurePath
-from types import CodeType, FunctionType, ModuleType
-from typing import Any, NamedTuple
+from types import CellType, CodeType, FunctionType, ModuleType
+from typing import NamedTuple
 
 from cachec.base import fsio
 from cachec.base.anchors import PROJECT_MARKS
@@ -204,7 +204,7 @@ class WatchedFolders:
     def _listing(self, folder: str, status: os.stat_result) -> _Listing:
         """What is in a folder of this state; kept where a change since then would show in that. Raises OSError."""
         known = self._below.listings.get(folder)
-        if known is not None and fsio.is_identity(known[0], status):
+        if known is not None and known[0] == fsio.identity_fields(status):
             self._listings[folder] = known[1]
             return known[1]
         state = fsio.identity_of(status)
@@ -344,7 +344,7 @@ def _nested_code(code: CodeType) -> Iterator[CodeType]:
             yield from _nested_code(each)
 
 
-def _is_filled(cell: Any) -> bool:
+def _is_filled(cell: CellType) -> bool:
     try:
         return cell.cell_contents is not cell
     except ValueError:

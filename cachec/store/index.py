@@ -177,6 +177,7 @@ class DiskcacheIndex:
         self._on_fault = on_fault or (lambda _fault, _detail: None)
         self._busy_seconds = busy_seconds
         self._reader = Reader(self._file, mounts or Mounts(), busy_seconds)
+        self.version = self._reader.version
         # Beside the reader's own lock, so that a hit does not wait for a publication. This one is taken first.
         self._write_lock = threading.RLock()
         self._forking = False
@@ -285,10 +286,6 @@ class DiskcacheIndex:
             if colon and first + colon != _OF_ALL.encode():
                 found.append(first.decode(errors="replace"))
         return found
-
-    def version(self) -> tuple[int, int] | None:
-        """Another value after each transaction of any process; None where that can't be told."""
-        return self._reader.version()
 
     # --- writing
 

@@ -5,10 +5,10 @@ and where it works on nothing that has a name by its arguments, all of them and 
 a row of the keys that have it in common (``neighbourhood``), however many others the store holds; the row of a stage
 itself has its newest calls of the last kind. A call has four rows at most, as each miss reads them, and writes them.
 
-A part of a key stands in a row as a print: 8 bytes, the CRC-32 of its label and the first 4 bytes of its digest. The
-row holds each distinct print once, and for each key a set of bits over them, so that a key costs some 200 bytes and to
-compare two is one operation. A print chooses what is shown to a person and nothing else: where two collide, or a row
-is lost, another entry is taken for the nearest.
+A part of a key stands in a row as a print: 8 bytes, the CRC-32 of its kind and name and the first 4 bytes of its
+digest. The row holds each distinct print once, and for each key a set of bits over them, so that a key costs some 200
+bytes and to compare two is one operation. A print chooses what is shown to a person and nothing else: where two
+collide, or a row is lost, another entry is taken for the nearest.
 """
 
 from __future__ import annotations
@@ -190,12 +190,13 @@ def _rows_of_arguments(given: Sequence[Part], row: Callable[..., str]) -> tuple[
 
     Where there are three groups, the row of all is left out: a call with the same arguments is in each of them.
     """
-    marks = [f"{part.label} {part.digest}" for part in given]
+    names = [f"{part.kind}/{part.name}" for part in given]
+    marks = [f"{name} {part.digest}" for name, part in zip(names, given, strict=True)]
     groups = min(len(marks), 3) if len(marks) > 1 else 0
     but = []
     for group in range(groups):
-        omitted = [part.label for part in given[group::groups]]
-        but.append(row("but", *omitted, *(mark for at, mark in enumerate(marks) if at % groups != group)))
+        remaining = [mark for at, mark in enumerate(marks) if at % groups != group]
+        but.append(row("but", *names[group::groups], *remaining))
     return ("", *([row("all", *marks)] if groups < 3 else ()), *but)
 
 
@@ -263,8 +264,8 @@ def _base(path: str) -> str:
 
 def prints_of(parts: Sequence[Part]) -> list[bytes]:
     """The prints of parts, as rows hold them."""
-    return sorted({_print(part) for part in parts})[:_MAX_PRINTS]
+    return sorted({_print(f"{part.kind}/{part.name}", part.digest) for part in parts})[:_MAX_PRINTS]
 
 
-def _print(part: Part) -> bytes:
-    return crc32(part.label.encode("utf-8", "surrogateescape")).to_bytes(4, "little") + bytes.fromhex(part.digest[:8])
+def _print(name: str, digest: Digest) -> bytes:
+    return crc32(name.encode("utf-8", "surrogateescape")).to_bytes(4, "little") + bytes.fromhex(digest[:8])

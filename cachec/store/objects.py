@@ -27,10 +27,7 @@ import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING
-
-from blake3 import blake3
 
 from cachec.base import fsio
 from cachec.base.bounded_dict import BoundedDict
@@ -38,9 +35,10 @@ from cachec.base.hashing import FileDigests, digest_bytes, digest_extent
 from cachec.errors import StoreFault
 from cachec.model import ArtifactRef, Fault
 from cachec.store.leases import LeasedArtifacts, Leases
-from cachec.store.usage import disk_bytes
+from cachec.store.store_size import disk_bytes
 
-if TYPE_CHECKING:  # for folders alone
+if TYPE_CHECKING:  # for folders, and for what is written in pieces
+    from cachec.store.object_writer import ObjectWriter
     from cachec.store.trees import Trees
 
 #: A reused object gets a new mtime when its old one is older than this; the grace period of ``gc`` must be longer.
@@ -67,14 +65,11 @@ GONE = "it is gone"
 _DIGEST = r"[0-9a-f]{64}"
 #: The name of a folder of objects, of locks, of memos.
 SHARD = r"[0-9a-f]{2}"
-_COPY_CHUNK = 1 << 26
 _SECOND = 10**9
 #: Paths remembered in memory; all are forgotten when there are more.
 _PATHS_MAX = 8192
 #: New objects that are known as such: more than a result has, but for rare ones, whose rest waits for a ``gc``.
 _FRESH_MAX = 4096
-#: What ``copy_file_range`` says where it can't serve these two files; they are then copied by hand.
-_NO_KERNEL_COPY = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM})
 
 
 class Objects:
@@ -164,6 +159,8 @@ class Objects:
 
     def staging(self) -> ObjectWriter:
         """A new object to write piece by piece; leaving the ``with`` block without ``commit`` forgets it."""
+        from cachec.store.object_writer import ObjectWriter
+
         return ObjectWriter(self)
 
     def new_staging(self) -> fsio.Staging:
@@ -465,69 +462,3 @@ def _hash_file(path: str, size: int | None) -> str:
             return digest_extent(fd, 0, os.fstat(fd).st_size)
         except EOFError as error:  # cut off meanwhile
             raise OSError(errno.EIO, f"shorter than it says: {error}", path) from error
-
-
-class ObjectWriter:
-    """An object in the making."""
-
-    def __init__(self, objects: Objects) -> None:
-        self._objects = objects
-        self._hasher = blake3()
-        self._size = 0
-        with fsio.faults(f"staging in {objects.tmp}"):
-            self._staged = objects.new_staging()
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Append ``data``."""
-        view = memoryview(data).cast("B")
-        with fsio.faults("storing an object"):
-            self._staged.write(view)
-        self._hasher.update(view)
-        self._size += view.nbytes
-
-    def copy(self, source: int) -> None:
-        """Append the whole content of an open file. Only as the first call: what was stored is then hashed."""
-        if self._size:
-            raise ValueError("copy() must come first")
-        offset = 0
-        with fsio.faults("storing an object"):
-            while True:
-                try:
-                    done = os.copy_file_range(source, self._staged.fd, _COPY_CHUNK, offset)
-                except OSError as error:
-                    if offset or error.errno not in _NO_KERNEL_COPY:
-                        raise
-                    self._copy_by_hand(source)
-                    return
-                if not done:
-                    break
-                offset += done
-            self._size = os.fstat(self._staged.fd).st_size
-            if self._size == 0 and os.fstat(source).st_size:
-                self._copy_by_hand(source)  # procfs and its like say nothing is there to copy
-                return
-            for chunk in fsio.pread_chunks(self._staged.fd, 0, self._size):
-                self._hasher.update(chunk)
-
-    def _copy_by_hand(self, source: int) -> None:
-        offset = 0
-        while chunk := os.pread(source, _COPY_CHUNK, offset):
-            self.write(chunk)
-            offset += len(chunk)
-
-    def ref(self) -> ArtifactRef:
-        """What the object is so far."""
-        return ArtifactRef(self._hasher.hexdigest(), self._size)
-
-    def commit(self) -> ArtifactRef:
-        """Publish the object and say what it is."""
-        ref = self.ref()
-        self._objects.publish(self._staged, ref)
-        self._staged.discard()
-        return ref
-
-    def __enter__(self) -> ObjectWriter:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._staged.discard()

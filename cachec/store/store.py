@@ -49,16 +49,15 @@ from cachec.model import (
     Trace,
     artifacts,
 )
-from cachec.store import usage
+from cachec.store import store_size
 from cachec.store.index import USED_SECONDS, DiskcacheIndex, Index, is_only_looking, used_file
 from cachec.store.leases import Leases
 from cachec.store.locks import KeyLock, Locks
 from cachec.store.objects import Objects
 from cachec.store.row_codec import pack, unpack
 from cachec.store.single_flight import in_turn
-from cachec.store.size_limit import BoundedSink
+from cachec.store.store_size import BoundedSink, Usage
 from cachec.store.tombstones import forget, forgotten, latest
-from cachec.store.usage import Usage
 
 if TYPE_CHECKING:
     from cachec.store.nearest_keys import Near, Neighbours, Recent
@@ -432,7 +431,7 @@ class Store:
             if known is None:
                 return None
             grown = known.grown(added)
-            self.index.write(usage.ROW, pack(grown), usage.TAG)
+            self.index.write(store_size.ROW, pack(grown), store_size.TAG)
             return grown
 
         self.prepare()
@@ -480,8 +479,8 @@ class Store:
 
     def usage(self) -> Usage | None:
         """How large the store is; None where nobody has measured it yet."""
-        row = self.index.read(usage.ROW)
-        return None if row is None else unpack(row, Usage, usage.ROW)
+        row = self.index.read(store_size.ROW)
+        return None if row is None else unpack(row, Usage, store_size.ROW)
 
     def keep_bound(self, bound: Callable[[Store, Usage | None], object], largest: int = 0) -> None:
         """Let ``bound`` be called by ``settle``, with this store and its size (None where that is not known).

@@ -24,7 +24,7 @@ from cachec.base.hashing import Hasher
 from cachec.errors import StoreFault
 from cachec.model import ArtifactRef, Fault
 from cachec.store.leases import LeasedArtifacts, Leases
-from cachec.store.usage import disk_bytes
+from cachec.store.store_size import disk_bytes
 
 _NAME = "[0-9a-f]{64}"
 

@@ -127,7 +127,7 @@ class TracedInput(NamedTuple):
 
 
 class Change(NamedTuple):
-    """One path that is not as it was before the run. A path that was made and removed again is none."""
+    """One path that the run changed. A path that was made and removed again does not count."""
 
     #: Absolute and real, but for a link at its end.
     path: str

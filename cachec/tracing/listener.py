@@ -97,7 +97,7 @@ class SeccompListener:
 
 
 class Keeper:
-    """A second process with the listener of a run. It takes over where this one is killed, or hands over.
+    """A second process with the listener of a run. It takes over if this one is killed, or when asked to.
 
     One keeper serves any number of runs, one after the other.
     """

@@ -24,7 +24,7 @@ from cachec.tracing.syscall_decoder import SyscallDecoder
 
 
 class NestedRun:
-    """The inner side: one run that an outer supervisor records. Raises FileNotFoundError where there is none."""
+    """The inner side: one run that an outer supervisor records. Raises FileNotFoundError without one."""
 
     def __init__(self, *, is_call: bool) -> None:
         """is_call: whether the run is a call in place of a program."""
@@ -127,7 +127,7 @@ class NestedRuns:
         return True
 
     def close(self) -> None:
-        """Forget the runs whose supervisor was killed."""
+        """Drop the runs of killed supervisors."""
         for run in self._runs.values():
             os.close(run.file)
         self._runs.clear()

@@ -257,7 +257,7 @@ def _is_in_foreground() -> bool:
 
 @contextlib.contextmanager
 def subreaper() -> Iterator[None]:
-    """Processes whose parent has ended become children of this one: it may read their memory (Yama), and reap them."""
+    """Adopt processes after the end of their parent: this process may read their memory (Yama), and reap them."""
     prctl = libc().prctl
     before = ctypes.c_int()
     prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0)

@@ -21,7 +21,7 @@ _REQUESTS = tracer_hiding.REQUESTS.encode()
 
 _PAGE = 4096  # the smallest page of both architectures
 _PATH_MAX = 4096
-_USUAL = 256  # of a path; more is read where there is no end in it
+_USUAL = 256  # bytes of a path; more are read if they contain no end
 _DELETED = b" (deleted)"
 _STANDARD_STREAMS = {b"stdin": b"0", b"stdout": b"1", b"stderr": b"2"}
 _DESCRIPTOR = re.compile(
@@ -106,7 +106,7 @@ class ProcessMemory:
         return self._buffer.value
 
     def _fill_from_proc(self, pid: int, address: int, size: int) -> None:
-        """Where a sandbox has no process_vm_readv. Opened anew each time: the kernel gives numbers out again."""
+        """Read memory in a sandbox without process_vm_readv. Opened each time, as the kernel reuses process numbers."""
         try:
             fd = os.open(b"/proc/%d/mem" % pid, os.O_RDONLY | os.O_CLOEXEC)
             try:

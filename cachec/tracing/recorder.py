@@ -209,7 +209,7 @@ class AccessRecorder:
         return _both(draft, _both(self._claim(full, False, Effect.CREATED, None), self._note_way))
 
     def remove(self, folder: bytes, path: bytes, *, is_folder: bool) -> Commit | None:
-        """The run removes a folder, or what is none."""
+        """Record that the run removes a folder, or another file."""
         full, status = _status(folder, path, False)
         draft = self.record_lookup(folder, path, False, _STATUS)
         if status is None or stat.S_ISDIR(status.st_mode) != is_folder:

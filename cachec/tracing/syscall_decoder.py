@@ -38,7 +38,7 @@ _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _NO_CONTENT = os.O_PATH | os.O_DIRECTORY  # O_TMPFILE has the latter
 _STATUS, _CONTENT = Kind.STATUS, Kind.CONTENT
 
-#: Families whose sockets lead to nothing outside of the kernel: AF_UNSPEC (ends a connection), AF_NETLINK, AF_ALG.
+#: Families of sockets within the kernel: AF_UNSPEC (ends a connection), AF_NETLINK, AF_ALG.
 _KERNEL_FAMILIES = frozenset({0, 16, 38})
 
 #: Lookups by name: position of the descriptor, of the path, and of the flags (None: there is none; True and False: a

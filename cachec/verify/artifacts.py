@@ -73,7 +73,7 @@ def hash_artifacts(
     try:
         for ref in chosen:
             wrong = store.objects.verify(ref)
-            is_whole = wrong in {"", GONE}  # which gc has taken meanwhile
+            is_whole = wrong in {"", GONE}  # removed by gc during the check
             damaged = state.damaged if is_whole else {**state.damaged, ref.digest: wrong}
             state = msgspec.structs.replace(
                 state, last=ref.digest, count=state.count + 1, nbytes=state.nbytes + ref.size, damaged=damaged
@@ -98,9 +98,9 @@ def _load_state(store: Store) -> VerifyState | None:
         row = store.index.read(ROW)
         return None if row is None else unpack(row, VerifyState, ROW)
     except StoreFault:
-        return None  # it begins anew
+        return None  # it starts over
 
 
 def _keep(store: Store, state: VerifyState) -> None:
-    with suppress(StoreFault):  # a store that is only read: a run that is ended there begins anew
+    with suppress(StoreFault):  # a read-only store: the next run starts over
         store.index.write(ROW, pack(state), "verify")

@@ -69,7 +69,7 @@ def run_line(recipe: Recipe, line: RecordedLine, key: str, folder: Path) -> Repl
 
 
 def _base_folder(texts: Iterable[str]) -> str:
-    """The base folder that stands for a NUL in one of these texts; empty where there is none in them."""
+    """Return the base folder for a NUL in one of these texts; empty without a NUL."""
     if not any("\0" in text for text in texts):
         return ""
     from cachec import config
@@ -129,10 +129,10 @@ def _stored_result(opened: CommandContext, command: CommandSpec) -> Mapping[str,
     engine = opened.engine_for(command)
     stage = CommandStage(command, lambda **_: {})
     arguments = {"command": command, "stripped": (), "stdin": None}
-    look = engine.tools.entry_finder.find(engine.tools.key_builder.build(stage, arguments))
-    if look.trace is None:
-        raise _NotAgain(f"a call would not hit now: {look.detail or look.reason.value}")
-    value: Mapping[str, Any] = look.value
+    lookup = engine.tools.entry_finder.find(engine.tools.key_builder.build(stage, arguments))
+    if lookup.trace is None:
+        raise _NotAgain(f"a call would not hit now: {lookup.detail or lookup.reason.value}")
+    value: Mapping[str, Any] = lookup.value
     return value
 
 
@@ -156,7 +156,7 @@ def _redirect_outputs(command: CommandSpec, outputs: Sequence[str], written: Map
 
 
 def _values(arg: str) -> Iterator[tuple[str, str]]:
-    """The ways to take an argument for the value of a flag: what stands before it, and it."""
+    """Return the ways to split an argument into a flag and its value."""
     yield "", arg
     if arg.startswith("-"):
         name, equals, value = arg.partition("=")
@@ -176,17 +176,21 @@ def _compare_outputs(
     folder: Path,
 ) -> ReplayOutcome:
     depfiles = {output.path for output in command.outputs if output.kind == "depfile"}  # they name the output
-    compared = [(path, kept) for path, kept in zip(outputs, stored["outputs"], strict=True) if path not in depfiles]
+    compared = [
+        (path, stored_file)
+        for path, stored_file in zip(outputs, stored["outputs"], strict=True)
+        if path not in depfiles
+    ]
     files = [place for path, _ in compared if os.path.isfile(place := written[path])]
     if find_leaks({"folder": os.fspath(folder)}, files, [ended.stdout, ended.stderr]):
         raise _NotAgain("its result holds the path that it is written to")
     for name, stream in (("stdout", ended.stdout), ("stderr", ended.stderr)):
         if places.template(stream) != stored[name]:
             return ReplayOutcome("differs", f"it says something else on {name}")
-    for path, kept in compared:
+    for path, stored_file in compared:
         name = os.path.basename(path)
         if not os.path.isfile(written[path]):
             return ReplayOutcome("failed", f"it does not write {name}")
-        if not filecmp.cmp(written[path], os.fspath(kept.path), shallow=False):
+        if not filecmp.cmp(written[path], os.fspath(stored_file.path), shallow=False):
             return ReplayOutcome("differs", f"{name} has other bytes than the stored one")
     return ReplayOutcome("same")

@@ -1,4 +1,4 @@
-"""Some entries, chosen by chance, compiled again from their recipes and held against what is stored."""
+"""Recompute: some random entries are compiled again from their recipes, and compared with the stored results."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Recompute:
         self._path = [os.path.abspath(each) for each in path]
 
     def run(self, count: int, on_begin: Callable[[Entry], None]) -> Iterator[RecomputeResult]:
-        """Compile so many again, one after the other. on_begin: told of each before. Raises StoreFault, OSError."""
+        """Compile ``count`` entries again, one by one. ``on_begin`` gets each before. Raises StoreFault, OSError."""
         fsio.make_dir(self._reproducers)
         entries = [entry for entry in self._store.entries() if entry.traces]
         random.shuffle(entries)
@@ -110,8 +110,8 @@ class Recompute:
                 return from_json(
                     result.read_bytes(), WorkerReplay, ReproducerError, "what a run wrote of itself is malformed"
                 )
-            said = (folder / "output").read_text(errors="replace")[-_TAIL:].strip()
-            return WorkerReplay("failed", f"its process ended with {ended.returncode}: {said}")
+            text = (folder / "output").read_text(errors="replace")[-_TAIL:].strip()
+            return WorkerReplay("failed", f"its process ended with {ended.returncode}: {text}")
 
     def _result_of(self, entry: Entry, packed: PackedReproducer, ended: WorkerReplay) -> RecomputeResult:
         if ended.result == "same":

@@ -103,7 +103,7 @@ def _of_entry(store: Store, item: Item, wrong: _Wrong) -> Iterator[_BrokenEntry]
     namespace, _, key = item.name.rpartition(":")
     its_store = _in_namespace(store, namespace)
     if its_store.index.read(its_store.entry_row(key)) is None:
-        return  # evicted meanwhile, its artifacts with it
+        return  # evicted during the check, with its artifacts
     fatal = next((digest for digest in broken if digest in needed), "")
     digest = fatal or next(iter(broken))
     words = f"artifact {digest[:12]}: {broken[digest]}"

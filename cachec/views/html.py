@@ -67,7 +67,7 @@ class Cell:
 def table(
     caption: str, columns: Sequence[str], rows: Sequence[Sequence[Cell]], *, whole: int = 0, most: int = 250_000
 ) -> Markup:
-    """A table whose first column names its rows; the first of them, as far as ``most`` bytes of markup go.
+    """Return a table with names of rows in its first column, and as many rows as fit in ``most`` bytes of markup.
 
     whole: how many rows there are, where not all are given; the caption says it. With scripts it may be sorted and
     filtered. It lies in a region that takes the focus, so that a narrow window can scroll it by keyboard.

@@ -1,4 +1,4 @@
-"""One page about a cache, for a person: no file or host beside it is asked for, and it says so to the browser.
+"""The report page about a cache: one file that loads no other file or host, and forbids the browser to do so.
 
 The plots are ours (``svg``): they follow the colours of the reader's system, print, need no script, and add nothing to
 what is installed; libraries that draw in a browser are megabytes, or draw on a canvas, which neither prints well nor
@@ -269,7 +269,7 @@ def _build(build: Sequence[Outcome]) -> list[Content]:
     seconds = max(each.time for each in build) - began
     names: list[str] = []
     strokes: list[Stroke] = []
-    left_out = 0
+    omitted = 0
     for pids in tracks(processes):
         start = len(names)
         heights: dict[int, int] = {}  # of each row of calls how deep they go
@@ -277,7 +277,7 @@ def _build(build: Sequence[Outcome]) -> list[Content]:
             for bar in processes[pid]:
                 heights[bar.row] = max(heights.get(bar.row, 0), bar.depth + 1)
         if start + sum(heights.values()) > _ROWS:
-            left_out += len(pids)
+            omitted += len(pids)
             continue
         at = {row: start + sum(heights[other] for other in heights if other < row) for row in heights}
         label = (
@@ -304,14 +304,14 @@ def _build(build: Sequence[Outcome]) -> list[Content]:
         ]
         for each in longest
     ]
-    whose = number_of(len(processes), "process")
-    words = f"{number_of(len(build), 'call')} of {whose} from {_when(began)}, in {report.period(seconds)}."
+    processes_text = number_of(len(processes), "process")
+    words = f"{number_of(len(build), 'call')} of {processes_text} from {_when(began)}, in {report.period(seconds)}."
     note = (
         f"{number_of(len(strokes) - len(shown), 'call')} too short to be told apart here"
         if len(strokes) > len(shown)
         else ""
     )
-    more = f"{number_of(left_out, 'more process')} not drawn" if left_out else ""
+    more = f"{number_of(omitted, 'more process')} not drawn" if omitted else ""
     trace = element("code", to_type("log --build --trace build.json"))
     return [
         element("p", " ".join(filter(None, (words, *(f"{each}." for each in (note, more) if each))))),

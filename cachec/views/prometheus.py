@@ -13,7 +13,7 @@ Sample = tuple[Mapping[str, str], float]
 
 
 def exposition(counts: Statistics, faults: Mapping[str, int], store: Mapping[str, Any] | None) -> str:
-    """All metrics. faults: by kind. store: ``report.store_details``; None where there is none to tell of."""
+    """Return all metrics. faults: by kind. store: ``report.store_details``, or None without a store."""
     lines: list[str] = []
     stages = sorted(counts.stages.items())
     calls = (

@@ -16,7 +16,7 @@ def running(store: Store, now: float) -> list[dict[str, Any]]:
     A run has no lock where nothing will be stored (other modes, foreign caches): it is not seen.
     """
     with fsio.faults(f"looking at the locks of {store.folder}"):
-        held = store.locks.running()
+        locks = store.locks.running()
     return [
         {
             "stage": each.stage,
@@ -31,12 +31,12 @@ def running(store: Store, now: float) -> list[dict[str, Any]]:
                 if _is_alive(pid)
             ],
         }
-        for each in held
+        for each in locks
     ]
 
 
 def _last(store: Store, near: str) -> float | None:
-    """Seconds of the newest run under a key; None where there is none."""
+    """Return the seconds of the newest run under a key, or None."""
     try:
         entry = store.lookup(near)
     except StoreFault:

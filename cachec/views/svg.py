@@ -17,7 +17,7 @@ from cachec.views.html import Markup, element, join_markup, text, void
 WIDTH = 960
 
 #: Room for the labels of values at the left, and of times below.
-_LEFT, _BELOW, _ABOVE = 64, 24, 8
+_LEFT_MARGIN, _BOTTOM_MARGIN, _TOP_MARGIN = 64, 24, 8
 
 #: Labels of columns that have room side by side.
 _MAX_LABELS = 8
@@ -25,7 +25,7 @@ _MAX_LABELS = 8
 #: Bytes of a mark without its title.
 _MARK = 110
 
-#: Characters of a label beside a bar.
+#: The width of the label of a bar, in characters.
 _MAX_LABEL = 36
 
 
@@ -94,7 +94,7 @@ def columns(
     finite = [Series(each.name, each.color, [_drawable(value) for value in each.values]) for each in series]
     totals = [sum(each.values[at] for each in finite) for at in range(len(labels))]
     axis = _Axis(scale(max(totals, default=0.0)), height, shown)
-    step = (WIDTH - _LEFT) / max(len(labels), 1)
+    step = (WIDTH - _LEFT_MARGIN) / max(len(labels), 1)
     marks = []
     for at, label in enumerate(labels):
         base, parts = 0.0, []
@@ -102,7 +102,9 @@ def columns(
             value = each.values[at]
             if value > 0:
                 top = axis.y(base + value)
-                parts.append(_rect(_LEFT + at * step + 0.5, top, max(step - 1, 0.5), axis.y(base) - top, each.color))
+                parts.append(
+                    _rect(_LEFT_MARGIN + at * step + 0.5, top, max(step - 1, 0.5), axis.y(base) - top, each.color)
+                )
                 base += value
         if parts:
             words = ", ".join(f"{each.name}: {shown(each.values[at])}" for each in finite if each.values[at])
@@ -117,16 +119,16 @@ def line(
     shown: Callable[[float], str],
     height: int = 160,
 ) -> Markup:
-    """Shares from 0 to 1 over the same columns; where there is no value the line is broken."""
+    """Draw shares from 0 to 1 over the same columns; the line has a gap for a missing value."""
     axis = _Axis([0.0, 0.25, 0.5, 0.75, 1.0], height, shown)
-    step = (WIDTH - _LEFT) / max(len(labels), 1)
+    step = (WIDTH - _LEFT_MARGIN) / max(len(labels), 1)
     pieces: list[list[str]] = [[]]
     dots = []
     for at, value in enumerate(values):
         if value is None or not math.isfinite(value):
             pieces.append([])
             continue
-        x, y = _LEFT + (at + 0.5) * step, axis.y(min(max(value, 0.0), 1.0))
+        x, y = _LEFT_MARGIN + (at + 0.5) * step, axis.y(min(max(value, 0.0), 1.0))
         pieces[-1].append(f"{x:.1f},{y:.1f}")
         title = element("title", f"{labels[at]}: {shown(value)}")
         dots.append(element("circle", title, class_="rate", cx=f"{x:.1f}", cy=f"{y:.1f}", r="3"))
@@ -140,7 +142,7 @@ def bars(summary: str, labels: Sequence[str], series: Sequence[Series], shown: C
     most = max((max(each.values, default=0.0) for each in finite), default=0.0) or 1.0
     thick = 16
     line_height = thick * len(finite) + 10
-    left, right = 270, 90
+    left_margin, right = 270, 90
     drawn = []
     for at, label in enumerate(labels):
         y = at * line_height
@@ -148,13 +150,13 @@ def bars(summary: str, labels: Sequence[str], series: Sequence[Series], shown: C
         words = ", ".join(f"{each.name}: {shown(each.values[at])}" for each in finite)
         parts: list[Markup] = [
             element("title", f"{label}: {words}"),
-            element("text", cut, x=left - 8, y=y + line_height / 2 + 1, class_="end"),
+            element("text", cut, x=left_margin - 8, y=y + line_height / 2 + 1, class_="end"),
         ]
         for number, each in enumerate(finite):
-            width = each.values[at] / most * (WIDTH - left - right)
+            width = each.values[at] / most * (WIDTH - left_margin - right)
             top = y + 5 + number * thick
-            parts.append(_rect(left, top, max(width, 0.5 if each.values[at] else 0.0), thick - 3, each.color))
-            parts.append(element("text", shown(each.values[at]), x=f"{left + width + 6:.1f}", y=top + thick / 2))
+            parts.append(_rect(left_margin, top, max(width, 0.5 if each.values[at] else 0.0), thick - 3, each.color))
+            parts.append(element("text", shown(each.values[at]), x=f"{left_margin + width + 6:.1f}", y=top + thick / 2))
         drawn.append(element("g", *parts))
     return _svg(summary, max(line_height * len(labels), 1), drawn)
 
@@ -164,22 +166,26 @@ def timeline(
 ) -> Markup:
     """Bars on a time line, and the name of each row at the left; a row without a name goes with the one above."""
     scale = time_ticks(seconds, 8)
-    end, left, thick = scale[-1], 110, 14
-    height = thick * len(rows) + _BELOW + _ABOVE
+    end, left_margin, thick = scale[-1], 110, 14
+    height = thick * len(rows) + _BOTTOM_MARGIN + _TOP_MARGIN
 
     def x(value: float) -> float:
-        return left + value / end * (WIDTH - left - 8)
+        return left_margin + value / end * (WIDTH - left_margin - 8)
 
     drawn = []
     for value in scale:
-        drawn.append(void("line", class_="grid", x1=f"{x(value):.1f}", x2=f"{x(value):.1f}", y1=0, y2=height - _BELOW))
-        drawn.append(element("text", _tick(value, shown), x=f"{x(value):.1f}", y=height - _BELOW / 2, class_="middle"))
+        drawn.append(
+            void("line", class_="grid", x1=f"{x(value):.1f}", x2=f"{x(value):.1f}", y1=0, y2=height - _BOTTOM_MARGIN)
+        )
+        drawn.append(
+            element("text", _tick(value, shown), x=f"{x(value):.1f}", y=height - _BOTTOM_MARGIN / 2, class_="middle")
+        )
     for number, name in enumerate(rows):
         if name:
-            drawn.append(element("text", name, x=left - 8, y=_ABOVE + thick * (number + 0.5), class_="end"))
+            drawn.append(element("text", name, x=left_margin - 8, y=_TOP_MARGIN + thick * (number + 0.5), class_="end"))
     for stroke in strokes:
         start = x(stroke.begin)
-        place = (start, _ABOVE + thick * stroke.row + 1, max(x(stroke.end) - start, 0.8), thick - 2)
+        place = (start, _TOP_MARGIN + thick * stroke.row + 1, max(x(stroke.end) - start, 0.8), thick - 2)
         drawn.append(element("g", element("title", stroke.title), _rect(*place, stroke.color)))
     return _svg(summary, height, drawn)
 
@@ -189,7 +195,7 @@ def visible(strokes: Sequence[Stroke], seconds: float, most: int) -> list[Stroke
     as ``most`` bytes of markup go."""
     pixel = seconds / WIDTH
     taken: set[tuple[int, int]] = set()
-    kept = []
+    selected = []
     for stroke in sorted(strokes, key=lambda each: each.begin - each.end):
         if stroke.end - stroke.begin < pixel:
             place = (stroke.row, int(stroke.begin / pixel))
@@ -199,8 +205,8 @@ def visible(strokes: Sequence[Stroke], seconds: float, most: int) -> list[Stroke
         most -= _MARK + len(text(stroke.title).encode())
         if most < 0:
             break
-        kept.append(stroke)
-    return kept
+        selected.append(stroke)
+    return selected
 
 
 def swatch(color: str) -> Markup:
@@ -219,16 +225,16 @@ class _Axis:
 
     def y(self, value: float) -> float:
         """Where a value is drawn."""
-        room = self._height - _BELOW - _ABOVE
-        return _ABOVE + room * (1 - value / self._scale[-1])
+        plot_height = self._height - _BOTTOM_MARGIN - _TOP_MARGIN
+        return _TOP_MARGIN + plot_height * (1 - value / self._scale[-1])
 
     def drawn(self) -> Markup:
         """The lines and their labels."""
         parts = []
         for value in self._scale:
             y = f"{self.y(value):.1f}"
-            parts.append(void("line", class_="grid", x1=_LEFT, x2=WIDTH, y1=y, y2=y))
-            parts.append(element("text", _tick(value, self._shown), x=_LEFT - 8, y=y, class_="end"))
+            parts.append(void("line", class_="grid", x1=_LEFT_MARGIN, x2=WIDTH, y1=y, y2=y))
+            parts.append(element("text", _tick(value, self._shown), x=_LEFT_MARGIN - 8, y=y, class_="end"))
         return join_markup(parts)
 
 
@@ -236,8 +242,8 @@ def _labels(labels: Sequence[str], step: float, height: int) -> Markup:
     every = max(1, math.ceil(len(labels) / _MAX_LABELS))
     drawn = []
     for at in range(0, len(labels), every):
-        x = _LEFT + (at + 0.5) * step
-        drawn.append(element("text", labels[at], x=f"{x:.1f}", y=height - _BELOW / 2, class_="middle"))
+        x = _LEFT_MARGIN + (at + 0.5) * step
+        drawn.append(element("text", labels[at], x=f"{x:.1f}", y=height - _BOTTOM_MARGIN / 2, class_="middle"))
     return join_markup(drawn)
 
 

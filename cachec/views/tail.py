@@ -14,7 +14,7 @@ _CHUNK = 1 << 20
 
 
 class Follower:
-    """Hands out each call of a log once; what is no record of one is left out."""
+    """Returns each call of a log once, and skips malformed records."""
 
     def __init__(self, dir: str | os.PathLike[str], since: float | None = None) -> None:
         """since: as in ``read_log``."""
@@ -30,7 +30,7 @@ class Follower:
             try:
                 fd = fsio.open_read(path)
             except OSError:
-                continue  # removed meanwhile
+                continue  # removed
             with fsio.closing(fd):
                 yield from self._of(path, fd)
 

@@ -1,4 +1,4 @@
-"""Which rows a change touches: the files that git says changed, held against what each row declares."""
+"""The rows that a change affects: the files that git reports as changed, compared with the files of each row."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def _git(folder: str, *words: str, unknown: str = "") -> str:
     except OSError as error:
         raise UsageError(f"git can't be run: {error.strerror}; install it, or leave out --changed-since") from error
     if done.returncode:
-        told = done.stderr.decode(errors="replace").strip()
+        message = done.stderr.decode(errors="replace").strip()
         if unknown:
-            raise UsageError(f"git knows no commit {unknown!r} in {folder}{f': {told}' if told else ''}")
-        raise UsageError(f"git {words[0]} fails in {folder}: {told}")
+            raise UsageError(f"git knows no commit {unknown!r} in {folder}{f': {message}' if message else ''}")
+        raise UsageError(f"git {words[0]} fails in {folder}: {message}")
     return os.fsdecode(done.stdout)
 
 

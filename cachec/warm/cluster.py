@@ -28,9 +28,9 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 SCHEME = "dask://"
-#: Settings of one machine. What a machine sets itself is kept whatever it is.
+#: Settings of one machine. A machine's own values have precedence.
 _LOCAL = frozenset({"CACHEC_DIR", "CACHEC_STATS_FILE", "CACHEC_LOG", "CACHEC_BASE_DIR", "CACHEC_TRUSTED"})
-#: Seconds in which the scheduler answers; in which what it said of its workers is believed.
+#: Seconds to wait for the scheduler, and seconds for which its list of workers is valid.
 _CONNECT, _BELIEVED = 10.0, 1.0
 
 
@@ -80,7 +80,7 @@ class Cluster(RowExecutor):
         if fn is not run_task or kwargs or len(args) != 1:
             raise TypeError("a cluster runs run_task(task) and nothing else")
         task = cast("Task", args[0])
-        told: Future[Result] = Future()
+        future_result: Future[Result] = Future()
         there = self._client.submit(
             self._run_there,
             msgspec.json.encode(task),
@@ -89,9 +89,9 @@ class Cluster(RowExecutor):
             pure=False,
             key=_key(task),
         )
-        there.add_done_callback(lambda future: _tell(future, told))
-        told.add_done_callback(lambda future: there.cancel() if future.cancelled() else None)
-        return cast("Future[T]", told)
+        there.add_done_callback(lambda future: _tell(future, future_result))
+        future_result.add_done_callback(lambda future: there.cancel() if future.cancelled() else None)
+        return cast("Future[T]", future_result)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Leave the cluster, which goes on; rows that run there are given up. Its worker processes end with it."""
@@ -117,13 +117,13 @@ def _key(task: Task) -> str:
     return f"{'look' if task.check else 'warm'} {task.row.id} {time.time_ns():x}"
 
 
-def _tell(future: Any, told: Future[Result]) -> None:
+def _tell(future: Any, future_result: Future[Result]) -> None:
     """Hand on what came of a task of Dask."""
-    if not told.set_running_or_notify_cancel():
+    if not future_result.set_running_or_notify_cancel():
         return
     try:
-        told.set_result(msgspec.json.decode(future.result(), type=Result))
+        future_result.set_result(msgspec.json.decode(future.result(), type=Result))
     except CancelledError:
-        told.set_exception(RuntimeError("the cluster gave the row up"))
+        future_result.set_exception(RuntimeError("the cluster gave the row up"))
     except Exception as error:  # noqa: BLE001 - Dask's own, and what it tells of a worker that was lost
-        told.set_exception(error)
+        future_result.set_exception(error)

@@ -1,4 +1,4 @@
-"""Targets that are commands: run through ``cachec exec``, looked at as ``cachec check`` does."""
+"""Targets that are commands: run through ``cachec exec``, and checked as by ``cachec check``."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class _OpenedPaths:
     """Paths opened for reading and for writing, and folders listed, while a task runs."""
 
     def __init__(self) -> None:
-        self.told: set[str] = set()
+        self.reported: set[str] = set()
         self.paths: set[str] = set()
         self.written: set[str] = set()
         self.handlers: dict[str, Handler] = {"open": self._open, "os.listdir": self._list, "os.scandir": self._list}
@@ -77,18 +77,18 @@ def run_traced(task: Task) -> Result:
     paths.update(_modules())
     paths.update(_reads(task, result))
     store = os.path.abspath(task.store) + os.sep
-    # Files of installed packages are thousands, and the same for every row: told once by a worker.
-    paths = {path for path in paths if not any(part in path for part in _SITE) or path not in opened.told}
-    opened.told |= paths
+    # Installed packages have thousands of files, the same for every row: a worker reports them once.
+    paths = {path for path in paths if not any(part in path for part in _SITE) or path not in opened.reported}
+    opened.reported |= paths
     library = os.path.dirname(os.__file__) + os.sep
-    kept = {
+    remaining = {
         path
         for path in paths
         if not path.startswith((*_NOWHERE, store, OWN_FOLDER))
         and _CACHED not in path
         and not (path.startswith(library) and not any(part in path for part in _SITE))
     }
-    return msgspec.structs.replace(result, files=tuple(sorted(kept)), written=tuple(sorted(opened.written)))
+    return msgspec.structs.replace(result, files=tuple(sorted(remaining)), written=tuple(sorted(opened.written)))
 
 
 def _source(path: str) -> str:

@@ -24,7 +24,7 @@ from cachec.warm.model import Result, Row, Status
 VERSION = 1
 _MAX_FILE = 1 << 24
 
-#: The part of the outcome log that an estimate looks at, in seconds before now.
+#: The part of the outcome log for an estimate, in seconds before now.
 _RECENT = 30 * 86400.0
 
 
@@ -41,19 +41,19 @@ class History:
         """Read what there is; a file that can't be used counts as none."""
         self._store = Path(store)
         self._path = self._store / "warm" / f"{digest_bytes(os.fsencode(config))[:16]}.json"
-        self._kept = _StoredHistory(version=VERSION, config=config)
+        self._stored = _StoredHistory(version=VERSION, config=config)
         self._changed = False
         try:
-            kept = msgspec.json.decode(file_ownership.read_regular(self._path, _MAX_FILE), type=_StoredHistory)
+            stored = msgspec.json.decode(file_ownership.read_regular(self._path, _MAX_FILE), type=_StoredHistory)
         except (OSError, *MALFORMED_JSON):
             return
-        if kept.version == VERSION and kept.config == config:
-            self._kept = kept
+        if stored.version == VERSION and stored.config == config:
+            self._stored = stored
 
     def note(self, result: Result) -> None:
         """Remember what a row took to compile."""
         if result.status is Status.COMPILED:
-            self._kept.seconds[result.id] = round(result.seconds, 3)
+            self._stored.seconds[result.id] = round(result.seconds, 3)
             self._changed = True
 
     def save(self) -> None:
@@ -63,7 +63,7 @@ class History:
         with fsio.faults(f"writing {self._path}"):
             fsio.make_dir(self._path.parent)
             with fsio.Staging(self._path.parent) as staged:
-                staged.write(msgspec.json.encode(self._kept))
+                staged.write(msgspec.json.encode(self._stored))
                 staged.commit(self._path, mode=fsio.modes_below(self._path.parent)[1], fsync=False)
         self._changed = False
 
@@ -87,10 +87,10 @@ class History:
         return max((sum(known) + rest) / max(1, min(jobs, len(rows))), *known)
 
     def _own(self, row: Row) -> float | None:
-        seconds = self._kept.seconds.get(row.id)
+        seconds = self._stored.seconds.get(row.id)
         if seconds is not None:
             return seconds
-        kin = [taken for name, taken in self._kept.seconds.items() if name.partition("[")[0] == row.target]
+        kin = [taken for name, taken in self._stored.seconds.items() if name.partition("[")[0] == row.target]
         return mean(kin) if kin else None
 
     def _by_stage(self, now: float) -> dict[str, float]:

@@ -42,19 +42,19 @@ class TaskWorkers(WorkerPlugin):
 
 def run_there(body: bytes, folder: str, name: str) -> bytes:
     """Run a row as it is on this machine. What it stores is at the remotes before it counts as compiled."""
-    hands = cast("TaskWorkers", get_worker().plugins[name])
+    workers = cast("TaskWorkers", get_worker().plugins[name])
     task = msgspec.json.decode(body, type=Task)
-    return msgspec.json.encode(_run(task, folder, hands))
+    return msgspec.json.encode(_run(task, folder, workers))
 
 
-def _run(task: Task, folder: str, hands: TaskWorkers) -> Result:
-    row = relocate_row(task.row, folder, hands.environ.get(FOLDER, folder))
+def _run(task: Task, folder: str, workers: TaskWorkers) -> Result:
+    row = relocate_row(task.row, folder, workers.environ.get(FOLDER, folder))
     if not os.path.isdir(row.folder):
-        told = f"this machine has no folder {row.folder}; set {FOLDER} to where it has the project"
-        return Result(id=row.id, status=Status.FAILED, error=told)
-    result = hands.pool.submit(run_task, msgspec.structs.replace(task, row=row)).result()
-    if result.status is Status.COMPILED and (left := _push_pending(hands.environ, row.folder)):
-        return msgspec.structs.replace(result, status=Status.FAILED, error=left)
+        message = f"this machine has no folder {row.folder}; set {FOLDER} to where it has the project"
+        return Result(id=row.id, status=Status.FAILED, error=message)
+    result = workers.pool.submit(run_task, msgspec.structs.replace(task, row=row)).result()
+    if result.status is Status.COMPILED and (pending := _push_pending(workers.environ, row.folder)):
+        return msgspec.structs.replace(result, status=Status.FAILED, error=pending)
     return result
 
 
@@ -79,7 +79,7 @@ def _push_pending(environ: Mapping[str, str], folder: str) -> str:
     )
     if not done.returncode:
         return ""
-    told = done.stderr.decode(errors="replace").strip()
+    message = done.stderr.decode(errors="replace").strip()
     with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
-        told = ", ".join(json.loads(done.stdout)["faults"]) or told
-    return f"compiled, but no remote has it: {told or f'cachec push ended with {done.returncode}'}"
+        message = ", ".join(json.loads(done.stdout)["faults"]) or message
+    return f"compiled, but no remote has it: {message or f'cachec push ended with {done.returncode}'}"

@@ -1,4 +1,4 @@
-"""What warming is said in: targets, their rows, and what came of each."""
+"""The data model of warming: targets, their rows, and the result of each."""
 
 from __future__ import annotations
 
@@ -117,8 +117,10 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     def why(self) -> str:
         """What missed and why, or what failed; empty for a hit."""
         # A stage that raised has raised the error of the row, unless the target went on.
-        told = "; ".join(reason_words(each) for each in self.missed if not (self.error and each.detail == self.error))
-        return f"{self.error}; {told}" if self.error and told else self.error or told
+        reasons = "; ".join(
+            reason_words(each) for each in self.missed if not (self.error and each.detail == self.error)
+        )
+        return f"{self.error}; {reasons}" if self.error and reasons else self.error or reasons
 
 
 def reason_words(outcome: Outcome) -> str:

@@ -33,12 +33,12 @@ from cachec.warm.worker import receive, send
 P = ParamSpec("P")
 T = TypeVar("T")
 
-#: Bytes of a worker's output that are kept.
+#: The number of bytes of a worker's output that a result has.
 _OUTPUT = 8192
 #: Not ``-m``: the package has imported the module by then, which Python warns of.
 _PROGRAM = "from cachec.warm.worker import main; main()"
 #: Seconds between two looks if a worker that says nothing is alive.
-_LOOK = 0.5
+_POLL_SECONDS = 0.5
 
 
 class WorkerLost(CachecError):
@@ -254,14 +254,14 @@ class _WorkerProcess:
         try:
             send(self._channel, task)
             while True:
-                left = end - time.monotonic()
-                if left <= 0:
+                remaining = end - time.monotonic()
+                if remaining <= 0:
                     self.kill()
                     raise WorkerLost(
                         f"it did not end in {task.row.timeout:g} s and was killed; raise `timeout` of the target "
                         "where it is meant to take longer"
                     )
-                ready, _, _ = select.select([self._channel], [], [], min(left, _LOOK))
+                ready, _, _ = select.select([self._channel], [], [], min(remaining, _POLL_SECONDS))
                 if ready:
                     body = receive(self._channel)
                     if body is None:
@@ -294,7 +294,7 @@ class _WorkerProcess:
         return f"[...]\n{text}" if start else text
 
     def forget_output(self) -> None:
-        """Begin anew."""
+        """Discard the output so far."""
         self._printed.truncate(0)
 
     def kill(self) -> None:

@@ -85,11 +85,11 @@ def _rows(target: Target) -> list[Row]:
             rows.append(_row(target, axes))
     if not rows:
         raise UsageError(f"target {target.name!r}: every row of the matrix is excluded")
-    seen: set[str] = set()
+    names: set[str] = set()
     for row in rows:
-        if row.id in seen:
+        if row.id in names:
             raise UsageError(f"target {target.name!r}: the matrix gives {row.id} twice; an axis repeats a value")
-        seen.add(row.id)
+        names.add(row.id)
     return rows
 
 

@@ -1,4 +1,4 @@
-"""One row, run or looked at: in a worker of ours, or wherever an executor runs it."""
+"""The run or check of one row, in a worker of cachec, or in an executor's process."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from cachec.model import Mode, Outcome, Reason
 from cachec.warm.commands import count, run_command
 from cachec.warm.model import Result, Row, Status, Task
 
-#: Characters of a traceback that are kept: its end says what was raised.
+#: The number of characters of a traceback in a result, from its end, which has the exception.
 _TRACEBACK = 8000
-#: Characters of an error that are kept: its begin.
+#: The number of characters of an error in a result, from its start.
 _ERROR = 2000
 
 
@@ -35,16 +35,16 @@ def run_task(task: Task) -> Result:
     """
     started = time.perf_counter()
     heard: list[Outcome] = []
-    held: list[Callable[[], None]] = []
+    hooks: list[Callable[[], None]] = []
     error = output = ""
     missed = False
     try:
         if task.row.command:
             heard += run_command(task)
             if not task.needed:  # else it was run, which counts by itself
-                held += [partial(count, outcome) for outcome in heard]
+                hooks += [partial(count, outcome) for outcome in heard]
         else:
-            checking = Oversight(heard.append, Mode.REQUIRE, held.append)
+            checking = Oversight(heard.append, Mode.REQUIRE, hooks.append)
             with overseen(checking if task.check else Oversight(heard.append)):
                 _call(task.row)
     except CacheMissError as miss:
@@ -60,13 +60,13 @@ def run_task(task: Task) -> Result:
             output = _end_of(_traceback(raised))
     result = _result(task, heard, error, output, missed=missed, seconds=time.perf_counter() - started)
     if task.check and task.counted and result.status is Status.HIT:
-        for emit in held:
+        for emit in hooks:
             emit()
     return result
 
 
 def _result(task: Task, heard: list[Outcome], error: str, output: str, *, missed: bool, seconds: float) -> Result:
-    # A target may catch CacheMissError and go on: what its stages said counts.
+    # A target may catch CacheMissError and continue: the outcomes of its stages count.
     missed = missed or any(each.reason is Reason.REQUIRED for each in heard)
     unstored = [each for each in heard if not each.hit and not each.stored and each.reason.kind != "error"]
     if task.check and missed:
@@ -111,7 +111,7 @@ async def _await(answer: Any) -> Any:
 
 
 def entry_point(row: Row) -> Callable[..., Any]:
-    """What ``call`` names, imported. Raises _EntryPointError where there is no such thing."""
+    """Import the object that ``call`` names. Raises _EntryPointError for an unknown one."""
     module_name, _, qualname = row.call.partition(":")
     for place in reversed(row.path):
         if place not in sys.path:
@@ -155,22 +155,22 @@ def prepare(row: Row) -> None:
 
 def _words_of(error: BaseException) -> str:
     try:
-        said = str(error)
+        message = str(error)
     except Exception as other:  # noqa: BLE001 - an exception that can't say what it is
-        said = f"(its text can't be had: {type(other).__qualname__})"
-    words = f"{type(error).__qualname__}: {said}"
+        message = f"(its text can't be had: {type(other).__qualname__})"
+    words = f"{type(error).__qualname__}: {message}"
     return words if len(words) <= _ERROR else words[: _ERROR - 1] + "…"
 
 
 def _traceback(error: BaseException) -> str:
     """The traceback without the frames of cachec itself."""
     whole = traceback.TracebackException.from_exception(error)
-    left = [whole]
-    while left:
-        each = left.pop()
+    errors = [whole]
+    while errors:
+        each = errors.pop()
         frames = [frame for frame in each.stack if not frame.filename.startswith(OWN_FOLDER)]
         each.stack = traceback.StackSummary.from_list(frames)
-        left += [other for other in (each.__cause__, each.__context__, *(each.exceptions or ())) if other is not None]
+        errors += [other for other in (each.__cause__, each.__context__, *(each.exceptions or ())) if other is not None]
     return "".join(whole.format())
 
 

@@ -25,13 +25,13 @@ from cachec.warm.summary import Summary
 #: and longer than the first look did.
 _WORTH_A_WORKER = 0.8
 #: Seconds between two looks whether the run was cancelled.
-_LOOK = 0.1
+_POLL_SECONDS = 0.1
 
 _GOOD = (Status.HIT, Status.COMPILED)
 
 
 class Listener:
-    """Is told how warming goes on, in the thread that warms. This one does nothing; to inherit from."""
+    """A base class for listeners, which are called in the thread that warms. Its methods do nothing."""
 
     def on_plan(self, rows: Sequence[Row], hits: int, estimate: float | None) -> None:
         """These rows are to be run; ``hits`` hit. estimate: seconds, None where no earlier run tells."""
@@ -116,7 +116,7 @@ class Warmer:
         self.fault: StoreFault | None = None
 
     def run(self) -> Summary:
-        """Warm, or check. On KeyboardInterrupt the workers are ended, and it is raised again; what is done is kept."""
+        """Warm, or check. On KeyboardInterrupt the workers end, and it is raised again; finished rows count."""
         self._began = time.perf_counter()
         executor = self._executor or self._pool or WorkerPool(self._width(), environment(self.settings))
         try:
@@ -136,7 +136,7 @@ class Warmer:
         return self.summary()
 
     def cancel(self) -> None:
-        """End it soon: what runs is ended, what is done is kept."""
+        """End soon: running rows are stopped, finished rows count."""
         self._cancelled.set()
 
     def summary(self) -> Summary:
@@ -158,31 +158,31 @@ class Warmer:
         return self._executor.width if isinstance(self._executor, RowExecutor) else os.cpu_count() or 1
 
     def _find_misses(self, executor: Executor) -> None:
-        """Which rows would miss. One that comes after a row that would miss is not looked at before that has run."""
+        """Find the rows that would miss. A row after one that would miss is checked only after that one has run."""
         if not self._check and self.settings.mode in {Mode.REFRESH, Mode.VERIFY}:
             return  # everything runs
-        left_out: set[str] = set()
+        omitted: set[str] = set()
         taken: list[float] = []
 
-        def width(left: int) -> int:
+        def width(count: int) -> int:
             # The first look imports the user's modules; each further worker would do that again.
             if len(taken) < 2:
                 return 1
             each = sum(taken[1:]) / (len(taken) - 1)
-            return max(1, min(self._width(), 1 + int(each * left / max(_WORTH_A_WORKER, taken[0]))))
+            return max(1, min(self._width(), 1 + int(each * count / max(_WORTH_A_WORKER, taken[0]))))
 
         def ready(row: Row) -> bool | None:
             if self._check:
                 return all(name in self._results for name in row.after)
             for name in row.after:
-                if name in self._misses or name in left_out:
-                    left_out.add(row.id)
+                if name in self._misses or name in omitted:
+                    omitted.add(row.id)
                     return None
                 before = self._results.get(name)
                 if before is None:
                     return False
                 if before.status is not Status.HIT:
-                    left_out.add(row.id)
+                    omitted.add(row.id)
                     return None
             return True
 
@@ -196,8 +196,8 @@ class Warmer:
                 self._finish(row, result)
             elif missing := sorted(self._misses.keys() & set(row.after)):
                 # It may have failed for want of what the row before it makes.
-                told = f"comes after {', '.join(missing)}; {result.error}"
-                late = msgspec.structs.replace(result, status=Status.WOULD_MISS, error=told)
+                message = f"comes after {', '.join(missing)}; {result.error}"
+                late = msgspec.structs.replace(result, status=Status.WOULD_MISS, error=message)
                 self._misses[row.id] = late
                 self._finish(row, late)
             else:
@@ -230,7 +230,7 @@ class Warmer:
                 return None
             return all(each is not None for each in before)
 
-        self._drive(executor, rows, ready, lambda _left: self._width(), self._finish, check=False)
+        self._drive(executor, rows, ready, lambda _count: self._width(), self._finish, check=False)
 
     def _drive(
         self,
@@ -264,7 +264,7 @@ class Warmer:
                 waiting = still
                 continue
             waiting = still
-            for future in wait(running, timeout=_LOOK, return_when=FIRST_COMPLETED).done:
+            for future in wait(running, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED).done:
                 row = running.pop(future)
                 ended(row, _outcome_of(row, future))
         if self._own_executor or not running:
@@ -333,7 +333,7 @@ def _storing(settings: config.Settings) -> None:
 
 
 def _fits(rows: Sequence[Row]) -> None:
-    """Refuse what needs a process of its own where rows run in somebody else's."""
+    """Refuse rows that need a process of their own if an executor runs them."""
     for row in rows:
         for asked, name in ((row.env, "env"), (row.isolated, "isolated")):
             if asked:

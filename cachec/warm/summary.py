@@ -57,8 +57,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
     def line(self) -> str:
         """One line: ``12 hit, 3 compiled, 1 failed in 14.2 s; compiled 30.1 s, saved 120.4 s``."""
-        told = [f"{count} {name}" for name, count in self.counts.items() if count]
-        words = f"{', '.join(told) or 'nothing to do'} in {report.period(self.seconds)}"
+        counts = [f"{count} {name}" for name, count in self.counts.items() if count]
+        words = f"{', '.join(counts) or 'nothing to do'} in {report.period(self.seconds)}"
         if self.spent:
             words += f"; compiling took {report.period(self.spent)}"
         if self.saved > 0:
@@ -79,7 +79,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         return "\n".join(lines) + "\n"
 
 
-#: What a reader looks for first comes first.
+#: The order of the report, the most important first.
 _ORDER = (
     Status.FAILED,
     Status.SKIPPED,

@@ -67,7 +67,7 @@ _FIELDS: Mapping[str, _Kind] = {
 
 
 class DeclaredTargets(NamedTuple):
-    """What the configuration declares. path: its file, empty where there is none. jobs: workers, None by default."""
+    """The targets of the configuration. path: its file, or empty. jobs: the number of workers, or None."""
 
     path: str
     targets: tuple[Target, ...]
@@ -76,7 +76,7 @@ class DeclaredTargets(NamedTuple):
 
 
 def load(cwd: str | os.PathLike[str] | None = None) -> DeclaredTargets:
-    """The targets of the configuration file in force; none where it declares none.
+    """Return the targets of the current configuration file; it may have none.
 
     Raises ConfigError that names file and line for an unknown key, a value of the wrong kind, a matrix without rows,
     and targets that wait for each other.
@@ -140,9 +140,9 @@ def _check_fields(
     for key in fields:
         if key not in known:
             hint = config.suggestion(key, known)
-            whose = f"target {at[-1]!r}" if at else "warm"
+            owner = f"target {at[-1]!r}" if at else "warm"
             raise ConfigError(
-                f"{table.where(*at, key)}: {key!r} is no key of {whose}{hint}; they are {', '.join(known)}"
+                f"{table.where(*at, key)}: {key!r} is no key of {owner}{hint}; they are {', '.join(known)}"
             )
 
 

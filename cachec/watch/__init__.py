@@ -1,4 +1,4 @@
-"""Watching: what a change makes stale and why, told beside an editor."""
+"""Watching: it reports which targets a change makes stale, and why, during editing."""
 
 from cachec.watch.loop import Event, Watcher
 

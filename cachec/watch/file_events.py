@@ -14,7 +14,7 @@ from watchdog.observers import Observer
 if TYPE_CHECKING:
     from watchdog.observers.api import ObservedWatch
 
-#: A thread of watchdog each, so not without end. Files in more folders are found when they are looked at by time.
+#: The limit of watched folders, as each has a thread of watchdog. Files in other folders are checked periodically.
 MAX_FOLDERS = 64
 
 #: Seconds between two wakes of a thread of watchdog that hears of nothing.
@@ -40,7 +40,7 @@ class Notices:
     def __init__(self, wake: Callable[[], None], concerns: Callable[[str], bool]) -> None:
         self._handler = _Handler(wake, concerns)
         self._observer = Observer(timeout=_TIMEOUT)
-        self._held: dict[str, tuple[ObservedWatch, tuple[int, int]]] = {}
+        self._watches: dict[str, tuple[ObservedWatch, tuple[int, int]]] = {}
         self.refused = 0
         self._observer.start()
 
@@ -48,20 +48,20 @@ class Notices:
         """Follow exactly these folders, as they are now; one that is not there is left out until it is."""
         wanted = list(dict.fromkeys(folders))[:MAX_FOLDERS]
         there = {folder: place for folder in wanted if (place := _place(folder)) is not None}
-        for folder, (watch, place) in list(self._held.items()):
+        for folder, (watch, place) in list(self._watches.items()):
             if there.get(folder) != place:
-                del self._held[folder]
+                del self._watches[folder]
                 self._drop(watch)
         self.refused = 0
         for folder, place in there.items():
-            if folder in self._held:
+            if folder in self._watches:
                 continue
             try:
                 watch = self._observer.schedule(self._handler, folder, recursive=False, event_filter=_WANTED)
             except OSError:  # no more watches, or gone again
                 self.refused += 1
             else:
-                self._held[folder] = (watch, place)
+                self._watches[folder] = (watch, place)
 
     def _drop(self, watch: ObservedWatch) -> None:
         try:

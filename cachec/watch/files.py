@@ -75,7 +75,7 @@ class Files:
                 self._known[folder] = _KnownFile(self._state(folder), self._known[folder].installed)
 
     def changed(self, *, installed: bool, entries: bool, folders: bool) -> list[str]:
-        """The paths whose state is another than when this was last asked.
+        """Return the paths with another state than at the last call.
 
         installed: those of installed packages too. entries: new entries count as a change of the store; else only that
         its database is another, or gone. The store's change is told until ``accept_store``. folders: what lists other
@@ -96,7 +96,7 @@ class Files:
         return paths
 
     def is_own(self, path: str) -> bool:
-        """Whether a path lies in the store: what changes there is our doing, and no news."""
+        """Whether a path is in the store: changes there are cachec's own."""
         return path.startswith(self._folder)
 
     def accept_store(self) -> None:
@@ -156,8 +156,8 @@ class Files:
             names = os.listdir(path)
         except OSError:
             return None
-        kept = (name for name in names if not _passes(name) and os.path.join(path, name) not in self._written)
-        return (*state[:3], frozenset(kept))
+        names_to_watch = (name for name in names if not _passes(name) and os.path.join(path, name) not in self._written)
+        return (*state[:3], frozenset(names_to_watch))
 
 
 _FOLDER = "folder"

@@ -77,8 +77,8 @@ class Watcher:
         self._sources: set[str] = set()
         self._of_row: dict[str, frozenset[str]] = {}
         self._known: dict[str, tuple[Status, str]] = {}
-        self._last_look = 0.0
-        self._looks = 0
+        self._last_check = 0.0
+        self._checks = 0
         self._busy = False
 
     def stop(self) -> None:
@@ -108,7 +108,7 @@ class Watcher:
 
     def _await_change(self) -> list[str]:
         """Until an event, or the time to look without one; what changed then, once it has settled."""
-        woken = self._woken.wait(max(0.0, self._last_look + _POLL - time.monotonic()))
+        woken = self._woken.wait(max(0.0, self._last_check + _POLL - time.monotonic()))
         if self._stopped:
             return []
         if woken:
@@ -124,12 +124,12 @@ class Watcher:
                 return
 
     def _changed_paths(self, *, everything: bool) -> list[str]:
-        self._last_look = time.monotonic()
-        self._looks += 1
+        self._last_check = time.monotonic()
+        self._checks += 1
         # While something is stale, whoever compiles it makes it warm again.
         stale = any(status is Status.WOULD_MISS for status, _ in self._known.values())
         changed = self._files.changed(
-            installed=everything or self._looks % _INSTALLED_EVERY == 0,
+            installed=everything or self._checks % _INSTALLED_EVERY == 0,
             entries=stale and not self._busy,
             folders=not self._busy,  # what runs makes files of its own, and is not to end itself by that
         )
@@ -142,9 +142,9 @@ class Watcher:
         """Look at the targets, newest changes first, until no newer change cut it short."""
         while not self._stopped:
             settled = time.monotonic()
-            told = tuple(path for path in changed if not self._files.is_own(path))
-            if told and not first:
-                self._tell(Event(kind="changed", paths=told))
+            reported = tuple(path for path in changed if not self._files.is_own(path))
+            if reported and not first:
+                self._tell(Event(kind="changed", paths=reported))
             if not self._sources.isdisjoint(changed) and not self._read_again():
                 return
             newer = self._check(changed, settled)

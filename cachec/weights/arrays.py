@@ -1,6 +1,6 @@
 """Arrays of any library in this process's memory, taken by reference: numpy, jax, torch, DLPack, the buffer protocol.
 
-No library is imported for it but numpy: whose array it is can only be one that is imported already.
+It imports only numpy: the library of an array is imported already.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ class ArrayView(NamedTuple):
 def describe(name: str, value: Any) -> ArrayView:
     """The weight ``name`` over the memory of ``value``: row-major and little-endian, on the CPU, never copied.
 
-    A digest of it may be remembered only where nobody can change the bytes, which is so for ``bytes`` alone: a jax
-    array may share the memory of the numpy array or the torch tensor that it was made of.
+    Its digest may be cached only for immutable bytes, and only ``bytes`` are immutable: a jax array may share the
+    memory of the numpy array or the torch tensor that it was made from.
 
     Raises UsageError naming the weight, what was expected, what was found, and what to call.
     """
@@ -120,7 +120,7 @@ def _of_numpy(name: str, array: Any, *, fixed: bool = False) -> ArrayView:
         )
     if not array.flags.c_contiguous:
         raise _no_rows(name, array.shape, array.strides, "numpy.ascontiguousarray")
-    # Through a read-only memoryview, so that nobody can make an array over it writable again.
+    # Through a read-only memoryview, so that no array over it can become writable again.
     flat = array.reshape(-1).view(np.uint8).data.toreadonly() if array.nbytes else memoryview(b"")
     return ArrayView(dtype.name, array.shape, Buffer(flat, fixed))
 

@@ -15,7 +15,7 @@ from cachec.weights.weight import Weight
 if TYPE_CHECKING:
     import numpy as np
 
-#: Bytes of each weight that are looked at together; a multiple of every item size.
+#: Bytes of each weight that are compared at once; a multiple of every item size.
 _CHUNK = 1 << 20
 
 
@@ -105,7 +105,7 @@ def value_difference(old: Weight, new: Weight) -> ValueDifference:
 
 
 def _difference(old: np.ndarray[Any, Any], new: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The absolute differences of the elements that differ; not a number where just one of them is none."""
+    """Return the absolute differences of the elements that differ; NaN if exactly one of them is NaN."""
     import numpy as np
 
     if old.dtype.kind == "b":

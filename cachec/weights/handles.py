@@ -20,7 +20,7 @@ D = TypeVar("D")
 
 
 class WorkerRank(msgspec.Struct, frozen=True):
-    """Whose shards a weight set holds: rank, from 0, and the stage that may not see it (empty where anybody may)."""
+    """The worker of a weight set's shards: its rank, from 0, and the stage that may not read it (empty for none)."""
 
     rank: int
     hidden_from: str = ""

@@ -143,7 +143,7 @@ class Layout:
         return Layout(layout.tensors, layout.ties, nesting)
 
     def select(self, include: Patterns, exclude: Patterns) -> Layout:
-        """The part whose names match ``include`` (all, if None) and not ``exclude``: names or fnmatch globs.
+        """The part with names that match ``include`` (all, if None) and not ``exclude``: names or fnmatch globs.
 
         Raises UnknownWeight for an exact name that is not here, and for a glob of ``include`` that matches nothing.
         """
@@ -177,7 +177,7 @@ class Layout:
         Raises WeightError for a changed weight with another dtype, shape or shard (unless ``replace``), and for a group
         of tied weights of which only some are changed, or all without being stated as tied.
         """
-        # By what is in it: each hit of a stage that returns such a set makes an equal ``over`` anew.
+        # By content: each hit of a stage that returns such a set makes a new, equal ``over``.
         request = ("overlay", tuple(over.tensors.items()), over.ties, replace)
         return self._remember(request, lambda: (self._overlay(over, replace), None))[0]
 

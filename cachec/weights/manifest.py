@@ -18,7 +18,7 @@ Folded = Mapping[str, tuple[str, ...]]
 
 
 def content_of(spec: WeightSpec, digest: str) -> str:
-    """What stands for a weight that was folded: its bytes, and what they are read as."""
+    """Return the text for an inlined weight: its digest, and its dtype and shape."""
     return f"{digest} {spec.dtype}[{','.join(map(str, spec.shape))}]"
 
 

@@ -19,7 +19,7 @@ import struct
 import threading
 from collections.abc import Callable, Sequence
 from types import CellType, FunctionType
-from typing import Any
+from typing import Any, Never
 
 import cloudpickle
 
@@ -105,11 +105,11 @@ class _Unpickler(pickle.Unpickler):
         super().__init__(file, buffers=buffers)
         self._load = load
 
-    def persistent_load(self, reference: Any) -> Any:
+    def persistent_load(self, reference: object) -> Any:
         return self._load(reference)
 
 
-def _no_reference(reference: Any) -> Any:
+def _no_reference(reference: object) -> Never:
     raise pickle.UnpicklingError(f"a reference that is not expected: {reference!r}")
 
 

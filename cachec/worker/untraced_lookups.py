@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, MutableMapping
-from typing import Any
+from typing import Any, SupportsIndex
 
 from cachec.base.tracer_hiding import is_unseen
 from cachec.key.process_state import digest
@@ -132,7 +132,7 @@ class VariableRecorder:
         variables = self
 
         class Arguments(list[str]):
-            def __getitem__(self, index: Any) -> Any:
+            def __getitem__(self, index: SupportsIndex | slice) -> Any:
                 variables._note_arguments()
                 return super().__getitem__(index)
 

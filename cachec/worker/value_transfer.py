@@ -21,7 +21,7 @@ from functools import lru_cache
 from operator import attrgetter
 from pathlib import Path
 from types import FunctionType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from cachec.base.hashing import FileDigests, digest_bytes
 from cachec.base.installed_folders import InstalledFolders
@@ -272,7 +272,7 @@ def _manifest(encoded: bytes, callers: Any, folded: Any) -> Manifest:
     return Manifest(digest_bytes(encoded), lambda: encoded, callers, folded)
 
 
-def _program(ir: bytes, form: str, manifest: Any, canonical: str | None) -> Program:
+def _program(ir: bytes, form: str, manifest: Manifest, canonical: str | None) -> Program:
     return Program(ir, format=form, manifest=manifest, canonical=canonical)
 
 
@@ -314,7 +314,13 @@ def _strided_array(memory: Any, dtype: Any, shape: Any, strides: Any, offset: in
     return array
 
 
-def _reduce_with_gradient(tensor: Any) -> Any:
+class _TorchTensor(Protocol):
+    """What is used of a ``torch.Tensor``."""
+
+    grad: _TorchTensor | None
+
+
+def _reduce_with_gradient(tensor: _TorchTensor) -> Any:
     """A tensor of torch's own form has no gradient."""
     form = tensor.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
     if len(form) != 2:
@@ -322,7 +328,7 @@ def _reduce_with_gradient(tensor: Any) -> Any:
     return *form, tensor.grad, None, None, _set_gradient
 
 
-def _set_gradient(tensor: Any, gradient: Any) -> None:
+def _set_gradient(tensor: _TorchTensor, gradient: _TorchTensor) -> None:
     tensor.grad = gradient
 
 

@@ -24,26 +24,26 @@ plugin = ExecutorchPlugin()
 def compile(program: Program, *, config: Mapping[str, Any] = MappingProxyType({})) -> File:
     """Lower a program of ``cachec_torch.to_exported`` to a ``File`` of kind ``executorch:program``, a ``.pte``.
 
-    It holds the program's constants, and of weights only names: ``cachec.link`` runs it by ExecuTorch's Python runtime,
-    ``write`` makes the files for a device. config: fields of ``ExecutorchBackendConfig`` that are numbers or booleans,
-    such as ``segment_alignment``. For ExecuTorch's own kernels; nothing goes to another backend.
+    The file has the program's constants, but only the names of weights. ``cachec.link`` runs it with ExecuTorch's
+    Python runtime; ``write`` makes the files for a device. config: fields of ``ExecutorchBackendConfig`` that are
+    numbers or booleans, such as ``segment_alignment``. The program uses ExecuTorch's own kernels only.
 
-    The file is in a temporary folder that goes when the returned object does. Raises UsageError for a field that there
-    is not, is no number, or says where weights are; PluginError where ExecuTorch looks at the value of a weight, and
-    for programs that write to inputs or weights, or take or return sizes; what ExecuTorch raises where it can't lower
-    passes through.
+    The file is in a temporary folder, which is removed with the returned object. Raises UsageError for an unknown
+    field, a value that is not a number, or a field about the place of weights. Raises PluginError if ExecuTorch reads
+    the value of a weight, and for programs that write to inputs or weights, or take or return sizes. Other errors of
+    ExecuTorch pass through.
     """
-    from cachec_executorch.lowering import lowered
+    from cachec_executorch.lowering import lower_program
 
-    return lowered(program, config)
+    return lower_program(program, config)
 
 
 def write(artifact: File, weights: WeightSet, folder: str | os.PathLike[str], *, name: str = "model") -> None:
     """Write ``<name>.pte`` and ``<name>.ptd``, the program and these weights, for ExecuTorch on another machine.
 
-    Imports neither executorch nor torch. Files that are there are replaced. Raises LinkError where ``artifact`` is
-    nothing that ``compile`` made, or the weights do not fit it.
+    Imports neither executorch nor torch, and replaces existing files. Raises LinkError if ``artifact`` is not from
+    ``compile``, or the weights do not fit it.
     """
-    from cachec_executorch.writing import written
+    from cachec_executorch.ptd_writer import write_files
 
-    written(artifact, weights, folder, name)
+    write_files(artifact, weights, folder, name)

@@ -1,4 +1,4 @@
-"""Programs to ``.pte`` files, by ExecuTorch. Imports it, and torch: only ever imported when something is lowered."""
+"""Lowering of programs to ``.pte`` files, by ExecuTorch. Imports executorch and torch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from cachec.errors import PluginError, UsageError
 from cachec.programs.artifact import File
 from cachec.programs.program import Program
 from cachec.programs.supported_versions import version_of
-from cachec_executorch.files import KIND, MethodForm, joined
+from cachec_executorch.pte_file import KIND, MethodForm, join_file
 from cachec_mlir.compilers import file_in_new_folder
 from cachec_torch.calls import InputForm, ValueForm
 from cachec_torch.describing import described_call, written_names
@@ -31,17 +31,17 @@ from cachec_torch.programs import LoadedProgram
 
 _CLONE = ops.edge.dim_order_ops._clone_dim_order.default
 
-#: What ExecuTorch calls a file of weights; nothing shows of it in a ``.pte``.
+#: ExecuTorch's name for a file of weights, which is not in a ``.pte``.
 _TAG = "weights"
 
-#: One at a time: what is replaced below is the process's.
+#: One lowering at a time: ``_emit_external_by_name`` replaces a function for the whole process.
 _LOWERING = threading.Lock()
 
-#: The order of axes of what ExecuTorch calls channels-last.
+#: Number of axes -> their order for ExecuTorch's channels-last.
 _CHANNELS_LAST = {4: (0, 2, 3, 1), 5: (0, 2, 3, 4, 1)}
 
 
-def lowered(program: Program, config: Mapping[str, Any]) -> File:
+def lower_program(program: Program, config: Mapping[str, Any]) -> File:
     """See ``cachec_executorch.compile``."""
     loaded = LoadedProgram(program)
     _check_config(config)
@@ -57,8 +57,8 @@ def lowered(program: Program, config: Mapping[str, Any]) -> File:
         raise PluginError(f"{odd}, which ExecuTorch has no form for; take and return tuples, lists and dicts")
     _check_inputs(form.inputs)
     with torch.inference_mode(False), torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of what is tried, or is to be changed in a next release
-        pte, entries = _emitted(loaded, config, written)
+        warnings.simplefilter("ignore")  # about experimental functions and future releases
+        pte, entries = _emit(loaded, config, written)
     touched = loaded.touched()
     if touched:
         raise PluginError(
@@ -67,7 +67,7 @@ def lowered(program: Program, config: Mapping[str, Any]) -> File:
     names = {entry: loaded.names[entry] for entry in sorted(entries)}
     whole = MethodForm(executorch=version_of("executorch"), names=names, **msgspec.structs.asdict(form))
     output = file_in_new_folder("model.pte", kind=KIND, manifest=program.manifest)
-    output.path.write_bytes(joined(pte, whole))
+    output.path.write_bytes(join_file(pte, whole))
     return output
 
 
@@ -91,8 +91,8 @@ def _check_inputs(inputs: tuple[Any, ...]) -> None:
             raise PluginError(f"input {number} has its axes in the order {list(order)}; give a contiguous example")
 
 
-def _emitted(loaded: LoadedProgram, config: Mapping[str, Any], written: tuple[str, ...]) -> tuple[bytes, set[str]]:
-    """The ``.pte``, and the names of what it wants from beside it."""
+def _emit(loaded: LoadedProgram, config: Mapping[str, Any], written: tuple[str, ...]) -> tuple[bytes, set[str]]:
+    """Return the ``.pte``, and the names of the tensors that it reads from a ``.ptd``."""
     edge = to_edge_transform_and_lower(loaded.exported)
     signature = edge.exported_program().graph_signature
     there = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
@@ -104,28 +104,28 @@ def _emitted(loaded: LoadedProgram, config: Mapping[str, Any], written: tuple[st
     )
     _copy_returned_weights(edge.exported_program(), {node for node, name in there.items() if name in loaded.names})
     used = {there[node.target] for node in edge.exported_program().graph.nodes if node.target in there and node.users}
-    with _LOWERING, _names_alone() as entries:
+    with _LOWERING, _emit_external_by_name() as entries:
         lowered = edge.to_executorch(config=whole)
     inside = sorted((used & loaded.names.keys()) - entries)
     if inside:
-        raise PluginError(f"ExecuTorch does not take {inside[0]!r} ({len(inside)} such) from beside the program")
+        raise PluginError(f"ExecuTorch does not read {inside[0]!r} ({len(inside)} such) from outside of the program")
     strange = sorted(entries - loaded.names.keys())
     if strange or lowered._tensor_data:
-        raise PluginError(f"ExecuTorch wants {strange or sorted(lowered._tensor_data)} from beside the program")
+        raise PluginError(f"ExecuTorch reads {strange or sorted(lowered._tensor_data)} from outside of the program")
     return bytes(lowered.buffer), entries
 
 
-def _copy_returned_weights(program: Any, outside: Set[str]) -> None:
-    """What ``program`` returns of the placeholders ``outside`` becomes a copy, which is an operation of its own.
+def _copy_returned_weights(program: torch.export.ExportedProgram, weight_nodes: Set[str]) -> None:
+    """Insert a copy operation for each output of ``program`` that is one of the placeholders ``weight_nodes``.
 
-    ExecuTorch plans memory for each output, and forgets of a weight that is one what is to be in there: all operations
-    of the program would see zeros for it.
+    ExecuTorch plans memory for each output. If an output is a weight, it forgets the weight's bytes, and all operations
+    of the program would read zeros.
     """
     output = program.graph.output_node()
     copies: dict[Node, Node] = {}
     with program.graph.inserting_before(output):
         for node in output.all_input_nodes:
-            if node.name in outside:
+            if node.name in weight_nodes:
                 order = list(node.meta["val"].dim_order())
                 copies[node] = program.graph.call_function(_CLONE, (node,), {"dim_order": order})
                 copies[node].meta = dict(node.meta)
@@ -137,23 +137,23 @@ def _copy_returned_weights(program: Any, outside: Set[str]) -> None:
 
 
 @contextmanager
-def _names_alone() -> Iterator[set[str]]:
-    """What is beside the program is emitted by its name, which is all that is read of it.
+def _emit_external_by_name() -> Iterator[set[str]]:
+    """Emit tensors outside of the program by their names only.
 
-    ExecuTorch reads the bytes, for the ``.ptd`` that it makes too, and numbers them by content: two weights that are
-    equal would give another program than two that are not.
+    ExecuTorch itself reads the bytes, also for its own ``.ptd``, and numbers them by content. So a program with two
+    equal weights would differ from one with two unequal ones.
     """
     emitter, entries = _emitter._Emitter, set[str]()
     emit = emitter._tensor_spec_to_evalue
 
-    def named(self: Any, spec: Any, constant_tag: str | None = None) -> Any:
+    def emit_name(self: Any, spec: Any, constant_tag: str | None = None) -> Any:
         info = spec.extra_tensor_info
         if info is None or info.location != TensorDataLocation.EXTERNAL:
             return emit(self, spec, constant_tag)
         entries.add(info.fully_qualified_name)
         return EValue(make_tensor_value(0, None, spec))
 
-    emitter._tensor_spec_to_evalue = named
+    emitter._tensor_spec_to_evalue = emit_name
     try:
         yield entries
     finally:

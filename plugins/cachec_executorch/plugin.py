@@ -1,4 +1,4 @@
-"""The plugin object: what cachec asks of ExecuTorch. Nothing here imports it before something is linked."""
+"""The plugin object for ExecuTorch, which it imports only to link a program."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from cachec.errors import PluginError
 from cachec.programs.artifact import File
 from cachec.programs.program import Program
 from cachec.weights import WeightSet
-from cachec_executorch.files import KIND
+from cachec_executorch.pte_file import KIND
 from cachec_mlir.plugin import FilePlugin
 
 
 class ExecutorchPlugin(FilePlugin):
-    """Programs that ExecuTorch lowered with weights by name. Its settings are arguments, and torch's are torch's."""
+    """Programs that ExecuTorch lowered with weights by name. ExecuTorch's settings are arguments of ``compile``."""
 
     name = "executorch"
     distributions = ("executorch",)
@@ -23,9 +23,9 @@ class ExecutorchPlugin(FilePlugin):
     self_test = "cachec_executorch.self_test:self_test"
 
     def link(self, artifact: File | Program, weights: WeightSet) -> Any:
-        """A ``cachec_executorch.running.LinkedMethod`` over the weights. Imports torch and ExecuTorch's runtime."""
+        """Return a ``cachec_executorch.runtime.LinkedMethod``. Imports torch and ExecuTorch's runtime."""
         if not isinstance(artifact, File) or artifact.kind != KIND:
             raise PluginError(f"{artifact!r} is not of kind {KIND!r}; cachec_executorch.compile makes such files")
-        from cachec_executorch.running import linked
+        from cachec_executorch.runtime import link
 
-        return linked(artifact, weights)
+        return link(artifact, weights)

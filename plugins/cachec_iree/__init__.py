@@ -1,4 +1,4 @@
-"""cachec for IREE: ``compile`` runs iree-compile on a program, ``cachec.link`` binds the module to mapped weights.
+"""cachec for IREE: ``compile`` runs iree-compile on a program, ``cachec.link`` links the module to mapped weights.
 
 Importing this package imports neither the compiler nor the runtime.
 """

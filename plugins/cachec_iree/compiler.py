@@ -1,4 +1,4 @@
-"""Programs to IREE's VM bytecode, by the real ``iree-compile``, in one step or in several."""
+"""Compilation of programs to IREE's VM bytecode, by ``iree-compile``, in one step or in several."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ KIND = "iree:vmfb"
 #: Format of a program -> ``--iree-input-type``.
 _INPUT_TYPES = {"jax:stablehlo": "stablehlo", "mlir:text": "auto", "mlir:bytecode": "auto"}
 
-#: Backends that make code for the CPU that IREE's ``local`` devices run on.
+#: Backends for the CPU of IREE's ``local`` devices.
 _TARGETS = ("llvm-cpu", "vmvx")
 
-#: Where pip puts the compiler below a folder of ``sys.path``. ``bin/iree-compile`` is a script that ends here.
+#: The place of the compiler below a folder of ``sys.path``. ``bin/iree-compile`` is a script that starts it.
 _EXECUTABLE = os.path.join("iree", "compiler", "_mlir_libs", "iree-compile")
 
 #: Without these two, the input's file name, lines and columns come into the module, which then differs from run to run.
 _REPRODUCIBLE = ("--iree-vm-bytecode-module-strip-source-map", "--iree-llvmcpu-debug-symbols=false")
 
-#: Flags that keep names and locations of the program in the module (unless they are given as above), or read comments.
+#: Flags that keep names and locations of the program in the module (unless as in ``_REPRODUCIBLE``), or read comments.
 _KEEPING = frozenset(
     {
         "emit-mlir-bytecode",
@@ -45,11 +45,11 @@ _KEEPING = frozenset(
     }
 )
 
-#: Flags by which LLVM asks the machine that it runs on.
+#: Flags with which LLVM reads the processor of this machine.
 _HOST = ("iree-llvmcpu-target-cpu=host", "iree-llvmcpu-target-cpu-features=host")
 
-#: From this release on iree-compile leaves weights alone where it evaluates constants. Older ones fail: "required
-#: module 'io_parameters' not registered".
+#: Releases in which iree-compile evaluates constants without reading weights. Older ones fail: "required module
+#: 'io_parameters' not registered".
 _EVALUATES_WITHOUT_WEIGHTS = ">=3.7,<4"
 
 _INPUT = "program.mlir"
@@ -67,27 +67,30 @@ def compile(
 ) -> File:
     """Compile ``program`` to a ``File`` of kind ``iree:vmfb`` that inherits its manifest.
 
-    program: StableHLO of JAX, or MLIR of any dialect that IREE takes (``mlir:text``, ``mlir:bytecode``) whose weights
-    are parameters of scope ``model``. target: ``llvm-cpu`` or ``vmvx``. cpu: what LLVM is to generate code for;
-    ``host`` is this machine's, which the result then depends on in stages with ``portable=True`` too. options: further
-    flags of iree-compile, by value in the key where they are an argument of the stage; a file that one names by an
-    absolute path counts by content.
+    program: StableHLO of JAX, or MLIR of any dialect that IREE supports (``mlir:text``, ``mlir:bytecode``), with the
+    weights as parameters of scope ``model``. target: ``llvm-cpu`` or ``vmvx``. cpu: LLVM's target CPU; with ``host``
+    the result depends on this machine's processor, in stages with ``portable=True``, too. options: more flags of
+    iree-compile. As an argument of the stage, they count by value; a file that one names by an absolute path counts by
+    content.
 
-    phases: names of phases (``cachec_iree.PHASES``) after which iree-compile stops and a new one goes on; the result is
-    the same, byte for byte. phase: what runs one such part: a stage of the caller's around ``compile_phase``, so that
-    another value of an option runs only the parts from the first that it can affect (``cachec_iree.phases``).
+    phases: names of phases (``cachec_iree.PHASES``) after which iree-compile stops, and a new one continues; the result
+    is the same, byte for byte. phase: a stage of the caller around ``compile_phase``, which runs one part. Another
+    value of an option then runs only the first part that it can affect, and the later ones (``cachec_iree.phases``).
 
-    The file is in a temporary folder that goes when the returned object does. Raises subprocess.CalledProcessError,
-    with what iree-compile wrote as a note, where it fails; PluginError where the program is of a format that IREE does
-    not take, or iree-compile is not installed; UsageError for a phase that there is not, and for an option that keeps
-    names in the module where the program is keyed without them.
+    The file is in a temporary folder, which is removed with the returned object. Raises subprocess.CalledProcessError
+    if iree-compile fails, with its output as a note; PluginError for a format that IREE does not support, and if
+    iree-compile is not installed; UsageError for an unknown phase, and for an option that keeps names in the module if
+    the program is keyed without them.
     """
     input_type = _INPUT_TYPES.get(program.format)
     if input_type is None:
         raise PluginError(f"iree-compile takes {', '.join(_INPUT_TYPES)}; this program is {program.format!r}")
     if target not in _TARGETS:
         raise UsageError(f"target expected one of {', '.join(_TARGETS)}, found {target!r}")
-    from cachec_mlir.compilers import check_list, check_unnamed  # here and below: a hit imports nothing of cachec_mlir
+    from cachec_mlir.compilers import (
+        check_list,
+        check_unnamed,
+    )  # imported here so that a hit does not import cachec_mlir
 
     check_list("options", options)
     check_list("phases", phases)
@@ -112,23 +115,23 @@ def compile(
 
 
 def compile_phase(program: Program, until: str, flags: tuple[str, ...]) -> Program | File:
-    """One part of a compilation: from where ``program`` is, to the end of the phase ``until``.
+    """Run one part of a compilation, from the phase of ``program`` to the end of the phase ``until``.
 
-    program: as ``compile`` takes it, or of format ``iree:PHASE``, as this returns it. until: a phase, or ``end`` for a
-    File of kind ``iree:vmfb``. flags: all flags that this part is to get. Raises as ``compile`` does.
+    program: for ``compile``, or a result of this function, of format ``iree:PHASE``. until: a phase, or ``end`` for a
+    File of kind ``iree:vmfb``. flags: all flags of this part. Raises as ``compile`` does.
     """
     from cachec.commands.run import host_processor
     from cachec_mlir.compilers import check_unnamed, file_in_new_folder, run_tool
 
-    left_out = [f"iree-compile without {flag}" for flag in _REPRODUCIBLE if until == END and flag not in flags]
-    check_unnamed(program, [*_keeping(flags), *left_out])
+    missing_flags = [f"iree-compile without {flag}" for flag in _REPRODUCIBLE if until == END and flag not in flags]
+    check_unnamed(program, [*_keeping(flags), *missing_flags])
     executable = find_iree_compile()
     flags = (*flags, *_from_to(program, until))
     if any(flag.lstrip("-") in _HOST for flag in flags):
         host_processor()
     output = file_in_new_folder(_OUTPUT, kind=KIND, manifest=program.manifest)
     folder = output.path.parent
-    # Fixed names in a folder of its own: a path that came into the output would be the same each time.
+    # Fixed names in a new folder, so that a path in the output would be the same each time.
     (folder / _INPUT).write_bytes(program.ir)
     run_tool([executable, _INPUT, "-o", _OUTPUT, *flags], flags, cwd=folder, tools=_helpers(executable))
     if until == END:
@@ -137,7 +140,7 @@ def compile_phase(program: Program, until: str, flags: tuple[str, ...]) -> Progr
 
 
 def _keeping(flags: Sequence[str]) -> list[str]:
-    """Those that keep names and locations, or read comments."""
+    """Return the flags that keep names and locations, or read comments."""
     return [flag for flag in flags if name_of(flag) in _KEEPING and flag not in _REPRODUCIBLE]
 
 
@@ -154,15 +157,15 @@ def _evaluates_weights() -> bool:
 
 
 def _helpers(executable: Path) -> list[Path]:
-    """What iree-compile starts by itself: the linker beside it."""
+    """Return the programs that iree-compile starts: the linker in its folder."""
     linker = executable.with_name("iree-lld")
     return [linker] if linker.is_file() else []
 
 
 def find_iree_compile(path: Sequence[str] | None = None) -> Path:
-    """The executable in the installed compiler, which is not imported for it; else ``iree-compile`` on PATH.
+    """Return the executable of the installed compiler, or ``iree-compile`` on PATH. Does not import the compiler.
 
-    path: folders to look in instead of ``sys.path``. Raises PluginError where there is none.
+    path: folders to search instead of ``sys.path``. Raises PluginError if there is no executable.
     """
     for folder in sys.path if path is None else path:
         candidate = Path(folder or os.curdir, _EXECUTABLE)

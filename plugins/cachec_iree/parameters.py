@@ -1,9 +1,9 @@
-"""Weights as IREE takes its parameters: in place where their address fits, else read into memory where it does.
+"""Weights as parameters for IREE: in place if their address is aligned, otherwise read into aligned memory.
 
-IREE uses a parameter where it lies only if its address is a multiple of 64 bytes (``IREE_HAL_HEAP_BUFFER_ALIGNMENT``)
-and copies it otherwise, page fault by page fault, while nothing else can run. A safetensors file aligns its data to 8
-bytes, so most are of the second kind: those are read here, by a thread that begins before IREE's runtime (and numpy) is
-imported, into huge pages. Neither this module nor the thread needs numpy.
+IREE uses a parameter in place only if its address is a multiple of 64 bytes (``IREE_HAL_HEAP_BUFFER_ALIGNMENT``).
+Otherwise IREE copies it, page fault by page fault, with the process blocked. A safetensors file aligns its data to 8
+bytes, so most weights are not aligned. A thread of this module reads those into huge pages. It starts before the import
+of IREE's runtime (and numpy), and needs no numpy.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ ALIGNMENT = 64
 
 
 class Parameters:
-    """The bytes of a weight set by name. Reading begins when this is made; ``views`` waits for it."""
+    """The bytes of a weight set by name. The constructor starts to read them, and ``views`` waits for the end."""
 
     def __init__(self, weights: WeightSet) -> None:
-        """Raises as ``Weight.read`` does where a weight can't be read."""
+        """Raises as ``Weight.read`` does if a weight can't be read."""
         self._views: dict[str, memoryview] = {}
         self._error: Exception | None = None
         self._thread: threading.Thread | None = None
@@ -34,7 +34,7 @@ class Parameters:
                 self._views[name] = weight.raw()
             else:
                 moved[name] = weight
-                size += _padded(weight.nbytes)
+                size += _round_up(weight.nbytes)
         if size:
             memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
             memory.madvise(mmap.MADV_HUGEPAGE)
@@ -42,7 +42,7 @@ class Parameters:
             self._thread.start()
 
     def views(self) -> Mapping[str, memoryview]:
-        """Name -> bytes, read-only. They keep their memory alive. Raises what reading raised."""
+        """Return name -> bytes, read-only. They keep their memory alive. Raises the errors of reading."""
         if self._thread is not None:
             self._thread.join()
         if self._error is not None:
@@ -54,12 +54,12 @@ class Parameters:
             at = 0
             for name, weight in weights.items():
                 part = memory[at : at + weight.nbytes]
-                weight.ways().fill(part)  # the interpreter runs on meanwhile
+                weight.ways().fill(part)  # without the interpreter's lock
                 self._views[name] = part.toreadonly()
-                at += _padded(weight.nbytes)
-        except Exception as error:  # noqa: BLE001 - raised where the views are asked for
+                at += _round_up(weight.nbytes)
+        except Exception as error:  # noqa: BLE001 - ``views`` raises it
             self._error = error
 
 
-def _padded(nbytes: int) -> int:
+def _round_up(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT

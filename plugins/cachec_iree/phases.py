@@ -11,19 +11,19 @@
     def build(program: cachec.Program, *, options: tuple[str, ...] = ()) -> cachec.File:
         return cachec_iree.compile(program, options=options, phases=("flow", "hal"), phase=phase)
 
-another value of an option runs only what comes after: *a part gets an option, and is keyed by it, if it runs the first
-phase that the option can affect, or a later one*. An option that is not known here can affect all of them.
+another value of an option runs only later parts: *a part gets an option, and is keyed by it, if it runs the first phase
+that the option can affect, or a later one*. An option that is not in the table below can affect all phases.
 
-What is known, and how (IREE 3.13; the tests compare what each phase prints with and without each option):
+The table is from IREE 3.13. The tests compare the output of each phase with and without each option. The reasons:
 
 - Options of the serialiser (``BytecodeTargetOptions``) are read after the last phase, those of the VM
-  (``VM::TargetOptions``) in ``vm``. Both are structures that the driver hands to these alone; a program that the
-  compiler runs by itself, to evaluate constants in ``global-optimization``, is compiled with defaults instead.
-- The same is true of ``SchedulingOptions`` (``stream``; but for the execution model, which the ABI asks for) and
+  (``VM::TargetOptions``) in ``vm``. The driver passes both structures to these phases only. The
+  compiler also compiles programs for itself, to evaluate constants in ``global-optimization``, with default options.
+- The same is true of ``SchedulingOptions`` (``stream``; except the execution model, which the ABI needs) and
   ``DispatchCreationOptions`` (``dispatch-creation``).
-- Options of the choice of tiles (KernelDispatch.cpp) are variables of that file alone, which decides in
-  ``executable-configurations``: but it decides for those constants as well, so that they can affect
-  ``global-optimization`` unless ``--iree-opt-const-eval=false`` is given.
+- Options for tile sizes are variables of KernelDispatch.cpp only, which runs in ``executable-configurations``. It also
+  runs for those constants, so these options can affect ``global-optimization`` without
+  ``--iree-opt-const-eval=false``.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ PHASES = (
     "vm",
 )
 
-#: Not a phase: the module is serialised.
+#: The end of the compilation, where the module is serialised.
 END = "end"
 
-#: The format of a program that stopped after a phase is this and the phase.
+#: The format of a program after a phase: this prefix and the phase.
 FORMAT = "iree:"
 
 #: Whether the compiler evaluates constants, by running a program of its own.
@@ -59,7 +59,7 @@ CONST_EVAL = "iree-opt-const-eval"
 
 _ORDER = (*PHASES, END)
 
-#: The first phase that an option can affect; see above. Options that write files of their own are absent.
+#: Option -> the first phase that it can affect. Options that write additional files are absent.
 _FIRST = {
     "iree-dispatch-creation-enable-aggressive-fusion": "dispatch-creation",
     "iree-dispatch-creation-enable-aggressive-reshape-movement": "dispatch-creation",
@@ -87,7 +87,7 @@ _FIRST = {
 
 
 def first_phase(option: str, *, const_eval: bool = True) -> str:
-    """The first phase that an option can affect, or ``end``. const_eval: whether the compiler evaluates constants."""
+    """Return the first phase that an option can affect, or ``end``. const_eval: if the compiler evaluates constants."""
     phase = _FIRST.get(name_of(option), PHASES[0])
     if phase == "executable-configurations" and const_eval:
         return "global-optimization"
@@ -95,10 +95,10 @@ def first_phase(option: str, *, const_eval: bool = True) -> str:
 
 
 def split(flags: Sequence[str], phases: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
-    """The parts of a compilation that stops after each of ``phases``: where each ends, and the flags that it gets.
+    """Return the parts of a compilation that stops after each of ``phases``: the end and the flags of each part.
 
-    Raises UsageError for a phase that there is not or that is out of order, and for an option whose value is a word of
-    its own: which word belongs to which option only iree-compile knows.
+    Raises UsageError for an unknown phase, for phases out of order, and for an option with its value in a separate
+    word, because only iree-compile knows which options have values.
     """
     unknown = [phase for phase in phases if phase not in PHASES]
     if unknown:
@@ -115,5 +115,5 @@ def split(flags: Sequence[str], phases: Sequence[str]) -> list[tuple[str, tuple[
 
 
 def name_of(option: str) -> str:
-    """The name of an option as it is given, ``--NAME`` or ``--NAME=VALUE``."""
+    """Return the name of an option that is written as ``--NAME`` or ``--NAME=VALUE``."""
     return option.lstrip("-").partition("=")[0]

@@ -1,4 +1,4 @@
-"""The plugin object: what cachec asks of IREE."""
+"""The plugin object for IREE."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class IreePlugin(FilePlugin):
     self_test = "cachec_iree.self_test:self_test"
 
     def ambient(self) -> Mapping[str, str]:
-        """Nothing: a command gets only the variables that the stage declares, and iree-compile needs none."""
+        """Return no setting: iree-compile is a command, which gets only the variables that the stage declares."""
         return {}
 
     def link(self, artifact: File | Program, weights: WeightSet) -> Any:
-        """A ``cachec_iree.runtime.LinkedModule`` over the mapped weights. Imports iree.runtime."""
+        """Return a ``cachec_iree.runtime.LinkedModule`` with mapped weights. Imports iree.runtime."""
         if not isinstance(artifact, File) or artifact.kind != KIND:
             raise PluginError(f"{artifact!r} is not of kind {KIND!r}; cachec_iree.compile makes such files")
-        parameters = Parameters(weights)  # reads on while the runtime is imported
+        parameters = Parameters(weights)  # reads in a thread during the import of the runtime
         from cachec_iree.runtime import LinkedModule
 
         return LinkedModule(artifact.path, parameters.views())

@@ -1,4 +1,4 @@
-"""IREE modules bound to weights. Imports IREE's runtime and numpy: only ever imported when something is linked."""
+"""IREE modules linked to weights. Imports IREE's runtime and numpy."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _SCOPE = "model"
 _DEVICE = "local-task"
 
 
-class Lent:
-    """Memory that IREE holds: buffers that are let go of when IREE has given them back, and not before.
+class LentMemory:
+    """Memory that IREE uses: buffers that are released only after IREE has returned them.
 
-    IREE's threads may give the last reference up, without Python's lock (``FileHandleWrapMemory`` in
-    runtime/bindings/python/io.cc deletes what it retained wherever it is called): where that frees a Python object, the
-    process ends by a segmentation fault. So each buffer is an object that nobody else has, and this holds it until its
-    count of references says that it is the only one. The count is read from memory: asking Python would change it.
+    IREE's threads may drop the last reference without Python's lock (``FileHandleWrapMemory`` in
+    runtime/bindings/python/io.cc). If that freed a Python object, the process would end by a segmentation fault. So
+    each buffer is a private object, and this class has a reference to it until its reference count is one. The count is
+    read from memory, because a call of Python would change it.
     """
 
     def __init__(self) -> None:
@@ -37,19 +37,19 @@ class Lent:
         self._counts: list[ctypes.c_uint32] = []  # the lower half of PyObject.ob_refcnt
 
     def lend(self, memory: memoryview | mmap.mmap) -> memoryview:
-        """The same memory, for IREE. The caller keeps no reference to it."""
+        """Return the same memory as a buffer for IREE. The caller must not keep a reference to the buffer."""
         buffer = memoryview(memory)
         self._buffers.append(buffer)
         self._counts.append(ctypes.c_uint32.from_address(id(buffer)))
         return buffer
 
     @property
-    def is_back(self) -> bool:
-        """Whether IREE holds none of it."""
+    def is_returned(self) -> bool:
+        """Whether IREE has no reference to any buffer."""
         return all(count.value == 1 for count in self._counts)
 
-    def keep(self) -> None:
-        """Hold it until it is back, from another thread; where the interpreter is ending, for good."""
+    def keep_until_returned(self) -> None:
+        """Keep the memory in another thread until IREE returns it; for ever if the interpreter is ending."""
         try:
             threading.Thread(target=self._wait, name="cachec-lent", daemon=True).start()
         except RuntimeError:
@@ -57,26 +57,26 @@ class Lent:
 
     def _wait(self) -> None:
         pause = 0.001
-        while not self.is_back:
+        while not self.is_returned:
             time.sleep(pause)
             pause = min(2 * pause, 1.0)
 
 
 class LinkedModule:
-    """A module and its weights, ready to run. Call it like its function ``main``; ``call`` runs another by name.
+    """A module with its weights. Call it like its function ``main``; ``call`` runs another function by name.
 
-    It holds on to the memory of its weights, so they stay valid when the weight set is released.
+    It keeps the memory of its weights, which stay valid after the weight set is released.
     """
 
     def __init__(self, path: str | os.PathLike[str], parameters: Mapping[str, memoryview]) -> None:
-        """path: a ``.vmfb`` file. parameters: see ``cachec_iree.parameters``.
+        """Load a ``.vmfb`` file. parameters: from ``cachec_iree.parameters``.
 
-        Raises LinkError where it is no module or wants parameters that are not there.
+        Raises LinkError if the file is not a module, or needs parameters that are missing.
         """
         instance = rt.VmInstance()
         self._device = rt.get_device(_DEVICE)
         index = rt.ParameterIndex()
-        self._lent = Lent()
+        self._lent = LentMemory()
         for name, view in parameters.items():
             if view.nbytes:  # nothing to map; a module asks for no parameter without elements
                 index.add_buffer(name, self._lent.lend(view))
@@ -88,9 +88,9 @@ class LinkedModule:
             module = rt.VmModule.wrap_buffer(instance, self._lent.lend(mapped))
             self._context = rt.VmContext(instance, [provider, hal, module])
         except (ValueError, RuntimeError) as error:
-            # IREE's threads may still be copying parameters, nothing tells when they are done, and letting go of the
-            # memory under them crashes the process: it is held until the process ends.
-            atexit.register(_hold, instance, index, provider, hal, self.__dict__.pop("_lent"))
+            # IREE's threads may still copy parameters, and there is no way to wait for them. A release of their memory
+            # would crash the process, so the memory is kept until the process ends.
+            atexit.register(_do_nothing, instance, index, provider, hal, self.__dict__.pop("_lent"))
             raise LinkError(f"{os.fspath(path)} can't be linked: {error}") from error
         self._module = module
         self._invokers: dict[str, Any] = {}
@@ -98,8 +98,8 @@ class LinkedModule:
     def __del__(self) -> None:
         lent = self.__dict__.get("_lent")
         self.__dict__.clear()  # IREE's objects go first
-        if lent is not None and not lent.is_back:
-            lent.keep()
+        if lent is not None and not lent.is_returned:
+            lent.keep_until_returned()
 
     @property
     def functions(self) -> tuple[str, ...]:
@@ -111,9 +111,9 @@ class LinkedModule:
         return self.call("main", *inputs)
 
     def call(self, function: str, *inputs: Any) -> Any:
-        """Run a function. inputs: whatever ``numpy.asarray`` takes, of the dtype and shape that was compiled for.
+        """Run a function. inputs: arguments for ``numpy.asarray``, of the compiled dtype and shape.
 
-        Raises UsageError where there is no such function, ValueError where an input does not fit.
+        Raises UsageError for an unknown function, and ValueError for an input that does not fit.
         """
         invoke = self._invokers.get(function)
         if invoke is None:
@@ -133,5 +133,5 @@ def _to_numpy(output: Any) -> Any:
     raise PluginError(f"the module returned a {type(output).__qualname__}, expected arrays")
 
 
-def _hold(*things: object) -> None:
-    """Does nothing, at exit, with what it was registered with."""
+def _do_nothing(*things: object) -> None:
+    """Do nothing. Registered at exit, it keeps its arguments alive."""

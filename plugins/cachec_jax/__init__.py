@@ -1,7 +1,7 @@
-"""cachec for JAX: programs with weights by name, also compiled; JAX's live settings in keys, JAX's values in the store.
+"""cachec for JAX: lowered and compiled programs with weights by name; JAX's settings in keys, its values in the store.
 
-Importing this package does not import JAX. What is here is imported when it is first used: every process that looks
-for plugins imports this package.
+An import of this package does not import JAX, because every process with plugins imports it. The first use of a name
+imports its module.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from cachec_jax.plugin import JaxPlugin
 
 if TYPE_CHECKING:
     from cachec_jax.ahead_of_time import aot
-    from cachec_jax.compiling import compile_xla
-    from cachec_jax.jitting import jit
+    from cachec_jax.closure_jit import jit
     from cachec_jax.lowering import fold, to_stablehlo
-    from cachec_jax.persistent import install, uninstall
+    from cachec_jax.persistent_cache import install, uninstall
+    from cachec_jax.xla_compiler import compile_xla
 
 _HOMES = {
     "cachec_jax.ahead_of_time": ("aot",),
-    "cachec_jax.compiling": ("compile_xla",),
-    "cachec_jax.jitting": ("jit",),
+    "cachec_jax.xla_compiler": ("compile_xla",),
+    "cachec_jax.closure_jit": ("jit",),
     "cachec_jax.lowering": ("fold", "to_stablehlo"),
-    "cachec_jax.persistent": ("install", "uninstall"),
+    "cachec_jax.persistent_cache": ("install", "uninstall"),
 }
 
 __all__ = ["JaxPlugin", "aot", "compile_xla", "fold", "install", "jit", "plugin", "to_stablehlo", "uninstall"]

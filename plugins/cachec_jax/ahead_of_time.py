@@ -1,4 +1,4 @@
-"""``aot``: a function compiled once for the shapes of its inputs, and found in the store by other processes."""
+"""``aot``: a function compiled once for the shapes of its inputs. Other processes find it in the store."""
 
 from __future__ import annotations
 
@@ -27,12 +27,13 @@ def aot(
 ) -> Callable[..., Any]:
     """``jax.jit(function, **options)``, compiled for inputs such as these: a hit neither traces nor compiles.
 
-    inputs: whatever ``jax.jit`` takes as an example (``jax.ShapeDtypeStruct``, arrays, trees of them). Where a shape is
-    symbolic (``jax.export.symbolic_shape``), the program is kept as ``jax.export`` has it: a hit does not trace, and
-    XLA compiles it for each shape that it is called with. cache: by default ``cachec.Cache()``.
+    inputs: examples for ``jax.jit`` (``jax.ShapeDtypeStruct``, arrays, trees of them). With a symbolic shape
+    (``jax.export.symbolic_shape``), the program is stored as ``jax.export`` writes it: a hit does not trace, and XLA
+    compiles for each shape of a call. cache: by default ``cachec.Cache()``.
 
-    What ``function`` closes over counts by its content. What comes back takes inputs of these types alone. A function
-    that can't be stored (it calls Python back) is what ``jax.jit`` gives, with a warning.
+    Values that ``function`` closes over count by their content. The returned function accepts inputs of these types
+    only. For a function that can't be stored (it has Python callbacks), this warns and returns the result of
+    ``jax.jit``.
     """
     import jax
 
@@ -60,7 +61,7 @@ def aot(
 def _compile(
     function: Callable[..., Any], options: dict[str, Any], inputs: tuple[Any, ...], named_inputs: dict[str, Any]
 ) -> File:
-    from cachec_jax.compiling import compile_xla
+    from cachec_jax.xla_compiler import compile_xla
 
     def alone(_: Any, *args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
@@ -81,7 +82,7 @@ def _no_weights() -> WeightSet:
 
 
 def _spec(leaf: Any) -> Any:
-    """The type of an array; anything else as it is."""
+    """Return the type of an array, and any other value as it is."""
     import jax
 
     if isinstance(leaf, jax.ShapeDtypeStruct) or not hasattr(leaf, "shape"):

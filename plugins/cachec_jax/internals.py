@@ -1,8 +1,7 @@
-"""Every private name of JAX and jaxlib that this package uses, wherever the installed release has it.
+"""Every private name of JAX and jaxlib that this package uses, for all supported releases.
 
-A name is looked for when it is first used, so that importing this module does not import JAX. Where releases differ in
-how something is called, a function here calls it. Which form a release has is decided by what is there, not by its
-number.
+The first use of a name looks it up, so that an import of this module does not import JAX. If releases differ in how a
+function is called, a function of this module calls it. It tests for the names themselves, not for release numbers.
 """
 
 from __future__ import annotations
@@ -18,17 +17,23 @@ from cachec.errors import UnsupportedVersion
 
 _SRC = "jax._src."
 
-#: Name -> the places that releases have for it, the newest first: a module, or ``module:attribute``.
+#: Name -> its places in the releases, the newest first: a module, or ``module:attribute``.
 _PLACES: Mapping[str, tuple[str, ...]] = {
     "CacheInterface": (f"{_SRC}compilation_cache_interface:CacheInterface",),
+    "ClosedJaxpr": (f"{_SRC}core:ClosedJaxpr",),  # JAX 0.12 has none, so cachec_jax.jit is jax.jit there
     # Until 0.6 ``Layout`` is a pair with a sharding, and this the first of it.
     "Layout": (f"{_SRC}layout:DeviceLocalLayout", f"{_SRC}layout:Layout"),
+    "abstract_mesh_context": (
+        f"{_SRC}mesh:abstract_mesh_context_manager",
+        f"{_SRC}config:abstract_mesh_context_manager",
+    ),
     "array": (f"{_SRC}array",),
     "cache_key": (f"{_SRC}cache_key",),
     "compilation_cache": (f"{_SRC}compilation_cache",),
     "config": (f"{_SRC}config",),
     "core": (f"{_SRC}core",),
     "debugging": (f"{_SRC}debugging",),
+    "device_context": (f"{_SRC}mesh:device_context", f"{_SRC}config:device_context"),
     "empty_mesh": (f"{_SRC}mesh:EMPTY_ENV.physical_mesh",),
     "enable_x64": ("jax:enable_x64", "jax.experimental:enable_x64"),
     "gpu_solver": (f"{_SRC}lax.linalg:gpu_solver",),
@@ -53,7 +58,7 @@ _PLACES: Mapping[str, tuple[str, ...]] = {
 
 
 def __getattr__(name: str) -> Any:
-    """Raises UnsupportedVersion for a name that the installed release has nowhere."""
+    """Raises UnsupportedVersion for a name that the installed release does not have."""
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     for place in _PLACES[name]:
@@ -66,7 +71,20 @@ def __getattr__(name: str) -> Any:
     raise UnsupportedVersion(f"cachec_jax needs {_PLACES[name][0]} of JAX, found {type(why).__name__}: {why}")
 
 
-#: What older releases ask for where a program is made, and what it says: one program, placed as JAX was told.
+class _Record(dict[str, Any]):
+    """JAX's record under names. A name that the installed release does not record raises UnsupportedVersion."""
+
+    def __missing__(self, name: str) -> Any:
+        raise UnsupportedVersion(f"cachec_jax needs {name!r} of what JAX records of a Lowered, found {sorted(self)}")
+
+
+def lowering_record(lowering: Any) -> Mapping[str, Any]:
+    """Return JAX's record of a ``MeshComputation`` for its compiler. A missing name raises UnsupportedVersion."""
+    return _Record(lowering.compile_args)
+
+
+#: Arguments that only older releases need to make a program, with the values for one program without automatic
+#: placement.
 _FORMER: Mapping[str, Any] = {"spmd_lowering": True, "auto_spmd_lowering": False, "pmap_nreps": 1}
 
 
@@ -76,16 +94,16 @@ def devices_of_executable(executable: Any) -> Any:
 
 
 def devices_of_lowering(lowering: Any) -> Any:
-    """The devices of a ``MeshComputation``; None for one that is for none of this process."""
+    """The devices of a ``MeshComputation``; None if it is for no device of this process."""
     if hasattr(lowering, "_device_list"):
         return lowering._device_list
     return lowering.compile_args.get("device_assignment")
 
 
 def is_former_kind(known: Callable[[str, Any], Any]) -> bool:
-    """Whether a program is one that only older releases make: placed by XLA alone, or copied for ``pmap``.
+    """Whether only older releases make such a program: placed by XLA alone, or copied for ``pmap``.
 
-    known: what a program has by a name, or what is given for it where it has nothing.
+    known: returns a program's attribute by its name, or the given default.
     """
     return any(known(name, value) != value for name, value in _FORMER.items())
 
@@ -116,7 +134,7 @@ def make_compiled(executable: Any, infos: Any, out_tree: Any, *, no_kwargs: bool
 
 
 def deserialize_executable(client: Any, data: bytes, devices: Any) -> Any:
-    """What XLA serialised, loaded. Where a release can't be told the devices, on those that are in ``data``."""
+    """Load the bytes that XLA serialised. A release without the argument for devices uses those in ``data``."""
     try:
         return client.deserialize_executable(data, executable_devices=devices)
     except TypeError:
@@ -124,7 +142,7 @@ def deserialize_executable(client: Any, data: bytes, devices: Any) -> Any:
 
 
 def make_structure(data: tuple[Any, Any], children: list[Any]) -> Any:
-    """A ``PyTreeDef`` of what ``node_data()`` gives, and of the structures below. Raises UnsupportedVersion."""
+    """Make a ``PyTreeDef`` of ``node_data()`` and the children's structures. Raises UnsupportedVersion."""
     import jax
 
     make = _maker_of_structures()
@@ -139,7 +157,7 @@ def make_structure(data: tuple[Any, Any], children: list[Any]) -> Any:
 
 
 def check_structure(kind: type, data: Any) -> None:
-    """Raise UnsupportedVersion for a node of a tree that can't be made again: in JAX 0.6.1 to 0.7.2 one of a class."""
+    """Raise UnsupportedVersion for a node that can't be made again: in JAX 0.6.1 to 0.7.2 a node of a class."""
     if _maker_of_structures() is None and kind not in {dict, list, tuple} and not hasattr(kind, "_fields"):
         raise UnsupportedVersion(f"this release of JAX can't make a {kind.__qualname__} with {data!r} in a tree again")
 
@@ -153,7 +171,7 @@ def _maker_of_structures() -> Any:
 
 
 def abstract_device(mesh: Any) -> tuple[str, int | None, str] | None:
-    """Kind, cores and platform of the devices of an ``AbstractMesh``, which older releases do not all say."""
+    """Kind, cores and platform of the devices of an ``AbstractMesh``; older releases do not have all three."""
     device = getattr(mesh, "abstract_device", None)
     if device is None:
         return None
@@ -162,14 +180,14 @@ def abstract_device(mesh: Any) -> tuple[str, int | None, str] | None:
 
 
 def make_abstract_mesh(sizes: Any, names: Any, types: Any, device: tuple[Any, ...] | None) -> Any:
-    """An ``AbstractMesh``. device: kind, cores and platform. Raises ValueError where it has no place for them."""
+    """Make an ``AbstractMesh``. device: kind, cores and platform. Raises ValueError if a release can't store them."""
     mesh = __getattr__("mesh")
     if hasattr(mesh, "AbstractDevice"):
         parts = [] if device is None else device[: len(signature(mesh.AbstractDevice).parameters)]
         made = mesh.AbstractDevice(*parts) if parts else None
         return mesh.AbstractMesh(sizes, names, axis_types=types, abstract_device=made)
     if device is not None:
-        raise ValueError("meshes of this release of JAX do not say which devices they are for")
+        raise ValueError("meshes of this release of JAX do not have the kind of their devices")
     return mesh.AbstractMesh(sizes, names, axis_types=types)
 
 
@@ -181,28 +199,36 @@ def layout_parts(layout: Any) -> tuple[Any, Any, int]:
 
 
 def symbolic_constraints(dimension: Any) -> str:
-    """What a symbolic dimension of ``jax.export`` is known to fulfil, which its own text leaves out."""
+    """Return the constraints on a symbolic dimension of ``jax.export``, which its own text omits."""
     return "; ".join(each.debug_str for each in dimension.scope._explicit_constraints)
 
 
 def changing_values(variable: Any) -> bool:
-    """Whether what a variable of a jaxpr refers to changes as the program runs; in older releases none does."""
+    """Whether the value of a variable of a jaxpr changes as the program runs; never in older releases."""
     return any(getattr(variable, name, None) is not None for name in ("initial_qdd", "final_qdd"))
 
 
 def is_high(part: Any) -> bool:
-    """Whether a jaxpr, or a type, is of the kind that JAX lowers to another first; older releases have none."""
+    """Whether a jaxpr or a type is of the kind that JAX first lowers to another one; never in older releases."""
     return bool(getattr(part, "is_high", False))
 
 
+def equation_context(context: Any) -> Any:
+    """An equation's context, where equal ones are one object. Other releases make one each: a dict of what it says."""
+    kind: Any = type(context)
+    if hasattr(kind, "_create") or kind.__eq__ is not object.__eq__:
+        return context
+    return {name: getattr(context, name) for name in kind.__slots__}
+
+
 def host_array(value: Any) -> Any:
-    """The array of NumPy's in what JAX 0.7.2 to 0.9 has in jaxprs in place of one; anything else as it is."""
+    """Return the NumPy array in a wrapper of JAX 0.7.2 to 0.9, and any other value as it is."""
     wrapped = type(value).__module__ == f"{_SRC}literals" and hasattr(value, "val")
     return value.val if wrapped else value
 
 
 def typed_literals() -> tuple[type, ...]:
-    """The classes of numbers with a dtype that are in jaxprs; older releases have none."""
+    """Return the classes of JAX for numbers with a dtype; older releases have none."""
     try:
         literals = import_module(f"{_SRC}literals")
     except ImportError:
@@ -212,7 +238,7 @@ def typed_literals() -> tuple[type, ...]:
 
 
 def trace_jit(function: Any, info: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, list[Any]]:
-    """What ``jax.jit`` traces of a call, and the flat arguments. info: what it has made of its options."""
+    """Trace a call as ``jax.jit`` does: the traced program, and the flat arguments. info: the processed options."""
     pjit = __getattr__("pjit")
     trace = getattr(pjit, "_infer_params", None) or pjit._trace_for_jit
     traced, given = trace(function, info, args, kwargs)
@@ -222,26 +248,26 @@ def trace_jit(function: Any, info: Any, args: tuple[Any, ...], kwargs: Mapping[s
 def run_jit(
     traced: Any, given: list[Any], function: Any, info: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[Any, ...]:
-    """Run what ``trace_jit`` gave: results, flat results, their tree, arguments, jaxpr, executable, profiler."""
+    """Run a result of ``trace_jit``: results, flat results, their tree, arguments, jaxpr, executable, profiler."""
     pjit = __getattr__("pjit")
     if hasattr(pjit, "_run_python_pjit"):
         more = (info,) if "jit_info" in signature(pjit._run_python_pjit).parameters else ()
-        ran = pjit._run_python_pjit(traced, given, function, *more, args, kwargs)
-        return tuple(ran[:7])
-    # Older releases trace and run in one function: it runs here with what was traced already.
+        results = pjit._run_python_pjit(traced, given, function, *more, args, kwargs)
+        return tuple(results[:7])
+    # Older releases trace and run in one function. It gets a trace function that returns the existing trace.
     whole = pjit._python_pjit_helper
     names = {**vars(pjit), "_infer_params": lambda *_: (traced, given)}
-    ran = FunctionType(whole.__code__, names, whole.__name__, whole.__defaults__, whole.__closure__)(
+    results = FunctionType(whole.__code__, names, whole.__name__, whole.__defaults__, whole.__closure__)(
         function, info, *args, **kwargs
     )
-    return tuple(ran[:7]) if _takes_constants() else (*ran[:5], *ran[-2:])
+    return tuple(results[:7]) if _takes_constants() else (*results[:5], *results[-2:])
 
 
-def fast_path(executable: Any, ran: tuple[Any, ...], given: list[Any], constants: list[Any]) -> Any:
-    """What lets the next call of the kind go without Python; None where JAX has none for it."""
+def fast_path(executable: Any, results: tuple[Any, ...], given: list[Any], constants: list[Any]) -> Any:
+    """Return the data with which JAX dispatches the next such call without Python; None if it can't."""
     if constants and not _takes_constants():
         return None
-    _, flat, out_tree, _, jaxpr, _, profiler = ran
+    _, flat, out_tree, _, jaxpr, _, profiler = results
     values = {
         "executable": executable,
         "out_tree": out_tree,
@@ -261,7 +287,7 @@ def fast_path(executable: Any, ran: tuple[Any, ...], given: list[Any], constants
 
 
 def place_constants(executable: Any, arrays: list[Any]) -> Any:
-    """The arrays where the executable needs them; older releases place them at each call."""
+    """Place the arrays on the executable's devices; older releases place them at each call."""
     return executable.shard_const_args(arrays) if hasattr(executable, "shard_const_args") else arrays
 
 

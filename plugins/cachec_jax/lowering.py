@@ -1,14 +1,14 @@
-"""JAX functions to StableHLO that takes its weights by name.
+"""Lowering of JAX functions to StableHLO that takes its weights by name.
 
-JAX prints a function's weights as arguments of ``@main``. IREE wants them as globals whose initial value is a named
-parameter, so each weight argument becomes
+JAX prints a function's weights as arguments of ``@main``. IREE needs globals with named parameters as initial values,
+so each weight argument becomes
 
     util.global private @"weight:NAME" = #flow.parameter.named<"model"::"NAME"> : TYPE
     %w = util.global.load immutable @"weight:NAME" : TYPE
 
-The rewrite works on the operations, through ``jaxlib.mlir``. JAX's own MLIR does not know IREE's ``util`` dialect and
-prints these two in MLIR's generic notation; they get IREE's own, which is shorter, line by line afterwards. What the
-function closes over stays in the program by value.
+The rewrite changes operations, through MLIR's Python bindings. JAX's own MLIR does not know IREE's ``util`` dialect, so
+it prints these two in MLIR's generic notation. A second step replaces these lines by IREE's shorter notation.
+Closed-over arrays stay in the program by value.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from cachec.errors import PluginError, UsageError
+from cachec.errors import PluginError, UnsupportedVersion, UsageError
 from cachec.programs.program import Program
+from cachec.programs.supported_versions import GONE, version_of
 from cachec.weights import Weight, WeightSet
+from cachec_jax import internals
 
 #: The format of every program made here.
 FORMAT = "jax:stablehlo"
@@ -40,17 +42,17 @@ def to_stablehlo(
 ) -> Program:
     """Lower ``fn(weights, *inputs)`` to StableHLO with its weights by name. Nothing is allocated, no device is used.
 
-    fn: gets the tree of the weights as its first argument, a dict name -> array where they hang in none
-    (``WeightSet.from_tree``, ``tree``). weights: only its specs are looked at. inputs: whatever
-    ``jax.jit`` takes as an example (``jax.ShapeDtypeStruct``, arrays, trees of them): shape and dtype count. platform:
-    what JAX lowers for. symbols: ``alpha`` names the weights by their order of use, so that layers that differ in the
-    names of their weights alone share what is compiled; ``cachec.link`` finds the caller's weights by what the program
-    remembers (``manifest.callers``).
+    fn: its first argument is the tree of the weights, or a dict name -> array if they have no tree
+    (``WeightSet.from_tree``, ``tree``). weights: only the specs are read. inputs: examples for ``jax.jit``
+    (``jax.ShapeDtypeStruct``, arrays, trees of them); shape and dtype count. platform: the target of JAX's lowering.
+    symbols: ``alpha`` names the weights by their order of use, so that layers with other weight names share a program;
+    ``cachec.link`` finds the caller's weights by ``manifest.callers``.
 
-    Raises WeightReadError where ``fn`` asks for the bytes of a weight outside of its argument;
-    what ``fn`` itself raises passes through; PluginError where a weight has no form in JAX's current configuration
-    (64 bits without ``jax_enable_x64``); ProcessBoundProgram where ``fn`` calls Python back (``jax.pure_callback``,
-    ``io_callback``, ``jax.debug.print``, custom partitioning), as no other process has the function that is called.
+    Raises WeightReadError if ``fn`` reads the bytes of a weight outside of its argument; PluginError for a weight that
+    JAX's current configuration does not support (64 bits without ``jax_enable_x64``); UnsupportedVersion if the
+    installed JAX lowers in another way than the tried releases; ProcessBoundProgram if ``fn`` has Python callbacks
+    (``jax.pure_callback``, ``io_callback``, ``jax.debug.print``, custom partitioning), which other processes lack. An
+    error that ``fn`` raises passes through.
     """
     import jax
 
@@ -59,42 +61,52 @@ def to_stablehlo(
         .trace(abstract(weights), *inputs, **named_inputs)
         .lower(lowering_platforms=(platform,))
     )
-    return _stripped(lowered, weights, symbols=symbols, is_first=True)
+    return _strip(lowered, weights, symbols=symbols, is_first=True)
 
 
 def strip(lowered: Any, weights: WeightSet, *, symbols: str | None = None) -> Program:
-    """The program in a ``jax.stages.Lowered``, whose one argument that is the tree of the weights becomes names.
+    """Return the program of a ``jax.stages.Lowered``, with the argument that is the tree of the weights as names.
 
-    ``lowered`` itself stays as it is. symbols: as of ``to_stablehlo``.
-    Raises PluginError where no argument or several are such a tree, ProcessBoundProgram as ``to_stablehlo``.
+    ``lowered`` itself does not change. symbols: as for ``to_stablehlo``. Raises PluginError unless exactly one argument
+    is such a tree, and ProcessBoundProgram as ``to_stablehlo`` does.
     """
-    return _stripped(lowered, weights, symbols=symbols, is_first=False)
+    return _strip(lowered, weights, symbols=symbols, is_first=False)
 
 
-def _stripped(lowered: Any, weights: WeightSet, *, symbols: str | None, is_first: bool) -> Program:
-    """is_first: the weights are the first argument, whatever the others are."""
-    from cachec_jax.bound import refuse_lowered
-
-    refuse_lowered(lowered)
-    positions, count = _weight_arguments(lowered, weights, is_first=is_first)
-    text = _rewritten(lowered.compiler_ir("stablehlo"), positions, count)
+def _strip(lowered: Any, weights: WeightSet, *, symbols: str | None, is_first: bool) -> Program:
+    """Strip a lowered function. is_first: the weights are the first argument, and JAX has kept all arguments."""
+    try:
+        text = _text(lowered, weights, is_first=is_first)
+    except (*GONE, UnsupportedVersion) as error:
+        raise UnsupportedVersion(
+            f"cachec_jax can't name the weights in what JAX {version_of('jax')} lowers ({type(error).__name__}: "
+            f"{error}); install a release that docs/compatibility.md lists, or compile with cachec_jax.compile_xla"
+        ) from error
     if symbols is None:
         return Program(text, format=FORMAT, manifest=weights.manifest)
     if symbols != "alpha":
         raise UsageError(f"symbols expected 'alpha' or None, found {symbols!r}")
-    from cachec_mlir.hashes import topology
-    from cachec_mlir.text.symbols import alpha, alpha_manifest
+    from cachec_mlir.text.alpha_renaming import alpha, alpha_manifest
+    from cachec_mlir.topology_hash import topology
 
     ir, names = alpha(text.encode(), to="parameter", scope=SCOPE, taken=weights)
     manifest = alpha_manifest(weights.manifest, names)
     return Program(ir, format=FORMAT, manifest=manifest, canonical=topology(ir))
 
 
-def fold(program: Program, weight: Weight) -> Program:
-    """The program with one weight as a constant by value, so that the compiler can compute with it.
+def _text(lowered: Any, weights: WeightSet, *, is_first: bool) -> str:
+    from cachec_jax.callbacks import refuse_lowered
 
-    The new program's manifest does not have the weight any more, and knows its bytes: ``cachec.link`` takes no others.
-    Reads the weight's bytes. Raises PluginError where the program has no such parameter of that type.
+    refuse_lowered(lowered)
+    positions, count = _weight_arguments(lowered, weights, is_first=is_first)
+    return _rewrite(lowered.compiler_ir("stablehlo"), positions, count)
+
+
+def fold(program: Program, weight: Weight) -> Program:
+    """Return the program with one weight as a constant by value, so that the compiler can compute with it.
+
+    The new program's manifest has the hash of the weight's bytes instead of the weight: ``cachec.link`` accepts only
+    these bytes. Reads the weight's bytes. Raises PluginError if the program has no such parameter of that type.
     """
     name = weight.name
     data = weight.read()
@@ -115,7 +127,7 @@ def fold(program: Program, weight: Weight) -> Program:
 
 
 def abstract(weights: WeightSet) -> Any:
-    """The tree of the weights (a dict by name, where they hang in none) with ``jax.ShapeDtypeStruct`` for leaves."""
+    """Return the tree of the weights, or a dict by name, with ``jax.ShapeDtypeStruct`` for leaves."""
     import jax
     import ml_dtypes
     import numpy as np
@@ -144,30 +156,29 @@ def _weight_arguments(lowered: Any, weights: WeightSet, *, is_first: bool) -> tu
     arguments: dict[tuple[Any, ...], dict[tuple[Any, ...], int]] = {}
     for index, (path, _) in enumerate(leaves):
         arguments.setdefault(path[:2], {})[path[2:]] = index
-    wanted = dict(jax.tree_util.tree_flatten_with_path(names(weights))[0])
+    wanted = dict(jax.tree_util.tree_flatten_with_path(weight_names_tree(weights))[0])
     fitting = [places for places in arguments.values() if places.keys() == wanted.keys()][: 1 if is_first else None]
     if wanted and len(fitting) != 1:
         raise PluginError(
-            f"{len(fitting)} arguments of the lowered function are the tree of the weights, a dict of their names "
-            f"where they hang in none ({len(wanted)}, first {next(iter(wanted.values()))!r}); one is needed"
+            f"{len(fitting)} arguments of the lowered function are the tree of the weights, or a dict of their names "
+            f"if they have no tree ({len(wanted)}, first {next(iter(wanted.values()))!r}); one is needed"
         )
-    # JAX drops arguments that nothing uses, unless jit was told keep_unused=True.
-    kept = lowered._lowering.compile_args.get("kept_var_idx")
-    order = range(len(leaves)) if kept is None else sorted(kept)
+    # JAX drops unused arguments, unless jit got keep_unused=True, as from to_stablehlo.
+    order = range(len(leaves)) if is_first else sorted(internals.lowering_record(lowered._lowering)["kept_var_idx"])
     position = {index: place for place, index in enumerate(order)}
     chosen = {index: wanted[path] for path, index in fitting[0].items()} if wanted else {}
     return {position[index]: name for index, name in chosen.items() if index in position}, len(position)
 
 
-def names(weights: WeightSet) -> Any:
-    """The tree of the weights, or a dict, with their names for leaves."""
+def weight_names_tree(weights: WeightSet) -> Any:
+    """Return the tree of the weights, or a dict, with their names for leaves."""
     nesting = weights.layout.nesting
     return {name: name for name in weights} if nesting is None else nesting.build(str)
 
 
-def _rewritten(module: Any, positions: Mapping[int, str], count: int) -> str:
-    """The text of a copy of ``module`` in which the arguments of ``@main`` at ``positions`` are named parameters."""
-    from jaxlib.mlir import ir
+def _rewrite(module: Any, positions: Mapping[int, str], count: int) -> str:
+    """Return the text of ``module`` with named parameters for the arguments of ``@main`` at ``positions``."""
+    ir = internals.ir
 
     context = module.context
     with context, ir.Location.unknown():
@@ -178,7 +189,7 @@ def _rewritten(module: Any, positions: Mapping[int, str], count: int) -> str:
             copy.attributes["sym_name"] = ir.StringAttr.get(_MODULE)
             types = _name_weights(copy, positions, count, ir)
             copy.verify()
-            return _pretty(str(copy.get_asm(enable_debug_info=False)), types)
+            return _to_iree_notation(str(copy.get_asm(enable_debug_info=False)), types)
         finally:
             context.allow_unregistered_dialects = allowed
 
@@ -191,7 +202,7 @@ def _name_weights(module: Any, positions: Mapping[int, str], count: int, ir: Any
     signature = ir.FunctionType(ir.TypeAttr(main.attributes["function_type"]).value)
     inputs, results = signature.inputs, signature.results
     if len(inputs) != count:
-        # Values that the function closes over then are arguments, outside of the text, and would be in no key.
+        # With this option, closed-over values are arguments outside of the text, and would be in no key.
         raise PluginError(
             f"the lowered @main has {len(inputs)} arguments where the function has {count}; "
             "jax_use_simplified_jaxpr_constants must be off"
@@ -201,7 +212,7 @@ def _name_weights(module: Any, positions: Mapping[int, str], count: int, ir: Any
     for position, name in sorted(positions.items(), key=lambda item: item[1]):
         kind = block.arguments[position].type
         symbol = f"weight:{name}"
-        if name not in types:  # one weight may hang in a tree twice
+        if name not in types:  # one weight may be in a tree twice
             types[name] = str(kind)
             ir.Operation.create(
                 "util.global",
@@ -222,21 +233,23 @@ def _name_weights(module: Any, positions: Mapping[int, str], count: int, ir: Any
         block.arguments[position].replace_all_uses_with(load.results[0])
     for position in sorted(positions, reverse=True):
         block.erase_argument(position)
-    left = [index for index in range(len(inputs)) if index not in positions]
+    remaining = [index for index in range(len(inputs)) if index not in positions]
     if "arg_attrs" in main.attributes:
         attributes = ir.ArrayAttr(main.attributes["arg_attrs"])
-        main.attributes["arg_attrs"] = ir.ArrayAttr.get([attributes[index] for index in left])
-    main.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get([inputs[index] for index in left], results))
+        main.attributes["arg_attrs"] = ir.ArrayAttr.get([attributes[index] for index in remaining])
+    main.attributes["function_type"] = ir.TypeAttr.get(
+        ir.FunctionType.get([inputs[index] for index in remaining], results)
+    )
     return types
 
 
-def _pretty(text: str, types: Mapping[str, str]) -> str:
-    """``text`` with the operations that ``_name_weights`` made in IREE's own notation. Any other line stays."""
-    from cachec_mlir.text.scanning import quoted
+def _to_iree_notation(text: str, types: Mapping[str, str]) -> str:
+    """Return ``text`` with the operations of ``_name_weights`` in IREE's notation. All other lines stay."""
+    from cachec_mlir.text.scanner import quote
 
     short = {}
     for name, kind in types.items():
-        symbol = quoted(f"weight:{name}")
+        symbol = quote(f"weight:{name}")
         parameter = _parameter(name, kind)
         generic = f'{{initial_value = {parameter}, sym_name = {symbol}, sym_visibility = "private", type = {kind}}}'
         short[f'"util.global"() {generic} : () -> ()'] = f"util.global private @{symbol} = {parameter}"
@@ -252,6 +265,6 @@ def _pretty(text: str, types: Mapping[str, str]) -> str:
 
 
 def _parameter(name: str, kind: str) -> str:
-    from cachec_mlir.text.references import written
+    from cachec_mlir.text.references import reference_text
 
-    return f"{written('parameter', SCOPE, name).decode()} : {kind}"
+    return f"{reference_text('parameter', SCOPE, name).decode()} : {kind}"

@@ -1,4 +1,4 @@
-"""The plugin object: what cachec asks of JAX. Nothing here imports JAX before a value of JAX's turns up."""
+"""The plugin object for JAX. It does not import JAX before it gets a value of JAX's."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from cachec.programs.artifact import File
 from cachec.programs.plugin import ArtifactWriter, Fingerprint
 from cachec.programs.program import Program
 from cachec.weights import WeightSet
-from cachec_jax.unstored import UnstoredProgram
+from cachec_jax.unstored_program import UnstoredProgram
 from cachec_jax.versions import TRIED_RELEASES
 from cachec_mlir.plugin import MlirFormats
 
-#: Every concrete jax.Array. Older releases have the second name, here and below.
+#: The classes of a concrete jax.Array. Older releases have the second name, here and below.
 _ARRAYS = ("jaxlib._jax.ArrayImpl", "jaxlib.xla_extension.ArrayImpl")
 
-#: Devices, and what names some: in a key by their form, never in a result.
+#: Devices, and objects that name devices. They are in keys by their form, and never in a result.
 _PLACES = (
     "jaxlib._jax.Device",
     "jaxlib.xla_extension.Device",
@@ -49,67 +49,70 @@ class JaxPlugin(MlirFormats):
         "jax._src.stages.Compiled",
         "jax._src.export._export.Exported",
         *_PLACES,
-        "cachec_jax.unstored.UnstoredProgram",
+        "cachec_jax.unstored_program.UnstoredProgram",
     )
 
     sent = ("jax._src.stages.Lowered", "jax._src.stages.Compiled", "jax._src.export._export.Exported")
     reduced = _ARRAYS
 
     def reduce(self, value: Any) -> Any:
-        """An array on one device, by the bytes that it lies in."""
-        from cachec_jax import values
+        """Reduce an array on one device to its bytes."""
+        from cachec_jax import array_values
 
-        return values.reduced(value)
+        return array_values.reduce_array(value)
 
     def ambient(self) -> Mapping[str, str]:
-        """Every setting of JAX and XLA that is not at its default; the same before and after ``import jax``."""
-        from cachec_jax.ambient import settings
+        """Return each setting of JAX and XLA that is not at its default. ``import jax`` does not change the answer."""
+        from cachec_jax.key_settings import read_settings
 
-        return settings()
+        return read_settings()
 
     def ambient_values(self) -> Mapping[str, Any]:
-        """Options that are not at their defaults, and what contexts set in this thread: precision, device, meshes."""
-        from cachec_jax.settings import read
+        """Return options that are not at their defaults, and this thread's contexts: precision, device, meshes."""
+        from cachec_jax.settings_transfer import read
 
         return read()
 
     def set_ambient(self, values: Mapping[str, Any]) -> None:
-        """Options for the process, contexts for this thread."""
-        from cachec_jax.settings import write
+        """Set options for the process, and contexts for this thread."""
+        from cachec_jax.settings_transfer import write
 
         write(values)
 
     def describe(self, value: Any) -> Any:
-        """A jitted function by its function and the options; a ``PyTreeDef`` by its text."""
-        from cachec_jax.described import describe
+        """Describe a jitted function by its function and the options, and a ``PyTreeDef`` by its text."""
+        from cachec_jax.value_descriptions import describe
 
         return describe(value)
 
     def running(self, key: str) -> AbstractContextManager[Any]:
-        """A context of JAX's for this run alone: nothing that was traced before is used."""
-        from cachec_jax.running import running
+        """Return a context of JAX for this run alone, in which JAX uses no earlier trace."""
+        from cachec_jax.trace_isolation import isolate_traces
 
-        return running()
+        return isolate_traces()
 
     def fingerprint(self, value: Any) -> Fingerprint:
-        """Content, dtype, shape, weak type and placement. A ``Lowered`` by its text and its signature, what is compiled
-        or exported by its bytes. A mesh by its axes and its devices, which count by id, kind and platform."""
+        """Hash an array's content, dtype, shape, weak type and placement.
+
+        A ``Lowered`` counts by its text and its signature, a ``Compiled`` or ``Exported`` by its bytes. A mesh counts
+        by its axes and its devices, and these by id, kind and platform.
+        """
         if isinstance(value, UnstoredProgram):
             raise UnsupportedVersion(value.reason)
         if _is_place(value):
-            from cachec_jax import placements
+            from cachec_jax import sharding_codec
 
-            return placements.fingerprint(value)
+            return sharding_codec.fingerprint(value)
         if _is_array(value) or type(value).__name__ == "Lowered":
-            from cachec_jax import values
+            from cachec_jax import array_values
 
-            return values.fingerprint(value)
-        from cachec_jax import stored
+            return array_values.fingerprint(value)
+        from cachec_jax import program_values
 
-        return stored.fingerprint(value)
+        return program_values.fingerprint(value)
 
     def strip(self, value: Any, weights: WeightSet) -> Program:
-        """The program of a ``jax.stages.Lowered`` with its dict of weights replaced by their names."""
+        """Return the program of a ``jax.stages.Lowered``, with the dict of weights replaced by their names."""
         import jax
 
         from cachec_jax import lowering
@@ -119,57 +122,67 @@ class JaxPlugin(MlirFormats):
         return lowering.strip(value, weights)
 
     def encode(self, value: Any, out: ArtifactWriter) -> dict[str, Any]:
-        """An array's bytes in row-major order, and dtype, shape and weak type; a program without pickle. Raises
-        PluginError for a sharded array, and for a program that is bound to this process (callbacks)."""
+        """Write an array's bytes in row-major order, or a program's bytes, without pickle.
+
+        Raises PluginError for a sharded array, and for a program with callbacks, which only this process can run.
+        """
         if isinstance(value, UnstoredProgram):
             raise UnsupportedVersion(value.reason)
         if _is_place(value):
             raise UnstorableValue(f"a {type(value).__name__} names devices of this process and can't be stored")
         if _is_array(value):
-            from cachec_jax import values
+            from cachec_jax import array_values
 
-            return values.encode(value, out)
-        from cachec_jax import stored
+            return array_values.encode(value, out)
+        from cachec_jax import program_values
 
-        return stored.encode(value, out)
+        return program_values.encode(value, out)
 
     def decode(self, meta: Mapping[str, Any], artifacts: Sequence[Path]) -> Any:
-        """The array, on the default device; the program, on the devices that it is for. Raises PluginError where
-        ``meta`` and the bytes do not agree, and for a program of another release of JAX or another kind of device."""
+        """Return the array, on the default device, or the program, on its own devices.
+
+        Raises PluginError if ``meta`` and the bytes disagree, and for a program of another release of JAX or another
+        kind of device.
+        """
         if "program" not in meta:
-            from cachec_jax import values
+            from cachec_jax import array_values
 
-            return values.decode(meta, artifacts)
-        from cachec_jax import stored
+            return array_values.decode(meta, artifacts)
+        from cachec_jax import program_values
 
-        return stored.decode(meta, artifacts)
+        return program_values.decode(meta, artifacts)
 
     def link(self, artifact: File | Program, weights: WeightSet) -> Any:
-        """A function of the inputs, of what ``compile_xla`` made. Raises PluginError for StableHLO, LinkError where the
-        program is for another release of JAX or another kind of device."""
-        from cachec_jax import compiling
+        """Return a function of the inputs for a file of ``compile_xla``.
 
-        if not isinstance(artifact, File) or artifact.kind != compiling.KIND:
+        Raises PluginError for StableHLO, and LinkError for a program of another release of JAX or another kind of
+        device.
+        """
+        from cachec_jax import xla_compiler
+
+        if not isinstance(artifact, File) or artifact.kind != xla_compiler.KIND:
             raise PluginError(
                 f"{artifact!r} is StableHLO, which nothing runs by itself; build it first, as with "
-                "cachec_iree.compile, and link what comes out"
+                "cachec_iree.compile, and link the artifact"
             )
-        return compiling.linked(artifact, weights)
+        return xla_compiler.link(artifact, weights)
 
     def compare(self, fresh: Any, stored: Any) -> str | None:
-        """None where shape and dtype are equal and the numbers are, within the precision of the dtype; of programs,
-        where their texts are."""
-        if isinstance(fresh, File):
-            from cachec_jax import compiling
+        """Return None if two arrays have the same shape, dtype and numbers, within the precision of the dtype.
 
-            return compiling.compare(fresh, stored)
+        Programs are equal if their texts are.
+        """
+        if isinstance(fresh, File):
+            from cachec_jax import xla_compiler
+
+            return xla_compiler.compare(fresh, stored)
         if not _is_array(fresh):
-            from cachec_jax import stored as programs
+            from cachec_jax import program_values as programs
 
             return programs.compare(fresh, stored)
-        from cachec_jax import values
+        from cachec_jax import array_values
 
-        return values.compare(fresh, stored)
+        return array_values.compare(fresh, stored)
 
 
 def _is_place(value: Any) -> bool:

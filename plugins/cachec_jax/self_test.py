@@ -20,8 +20,8 @@ _X = np.linspace(-1, 1, 8, dtype="f4").reshape(2, 4)
 
 
 def self_test() -> None:
-    """Raises where something does not work: compiles, looks for them again, compares the numbers."""
-    # On the processor: the accelerator may be in use by the process that waits for this one.
+    """Compile programs, look them up again, and compare the numbers. Raises an error if any of this fails."""
+    # On the CPU: the process that waits for this one may use the accelerator.
     os.environ["JAX_PLATFORMS"] = "cpu"
     _check_settings()
     _check_stage()
@@ -53,7 +53,7 @@ def _compile(weights: WeightSet) -> File:
 
 
 def _check_stage() -> None:
-    """A compiled program is stored, and found by a cache that has not seen it, with other weights."""
+    """A new cache object finds a stored program, with other weights."""
     for seed, reason in ((0, Reason.FIRST_RUN), (1, Reason.HIT)):
         cache = Cache()
         arrays = {"a": np.random.default_rng(seed).normal(size=(4, 4)).astype("f4")}
@@ -66,15 +66,15 @@ def _check_stage() -> None:
 
 
 def _check_programs() -> None:
-    """What is lowered goes to bytes and back, and StableHLO takes its weights by name."""
+    """A lowered program can be encoded and decoded, and StableHLO takes its weights by name."""
     import jax
 
     import cachec_jax
-    from cachec_jax import executables
-    from cachec_jax.forms import described
+    from cachec_jax import program_codec
+    from cachec_jax.program_format import parse_program
 
     lowered = jax.jit(lambda x: np.float32(2) * x).lower(_X)
-    again = executables.restored(*described(executables.dumped(lowered)))
+    again = program_codec.decode_program(*parse_program(program_codec.encode_program(lowered)))
     _expect_equal(again.compile()(_X), 2 * _X)
     weights = WeightSet.from_arrays({"a": np.ones((4, 4), "f4")})
     text = cachec_jax.to_stablehlo(_function, weights.placeholders(), _X).text
@@ -92,18 +92,18 @@ def _check_install() -> None:
         _expect_equal(jax.jit(lambda x: x * 3 - 1)(_X), _X * 3 - 1)
         jax.clear_caches()
     for seed in range(2):
-        held = np.random.default_rng(seed).normal(size=(4, 4)).astype("f4")
-        _expect_equal(_closing_over(jax.numpy.asarray(held))(_X), _X @ held)
+        array = np.random.default_rng(seed).normal(size=(4, 4)).astype("f4")
+        _expect_equal(_closing_over(jax.numpy.asarray(array))(_X), _X @ array)
         jax.clear_caches()
     hits = [each for each in read_log(cache.dir) if each.reason is Reason.HIT]
     _expect(len(hits) >= 2, f"programs are found in the store: {len(hits)} were")
     cachec_jax.uninstall()
 
 
-def _closing_over(held: Any) -> Any:
+def _closing_over(array: Any) -> Any:
     import cachec_jax
 
-    return cachec_jax.jit(lambda x: x @ held)
+    return cachec_jax.jit(lambda x: x @ array)
 
 
 def _expect_equal(found: Any, expected: np.ndarray[Any, Any]) -> None:

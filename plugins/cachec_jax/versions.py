@@ -1,4 +1,5 @@
-"""The releases of JAX that this package was tried with. A module of its own: ``install`` imports nothing beside."""
+"""The releases of JAX that this package was tried with. The module imports nothing else, so that ``install`` is
+fast."""
 
 from __future__ import annotations
 

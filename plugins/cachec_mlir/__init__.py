@@ -1,7 +1,7 @@
 """cachec for MLIR without MLIR: strip, link and hash modules, as text or bytecode; no byte of a weight is parsed.
 
-``str`` and ``PathLike`` are paths everywhere, bytes are modules in memory. What is here is imported when it is first
-used: every process that looks for plugins imports this package.
+``str`` and ``PathLike`` are paths everywhere, bytes are modules in memory. The first use of a name imports its module,
+because every process with plugins imports this package.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ from cachec_mlir.plugin import MlirPlugin
 
 if TYPE_CHECKING:
     from cachec_mlir.blobs import ALIGNMENT, Blob, Resource, Resources
-    from cachec_mlir.bytecode.reading import Bytecode, is_bytecode
-    from cachec_mlir.forms import link, strip
-    from cachec_mlir.hashes import Topologies, canonical, topology
-    from cachec_mlir.linking.referring import Referred, refer
-    from cachec_mlir.linking.relinking import Referenced, relink, relink_by_reference
-    from cachec_mlir.linking.renames import Marked, Renames, mark, recorded
-    from cachec_mlir.live.modules import load
+    from cachec_mlir.bytecode.reader import Bytecode, is_bytecode
+    from cachec_mlir.file_writer import LinkResult, StripResult
+    from cachec_mlir.linking.relinker import RelinkResult, relink, relink_by_reference
+    from cachec_mlir.linking.renames import MarkedModule, Renames, find_renames, mark
+    from cachec_mlir.linking.weight_references import ReferResult, refer
+    from cachec_mlir.live.live_modules import load
     from cachec_mlir.programs import MlirProgram, program
-    from cachec_mlir.text.stripping import MINIMUM
-    from cachec_mlir.writing import Linked, Stripped
+    from cachec_mlir.strip_and_link import link, strip
+    from cachec_mlir.text.stripper import MINIMUM
+    from cachec_mlir.topology_hash import Topologies, canonical, topology
 
 _HOMES = {
     "cachec_mlir.blobs": ("ALIGNMENT", "Blob", "Resource", "Resources"),
-    "cachec_mlir.bytecode.reading": ("Bytecode", "is_bytecode"),
-    "cachec_mlir.forms": ("link", "strip"),
-    "cachec_mlir.hashes": ("Topologies", "canonical", "topology"),
-    "cachec_mlir.live.modules": ("load",),
+    "cachec_mlir.bytecode.reader": ("Bytecode", "is_bytecode"),
+    "cachec_mlir.strip_and_link": ("link", "strip"),
+    "cachec_mlir.topology_hash": ("Topologies", "canonical", "topology"),
+    "cachec_mlir.live.live_modules": ("load",),
     "cachec_mlir.programs": ("MlirProgram", "program"),
-    "cachec_mlir.linking.referring": ("Referred", "refer"),
-    "cachec_mlir.linking.relinking": ("Referenced", "relink", "relink_by_reference"),
-    "cachec_mlir.linking.renames": ("Marked", "Renames", "mark", "recorded"),
-    "cachec_mlir.writing": ("Linked", "Stripped"),
-    "cachec_mlir.text.stripping": ("MINIMUM",),
+    "cachec_mlir.linking.weight_references": ("ReferResult", "refer"),
+    "cachec_mlir.linking.relinker": ("RelinkResult", "relink", "relink_by_reference"),
+    "cachec_mlir.linking.renames": ("MarkedModule", "Renames", "mark", "find_renames"),
+    "cachec_mlir.file_writer": ("LinkResult", "StripResult"),
+    "cachec_mlir.text.stripper": ("MINIMUM",),
 }
 
 __all__ = [
@@ -43,25 +43,25 @@ __all__ = [
     "MINIMUM",
     "Blob",
     "Bytecode",
-    "Linked",
-    "Marked",
+    "LinkResult",
+    "MarkedModule",
     "MlirPlugin",
     "MlirProgram",
-    "Referenced",
-    "Referred",
+    "ReferResult",
+    "RelinkResult",
     "Renames",
     "Resource",
     "Resources",
-    "Stripped",
+    "StripResult",
     "Topologies",
     "canonical",
+    "find_renames",
     "is_bytecode",
     "link",
     "load",
     "mark",
     "plugin",
     "program",
-    "recorded",
     "refer",
     "relink",
     "relink_by_reference",

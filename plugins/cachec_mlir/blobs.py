@@ -1,4 +1,4 @@
-"""Resources of a module: named bytes that stay where they are, raw or as hexadecimal text; weight sets over them."""
+"""Resources of a module: named bytes in place, raw or as hexadecimal text, and weight sets over them."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ _ALIGNED = 4 << 20
 
 
 class Blob:
-    """The bytes of one resource, in place. hexadecimal: whether they are kept as text, two digits a byte."""
+    """The bytes of one resource, in place. hexadecimal: whether the file has them as text, two digits for a byte."""
 
     __slots__ = ("hexadecimal", "nbytes", "place", "where")
 
@@ -82,8 +82,8 @@ class Blob:
 
     def pieces(self, offset: int = 0, nbytes: int | None = None) -> Iterator[bytes]:
         """The bytes (decoded) from ``offset`` in pieces of at most 1 MiB. Raises CheckpointError for a bad digit."""
-        for piece in self._stored(offset, self.nbytes - offset if nbytes is None else nbytes):
-            yield self.decoded(piece) if self.hexadecimal else piece
+        for piece in self._read_pieces(offset, self.nbytes - offset if nbytes is None else nbytes):
+            yield self.decode(piece) if self.hexadecimal else piece
 
     def digest(self, offset: int = 0, nbytes: int | None = None) -> str:
         """BLAKE3 of the bytes (decoded) from ``offset``, 64 hexadecimal characters. Raises CheckpointError."""
@@ -119,17 +119,17 @@ class Blob:
         if self.hexadecimal:
             copier.copy(self.place, fd, offset, digest=False)
             return
-        for piece in self._stored(0, self.nbytes):
+        for piece in self._read_pieces(0, self.nbytes):
             offset = write_at(fd, piece.hex().upper().encode(), offset)
 
-    def decoded(self, digits: bytes) -> bytes:
+    def decode(self, digits: bytes) -> bytes:
         """Bytes of digits. Raises CheckpointError."""
         try:
             return binascii.a2b_hex(digits)
         except binascii.Error as error:
             raise CheckpointError(f"{self.where}: expected hexadecimal digits, found another character") from error
 
-    def _stored(self, offset: int, nbytes: int) -> Iterator[bytes]:
+    def _read_pieces(self, offset: int, nbytes: int) -> Iterator[bytes]:
         scale = 2 if self.hexadecimal else 1
         place = self.place
         for start in range(offset * scale, (offset + nbytes) * scale, _STEP):
@@ -167,7 +167,7 @@ class Resource(NamedTuple):
         return self.blob.nbytes
 
     def spec(self) -> WeightSpec:
-        """Its description; a uint8 vector where the type is not known or is none of whole bytes.
+        """Its description; a uint8 vector if the type is unknown, or not a number of whole bytes.
 
         Raises CheckpointError where the module states a type of another size.
         """
@@ -205,7 +205,7 @@ def spec_of(name: str, text: str) -> WeightSpec | None:
 
 
 class Resources(Mapping[str, Resource]):
-    """Resources by weight name: ``key``, or ``dialect:key`` if not of ``builtin``. Each is looked at when asked for."""
+    """Resources by weight name: ``key``, or ``dialect:key`` if not of ``builtin``. Each is read on its first use."""
 
     def __init__(self, names: Mapping[str, int], load: Callable[[int], Resource]) -> None:
         """names: name -> number; load: the resource of a number, checked."""
@@ -232,14 +232,14 @@ class Resources(Mapping[str, Resource]):
     def weights(
         self, specs: Mapping[str, WeightSpec] | None = None, *, only: Collection[str] | None = None
     ) -> WeightSet:
-        """The resources as weights over the original bytes. Looks at every head.
+        """The resources as weights over the original bytes. Reads every head.
 
         specs: types of those that the module does not tell (bytecode: all); the others are uint8 vectors, or of the
         type that the module's text gives them. only: names of those that are wanted. Raises CheckpointError where a
         size disagrees.
         """
         names = self if only is None else [name for name in self if name in only]
-        typed = {name: _typed(self[name], (specs or {}).get(name)) for name in names}
+        typed = {name: _checked_spec(self[name], (specs or {}).get(name)) for name in names}
         blobs = {name: self[name].blob for name in typed}
         files = {blob.place.file for blob in blobs.values() if isinstance(blob.place, Extent) and not blob.hexadecimal}
         if len(files) == 1 and all(isinstance(b.place, Extent) and not b.hexadecimal for b in blobs.values()):
@@ -253,7 +253,7 @@ class Resources(Mapping[str, Resource]):
         return WeightSet(Layout(tensors), _BlobSource(blobs))
 
 
-def _typed(resource: Resource, spec: WeightSpec | None) -> WeightSpec:
+def _checked_spec(resource: Resource, spec: WeightSpec | None) -> WeightSpec:
     if spec is None:
         return resource.spec()
     if spec.nbytes != resource.nbytes:
@@ -265,7 +265,7 @@ def _typed(resource: Resource, spec: WeightSpec | None) -> WeightSpec:
 
 
 class _BlobSource(Source):
-    """Weights that are no plain ranges of one file: decoded, or viewed, at each look."""
+    """Weights that are not plain ranges of one file: decoded, or viewed, at each access."""
 
     def __init__(self, blobs: Mapping[str, Blob]) -> None:
         self._blobs: Mapping[str, Blob] | None = blobs

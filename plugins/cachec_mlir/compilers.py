@@ -1,4 +1,4 @@
-"""What wrappers of MLIR's compilers share: files that they make, files that flags name, flags that keep names."""
+"""Common parts of the wrappers of MLIR's compilers: output files, files that flags name, flags that keep names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cachec.weights.manifest import Manifest
 
 _SEPARATORS = re.compile(r"[=,:;@\s]")
 
-#: Bytes of the end of what a tool wrote that an error shows.
+#: The number of bytes of a tool's output, from its end, that an error shows.
 _SHOWN = 8192
 
 
@@ -29,10 +29,10 @@ def run_tool(
     inputs: Sequence[str | os.PathLike[str]] = (),
     outputs: Sequence[str] = (),
 ) -> None:
-    """``cachec.run`` of a compiler in a folder of its own.
+    """Run a compiler in a new folder, with ``cachec.run``.
 
-    flags: those in ``command`` that may name files; what they name by an absolute path is an input too (see
-    ``named_files``). Raises subprocess.CalledProcessError with the end of what the tool wrote as a note.
+    flags: the part of ``command`` that may name files. A file that it names by an absolute path is an input, too (see
+    ``named_files``). Raises subprocess.CalledProcessError with the end of the tool's output as a note.
     """
     import subprocess  # a hit runs no tool
 
@@ -45,10 +45,10 @@ def run_tool(
 
 
 def named_files(flags: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What the flags name by an absolute path: ``--spec=/x``, ``-L/x``, ``@/x``, ``--import=scope=/x``, lists of them.
+    """Return the absolute paths in the flags: ``--spec=/x``, ``-L/x``, ``@/x``, ``--import=scope=/x``, lists of them.
 
-    Files and folders that are there, whose content is as much an input as the flags are, and paths where nothing is.
-    The tools run in a folder of their own, so a relative path leads nowhere.
+    The first result has existing files and folders, which are inputs by content. The second has missing paths. The
+    tools run in a new folder, so a relative path names no file of the user.
     """
     paths: dict[str, None] = {}
     for piece in (piece for flag in flags for piece in _SEPARATORS.split(flag)):
@@ -60,13 +60,13 @@ def named_files(flags: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]
 
 
 def check_list(option: str, value: object) -> None:
-    """Raise UsageError for one string where a sequence of them is wanted."""
+    """Raise UsageError for one string instead of a sequence of strings."""
     if isinstance(value, str):
         raise UsageError(f"{option} expected a sequence of strings, found one string {value!r}; write [{value!r}]")
 
 
 def file_in_new_folder(name: str, *, kind: str, manifest: Manifest | None) -> File:
-    """A file, yet to be written, in a new temporary folder that is removed when nobody holds the file object."""
+    """Return a file, not yet written, in a new temporary folder that is removed with the file object."""
     import tempfile  # slow to import, and not needed to strip
 
     folder = Path(tempfile.mkdtemp(prefix="cachec-"))
@@ -76,11 +76,10 @@ def file_in_new_folder(name: str, *, kind: str, manifest: Manifest | None) -> Fi
 
 
 def check_unnamed(program: Program, keeping: Iterable[str]) -> None:
-    """Raise UsageError where ``program`` is keyed without names and locations, and flags keep these in the result, or
-    read comments (``// -----`` of --split-input-file).
+    """Raise UsageError for flags that keep names and locations, if ``program`` is keyed without them.
 
-    keeping: such flags, among those that the compiler is to get. With one, two programs of one key would give two
-    results, and a hit the other one's names.
+    The same is true of flags that read comments (``// -----`` of --split-input-file). keeping: such flags of the
+    compilation. With one, two programs of one key would have two results, and a hit would have the other one's names.
     """
     first = next(iter(keeping), None)
     if first is not None and program.canonical is not None:

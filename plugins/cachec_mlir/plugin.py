@@ -1,4 +1,4 @@
-"""What cachec asks the MLIR plugin."""
+"""The plugin object for MLIR, and base classes for plugins with MLIR programs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _HEAD = 1 << 16
 
 
 class MlirFormats(Plugin):
-    """A plugin whose programs are MLIR."""
+    """A plugin with MLIR programs."""
 
     def title(self, ir: bytes) -> str:
         """The symbol of the module of a text."""
@@ -31,7 +31,7 @@ class MlirFormats(Plugin):
 
     def difference(self, before: bytes, after: bytes) -> str:
         """The first operations that differ, of two texts. Raises PluginError for bytecode."""
-        from cachec_mlir.explain.operations import difference
+        from cachec_mlir.explain.operation_diff import difference
 
         return difference(before, after)
 
@@ -41,10 +41,10 @@ class MlirFormats(Plugin):
 
 
 class FilePlugin(MlirFormats):
-    """One whose compiler makes files, the same byte for byte each time."""
+    """A plugin for a compiler that makes files, byte for byte the same each time."""
 
     def compare(self, fresh: Any, stored: Any) -> str | None:
-        """None where two files are equal byte for byte, else where they begin to differ, in words."""
+        """Return None if two files are equal byte for byte, else a text with their first difference."""
         if not isinstance(fresh, File) or not isinstance(stored, File):
             raise self._refusal("compare", fresh)
         a, b = fresh.read_bytes(), stored.read_bytes()
@@ -61,16 +61,16 @@ class MlirPlugin(MlirFormats):
     types = tuple(MODULES)
 
     def fingerprint(self, value: Any) -> Fingerprint:
-        """Operations and the bytes of resources of a live ``ir.Module``, taken anew: passes change it in place.
+        """Hash the current operations and resources of a live ``ir.Module``, which passes change in place.
 
-        Names and locations do not count; hand over ``program(module, locations=True).program`` where they must.
+        Names and locations do not count. If they must, pass ``program(module, locations=True).program``.
         """
-        from cachec_mlir.live import modules
+        from cachec_mlir.live import live_modules
 
-        return modules.fingerprint(value)
+        return live_modules.fingerprint(value)
 
     def strip(self, value: Any, weights: WeightSet) -> Program:
-        """The program of a live ``ir.Module`` whose resources are just these weights. Raises LinkError."""
+        """Return the program of a live ``ir.Module`` with exactly these weights as resources. Raises LinkError."""
         from cachec_mlir.programs import program
 
         if bindings_of(value) is None:
@@ -81,35 +81,35 @@ class MlirPlugin(MlirFormats):
 
     def encode(self, value: Any, out: ArtifactWriter) -> dict[str, Any]:
         """A live ``ir.Module``: bytecode without resources, and an artifact for each of these."""
-        from cachec_mlir.live import modules
+        from cachec_mlir.live import live_modules
 
-        return modules.encode(value, out)
+        return live_modules.encode(value, out)
 
     def decode(self, meta: Mapping[str, Any], artifacts: Sequence[Path]) -> Any:
-        """The module, in a context of its own, its resources mapped. Raises PluginError, StoreFault."""
-        from cachec_mlir.live import modules
+        """Return the module in a new context, with its resources mapped. Raises PluginError, StoreFault."""
+        from cachec_mlir.live import live_modules
 
-        return modules.decode(meta, artifacts)
+        return live_modules.decode(meta, artifacts)
 
     def strip_file(self, path: Path, stand_in: str) -> StrippedFile:
         """A module, text or bytecode; ``stand_in`` is one of ``strip``'s targets (``parameter``, ``resource``, ...)."""
-        from cachec_mlir.forms import strip
-        from cachec_mlir.text.stripping import TARGETS
+        from cachec_mlir.strip_and_link import strip
+        from cachec_mlir.text.stripper import TARGETS
 
         if stand_in not in TARGETS:
             raise UsageError(f"strip expected one of {', '.join(TARGETS)}, found {stand_in!r}")
-        # Who asks for this writes all weights to a file, and so looks at each digit.
+        # The caller writes all weights to a file, which checks each digit.
         stripped = strip(path, to=stand_in, checked=False)  # type: ignore[arg-type]  # it is one of TARGETS
         specs = {name: resource.spec() for name, resource in stripped.resources.items()}
         return StrippedFile(stripped.ir, stripped.resources.weights(specs))
 
     def compare(self, fresh: Any, stored: Any) -> str | None:
-        """None where two live modules are equal in operations and resources."""
-        from cachec_mlir.live import modules
+        """Return None if two live modules have equal operations and resources."""
+        from cachec_mlir.live import live_modules
 
         if bindings_of(fresh) is None or bindings_of(stored) is None:
             raise self._refusal("compare", fresh)
-        return modules.compare(fresh, stored)
+        return live_modules.compare(fresh, stored)
 
     def reproducer(self, command: Sequence[str], data: bytes) -> Reproducer | None:
         """A text with the pipeline of an mlir-opt in its trailer, for ``--run-reproducer``."""

@@ -1,4 +1,4 @@
-"""MLIR modules to programs: stripped IR with a manifest, and the weights where they were."""
+"""Conversion of MLIR modules to programs: stripped IR with a manifest, and the weights in place."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from cachec.programs.weight_files import digests_here
 from cachec.weights import WeightSet
 from cachec.weights.manifest import Manifest
 from cachec_mlir.blobs import Resources, element_type, spec_of
-from cachec_mlir.bytecode.reading import Bytecode, is_bytecode
-from cachec_mlir.bytecode.rewriting import strip_bytecode
-from cachec_mlir.hashes import topology, topology_of_text
-from cachec_mlir.inputs import Source, open_input
+from cachec_mlir.bytecode.reader import Bytecode, is_bytecode
+from cachec_mlir.bytecode.rewriter import strip_bytecode
 from cachec_mlir.live.bindings import Bindings, bindings_of, generic
-from cachec_mlir.live.modules import Written, parse_stripped
-from cachec_mlir.remembered import PACKAGE, Unweighted, unweighted
+from cachec_mlir.live.live_modules import BytecodeFile, parse_stripped
+from cachec_mlir.module_input import Source, open_input
+from cachec_mlir.text.alpha_renaming import alpha, alpha_manifest
 from cachec_mlir.text.references import references, types
-from cachec_mlir.text.stripping import MINIMUM, SCOPE, Target, strip_text
-from cachec_mlir.text.symbols import alpha, alpha_manifest
+from cachec_mlir.text.stripper import MINIMUM, SCOPE, Target, strip_text
+from cachec_mlir.text_cache import PACKAGE, WeightlessText, weightless_texts
+from cachec_mlir.topology_hash import cached_topology_of_text, topology
 
 TEXT, BYTECODE = "mlir:text", "mlir:bytecode"
 
@@ -32,10 +32,12 @@ _WHOLE = 64 << 20
 
 
 class MlirProgram(NamedTuple):
-    """A module in its two halves. weights: by the names that the module has. lifted: names that were invented."""
+    """A module in its two halves."""
 
     program: Program
+    #: By the names in the module.
     weights: WeightSet
+    #: New names, of weights that were constants.
     lifted: tuple[str, ...]
 
 
@@ -51,25 +53,25 @@ def program(
     bindings: str | None = None,
     digests: FileDigests | None = None,
 ) -> MlirProgram:
-    """The program in a module (text, bytecode, a live ``ir.Module``), and its weights in place: nothing is copied.
+    """Return the program of a module (text, bytecode, a live ``ir.Module``), and its weights in place, without a copy.
 
-    Specs have shape and dtype of the types that the module gives its weights; in bytecode only MLIR finds these, and
-    without ``bindings`` the weights are vectors of uint8. What stays in the IR counts by value; ``to``, ``scope`` and
-    ``minimum`` (of text): see ``strip_text``.
+    Specs have the shape and dtype of the weights' types in the module. Only MLIR finds these in bytecode; without
+    ``bindings`` the weights are vectors of uint8. Constants that stay in the IR count by value. For ``to``, ``scope``
+    and ``minimum`` (of text) see ``strip_text``.
 
-    The program's part of a key is the topology of its IR (see ``topology``), so a compiler must make the same from two
-    modules that differ in names of values, places and comments alone. Where it does not, because it keeps debug
-    information: locations=True, and every byte of the IR counts.
+    The program's part of a key is the topology of its IR (see ``topology``). So a compiler must make the same from two
+    modules that differ only in names of values, places and comments. For a compiler that keeps debug information pass
+    locations=True: then every byte of the IR counts.
 
-    format: of the program's IR, by default that of ``source``, and text for a live module; bindings (``iree``,
-    ``jax``) translate. Text goes between LLVM versions, bytecode does not.
+    format: of the program's IR, by default that of ``source``, and text for a live module; bindings (``iree``, ``jax``)
+    translate. Text works with any LLVM version, bytecode only with its own.
 
-    symbols: ``alpha`` renames the weights in the order of use, so that layers that differ in the names of their weights
-    alone share what is compiled. The program remembers the names (``manifest.callers``) and ``cachec.link`` finds the
-    weights by them. Of text only.
+    symbols: ``alpha`` renames the weights in the order of use, so that layers that differ only in the names of their
+    weights share a program. The program records the names (``manifest.callers``), and ``cachec.link`` uses them. For
+    text only.
 
-    digests: a cache's own, which then remembers between processes what a text is; by default those of the cache whose
-    stage runs here. It is asked by the content of the text.
+    digests: those of a cache, which then caches facts about a text between processes, by its content. The default are
+    those of the cache of the running stage.
 
     A live module is written to a temporary file, which stays for as long as its weights do. Raises CheckpointError
     (naming the byte), OSError, UsageError, PluginError.
@@ -85,21 +87,21 @@ def program(
     if live is not None or is_bytecode(source):
         if to != "resource":
             raise UsageError(f"program: to={to!r} is for text; print the module as text with its constants first")
-        written = Written(source) if live is not None else None
+        written = BytecodeFile(source) if live is not None else None
         form = format or (TEXT if live is not None else BYTECODE)
         made = _of_bytecode(source, written, form, locations, live or bindings, digests)
     elif bindings is None and format != BYTECODE and digests.memory is not None:
-        made = _remembered(source, to, scope, minimum, locations, digests)
+        made = _program_from_cache(source, to, scope, minimum, locations, digests)
     else:
         made = _of_text(source, to, scope, minimum, format or TEXT, locations, bindings, digests)
     if symbols == "alpha":
         if made.program.format != TEXT:
             raise UsageError("program: symbols='alpha' is for text; say format='mlir:text' too")
-        made = _renamed(made, to, scope, locations, digests)
+        made = _rename_symbols(made, to, scope, locations, digests)
     return made
 
 
-def _remembered(
+def _program_from_cache(
     source: Source, to: Target, scope: str, minimum: int, locations: bool, digests: FileDigests
 ) -> MlirProgram:
     """``_of_text``; a text without weights is not parsed where the cache knows it. One is read whole for that, so that
@@ -109,7 +111,7 @@ def _remembered(
         return _of_text(source, to, scope, minimum, TEXT, locations, None, digests)
     text = module.at(0, module.size, "the module")
     module.check()
-    known, digest = unweighted(digests), digest_bytes(text)
+    known, digest = weightless_texts(digests), digest_bytes(text)
     about = (PACKAGE, digest, to, scope, str(minimum), str(locations))
     found = known.recall(*about)
     if found is not None and (found.topology is None) == locations:
@@ -121,7 +123,7 @@ def _remembered(
             return MlirProgram(ir, Resources({}, [].__getitem__).weights(), ())
     made = _of_text(source, to, scope, minimum, TEXT, locations, None, digests)
     if made.program.ir == text and not made.weights and not made.lifted:
-        known.keep(Unweighted.of(made.program.canonical, made.program.manifest.weights.values()), *about)
+        known.keep(WeightlessText.of(made.program.canonical, made.program.manifest.weights.values()), *about)
     return made
 
 
@@ -140,7 +142,7 @@ def _of_text(
     ir = stripped.ir
     if form == BYTECODE:
         module = _translator(bindings, BYTECODE).parse(ir, open_input(source).label)
-        with Written(module) as written:
+        with BytecodeFile(module) as written:
             ir = written.bytecode.input.at(0, written.bytecode.input.size, "the module")
     used = types(references(open_input(stripped.ir), stripped.ir, to, scope))
     manifest = _manifest(used, weights)
@@ -149,7 +151,7 @@ def _of_text(
 
 def _of_bytecode(
     source: Source | Any,
-    written: Written | None,
+    written: BytecodeFile | None,
     form: str,
     locations: bool,
     bindings: str | None,
@@ -157,7 +159,7 @@ def _of_bytecode(
 ) -> MlirProgram:
     module = Bytecode(source) if written is None else written.bytecode
     stripped = strip_bytecode(module)
-    ir, used = stripped.ir, {name: [""] for name in module.declared}
+    ir, used = stripped.ir, {name: [""] for name in module.names_without_bytes}
     specs: dict[str, WeightSpec] = {}
     if bindings is not None or form == TEXT:
         live = source if written is not None else parse_stripped(_translator(bindings, form), module)
@@ -184,7 +186,7 @@ def _program(
     if locations or (form == BYTECODE and bindings is None):
         canonical = None
     else:
-        canonical = topology_of_text(ir, digests) if bindings is None else topology(ir, bindings=bindings)
+        canonical = cached_topology_of_text(ir, digests) if bindings is None else topology(ir, bindings=bindings)
     return Program(ir, format=form, manifest=manifest, canonical=canonical)
 
 
@@ -214,7 +216,7 @@ def _manifest(used: Mapping[str, Sequence[str]], weights: WeightSet) -> Manifest
     return Manifest.of(specs)
 
 
-def _renamed(made: MlirProgram, to: Target, scope: str, locations: bool, digests: FileDigests) -> MlirProgram:
+def _rename_symbols(made: MlirProgram, to: Target, scope: str, locations: bool, digests: FileDigests) -> MlirProgram:
     ir, names = alpha(made.program.ir, to=to, scope=scope, taken=made.program.manifest.weights)
     manifest = alpha_manifest(made.program.manifest, names)
     return made._replace(program=_program(ir, TEXT, manifest, locations, None, digests))

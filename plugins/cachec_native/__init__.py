@@ -1,6 +1,6 @@
-"""cachec for native code: ``mlir-opt``, ``mlir-translate`` and ``clang`` make libraries whose weights stay outside.
+"""cachec for native code: ``mlir-opt``, ``mlir-translate`` and ``clang`` make libraries without their weights.
 
-What is here is imported when it is first used: every process that looks for plugins imports this package.
+The first use of a name imports its module, because every process with plugins imports this package.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""The dynamic symbols of a shared library: which are undefined, and a copy of the file where some have an address.
+"""The dynamic symbols of a shared library: its undefined symbols, and a copy of the file with addresses for some.
 
 ELF-64, little-endian, x86-64 or AArch64 (System V ABI, chapters 4 and 5; relocation types from the two processor
-supplements). Only what the linker of the host makes is read; offsets are checked before they are followed.
+supplements). The module reads files from the linker of the host only, and checks each offset before it uses it.
 
 An undefined symbol gets its address by becoming *local* and *absolute* (``STB_LOCAL``, ``STV_HIDDEN``, ``SHN_ABS``).
-The dynamic loader then looks its name up nowhere, so that no symbol of another library can take its place, and takes
-its value as it stands, wherever the library lies (glibc 2.28 and later: ``SYMBOL_ADDRESS`` in its ldsodefs.h).
+The dynamic loader then does not look its name up, so that no symbol of another library can replace it. It uses the
+value unchanged, wherever it loads the library (glibc 2.28 and later: ``SYMBOL_ADDRESS`` in its ldsodefs.h).
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ import msgspec
 from cachec.base.elf import SHT_NOBITS, ElfError, ElfFile, Section, string_at
 from cachec.errors import LinkError
 
-#: The section of a library that says what its code counts on: JSON, name of a weight -> ``Needs``.
+#: The section of a library with the requirements of its code: JSON, name of a weight -> ``Needs``.
 SECTION = ".cachec.weights"
 
-#: Maps of files and of memory are aligned to this; no more can be had.
+#: The largest possible alignment: that of maps of files and of memory.
 LARGEST_ALIGNMENT = mmap.PAGESIZE
 
 _SYMBOL = struct.Struct("<IBBHQQ")
@@ -43,32 +43,29 @@ _ADDRESSES = {62: frozenset({1, 6}), 183: frozenset({257, 1025})}
 
 
 class Needs(msgspec.Struct, frozen=True):
-    """What code counts on in a weight.
+    """The requirements of compiled code on a weight."""
 
-    alignment: of its address, in bytes. constant: that nobody writes to it. Otherwise the code itself may (MLIR allows
-    it for every ``memref.global`` that is not ``constant``).
-    """
-
+    #: The alignment of its address, in bytes.
     alignment: int
+    #: Whether the weight is read-only. Otherwise the code may write to it, as to each non-constant ``memref.global``.
     constant: bool
 
 
-class Undefined(NamedTuple):
-    """A symbol that the library does not define. at: offset of its entry in the file.
-
-    versioned: another library was there for it when this one was linked. called: something but its plain address is
-    wanted, as for a function.
-    """
+class UndefinedSymbol(NamedTuple):
+    """A symbol that the library does not define."""
 
     name: str
+    #: The offset of its entry in the file.
     at: int
+    #: Whether a library defined it when this one was linked.
     versioned: bool
     weak: bool
+    #: Whether the code needs more than its plain address, as of a function.
     called: bool
 
 
 class Library:
-    """A shared library in memory. Raises LinkError, naming ``where``, for what is none."""
+    """A shared library in memory. The constructor raises LinkError, with ``where``, for other bytes."""
 
     def __init__(self, data: bytes, where: str) -> None:
         self._data = data
@@ -79,15 +76,15 @@ class Library:
             if self._file.kind != 3 or self._file.machine not in _ADDRESSES:
                 raise ElfError("expected a shared library for x86-64 or AArch64")
             self._sections = self._file.sections()
-            self.undefined: Mapping[str, Undefined] = {each.name: each for each in self._symbols()}
+            self.undefined: Mapping[str, UndefinedSymbol] = {each.name: each for each in self._symbols()}
             needs = next((each for each in self._sections if each.name == SECTION and each.type != SHT_NOBITS), None)
-            #: The content of ``SECTION``, None where there is none.
+            #: The content of ``SECTION``, or None.
             self.needs = None if needs is None else self._file.content(needs)
         except ElfError as error:
             raise LinkError(f"{where} is no library that can be linked: {error}") from error
 
-    def bound(self, addresses: Mapping[str, int]) -> bytearray:
-        """A copy of the file where undefined symbols lie at these addresses of the process that will load it."""
+    def bind(self, addresses: Mapping[str, int]) -> bytearray:
+        """Return a copy of the file with these addresses, of the process that will load it, for undefined symbols."""
         copy = bytearray(self._data)
         for name, address in addresses.items():
             at = self.undefined[name].at
@@ -96,7 +93,7 @@ class Library:
             _SYMBOL.pack_into(copy, at, text, _STB_LOCAL << 4 | kind, _STV_HIDDEN, _SHN_ABS, address, size)
         return copy
 
-    def _symbols(self) -> Iterator[Undefined]:
+    def _symbols(self) -> Iterator[UndefinedSymbol]:
         table = self._only(_SHT_DYNSYM)
         if table is None:
             return
@@ -105,7 +102,7 @@ class Library:
         version = self._file.content(versions) if versions is not None else b""
         strings = self._sections[table.link] if table.link < len(self._sections) else table
         text = self._file.content(strings)
-        called = set(self._called(number))
+        called = set(self._called_symbols(number))
         symbols = self._file.content(table, _SYMBOL.size)
         defined = set()
         for i, (name, info, _, section, _, _) in enumerate(_SYMBOL.iter_unpack(symbols)):
@@ -117,10 +114,10 @@ class Library:
             # Version 0 is local and 1 global, without a name (Symbol Versioning, LSB 5.0 section 10.7.2).
             its = int.from_bytes(version[2 * i : 2 * i + 2], "little") & 0x7FFF
             at = table.offset + i * _SYMBOL.size
-            yield Undefined(string_at(text, name), at, its > 1, info >> 4 == _STB_WEAK, i in called)
+            yield UndefinedSymbol(string_at(text, name), at, its > 1, info >> 4 == _STB_WEAK, i in called)
         self.defined = frozenset(defined)
 
-    def _called(self, dynsym: int) -> Iterator[int]:
+    def _called_symbols(self, dynsym: int) -> Iterator[int]:
         for section in self._sections:
             if section.type == _SHT_RELA and section.link == dynsym:
                 data = self._file.content(section, _RELOCATION.size)

@@ -1,4 +1,6 @@
-"""MLIR to native code by ``mlir-opt``, ``mlir-translate`` and ``clang``: a function a tool, each for its own stage.
+"""Compilation of MLIR to native code: a function for each of ``mlir-opt``, ``mlir-translate`` and ``clang``.
+
+Use each function in its own stage:
 
     @cache.stage
     def lowered(program: cachec.Program) -> cachec.Program:
@@ -12,12 +14,11 @@
     def library(program: cachec.Program, *, level: int = 2) -> cachec.File:
         return native.to_library(program, options=[f"-O{level}"])
 
-A weight is a ``memref.global`` of its name without initialiser (``strip(..., to="undefined")``), and with that an
-undefined symbol of the library. ``cachec.link`` gives it its address; see ``cachec_native.linking``.
+A weight is a ``memref.global`` of its name without initialiser (``strip(..., to="undefined")``), and so an undefined
+symbol of the library. ``cachec.link`` sets its address; see ``cachec_native.linker``.
 
-The programs are given to the tools by their content, under one file name. The tools are recorded with all that they
-load, and so are files that an option names by an absolute path. Tools that differ by version are named with it
-(Debian's ``mlir-opt-19``).
+The tools read a program under a fixed file name. The running stage records the tools with all that they load, and files
+that an option names by an absolute path. A tool's name includes its version (Debian's ``mlir-opt-19``).
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ from cachec.errors import LinkError, PluginError
 from cachec.programs.artifact import File
 from cachec.programs.program import Program
 from cachec_mlir.compilers import check_list, check_unnamed, file_in_new_folder, run_tool
-from cachec_native.globals import External, external_weights, section_of_needs
+from cachec_native.llvm_globals import External, external_weights, section_of_needs
 from cachec_native.plugin import KIND
 
-#: What ``to_llvm_ir`` makes.
+#: The format of ``to_llvm_ir``.
 LLVM_IR = "native:llvm-ir"
 
-#: What ``to_llvm_dialect`` takes and makes.
+#: The formats that ``to_llvm_dialect`` and ``to_llvm_ir`` accept.
 FORMATS = ("mlir:text", "mlir:bytecode")
 
 #: From linalg on buffers down to the LLVM dialect, with plain loops.
@@ -57,11 +58,11 @@ PASSES = (
     "--reconcile-unrealized-casts",
 )
 
-#: Libraries that the code may call: those that each process has anyway.
+#: Libraries that the code may call, and that each process loads.
 _RUNTIME = ("libm.so.6", "libc.so.6")
 
-#: -Bsymbolic: calls within the library are bound in it, not to what the process has under that name (``main``!).
-#: Without --build-id and -s there would be digests and symbols of no use in the file.
+#: -Bsymbolic: calls within the library use its own functions, not those of the process with the same name (``main``!).
+#: --build-id=none and -s keep unused digests and symbols out of the file.
 _LINKING = ("-shared", "-nostdlib", "-Wl,-Bsymbolic", "-Wl,-z,now", "-Wl,--build-id=none", "-Wl,-s")
 
 #: Passes and options of mlir-opt that keep locations or names, or read comments.
@@ -70,7 +71,7 @@ _DEBUG_INFO = re.compile("debug-?info|emit-bytecode|nameloc|snapshot-op-location
 #: An attribute, in text and in bytecode: with one, mlir-translate keeps the locations of a function.
 _SUBPROGRAM = b"di_subprogram"
 
-#: Flags by which clang asks the machine that it runs on.
+#: Flags with which clang reads the processor of this machine.
 _HOST = frozenset({"-march=native", "-mcpu=native", "-mtune=native"})
 
 _INPUT = "program.mlir"
@@ -80,13 +81,13 @@ _OUTPUT = "program.out"
 def to_llvm_dialect(program: Program, *, passes: Sequence[str] = PASSES, tool: str = "mlir-opt-19") -> Program:
     """Lower a program of format ``mlir:text`` or ``mlir:bytecode`` with mlir-opt; the result is ``mlir:text``.
 
-    passes: its options, in order. Raises subprocess.CalledProcessError, with what the tool wrote as a note, where it
-    fails; FileNotFoundError where it is not installed; PluginError for a program of another format.
+    passes: its options, in order. Raises subprocess.CalledProcessError if the tool fails, with its output as a note;
+    FileNotFoundError if it is not installed; PluginError for a program of another format.
     """
     _check_format(program, FORMATS, "mlir-opt")
     check_list("passes", passes)
     check_unnamed(program, filter(_DEBUG_INFO.search, passes))
-    return Program(_ran(tool, program.ir, [*passes]), format="mlir:text", manifest=program.manifest)
+    return Program(_run_tool(tool, program.ir, [*passes]), format="mlir:text", manifest=program.manifest)
 
 
 def to_llvm_ir(program: Program, *, tool: str = "mlir-translate-19") -> Program:
@@ -96,7 +97,7 @@ def to_llvm_ir(program: Program, *, tool: str = "mlir-translate-19") -> Program:
     """
     _check_format(program, FORMATS, "mlir-translate")
     check_unnamed(program, ["debug information (#llvm.di_subprogram)"] if _SUBPROGRAM in program.ir else [])
-    return Program(_ran(tool, program.ir, ["--mlir-to-llvmir"]), format=LLVM_IR, manifest=program.manifest)
+    return Program(_run_tool(tool, program.ir, ["--mlir-to-llvmir"]), format=LLVM_IR, manifest=program.manifest)
 
 
 def to_library(
@@ -108,16 +109,16 @@ def to_library(
     tool: str = "clang-19",
     linker: str = "ld",
 ) -> File:
-    """Compile LLVM IR to a shared library of kind ``native:library``, whose weights are undefined symbols.
+    """Compile LLVM IR to a shared library of kind ``native:library``, with its weights as undefined symbols.
 
-    cpu: what to generate code for; ``host`` is this machine's processor, which the result then depends on in stages
-    with ``portable=True`` too. options: further flags of clang. libraries: what the code calls beside the C and the
-    mathematical library, as files. linker: a program that takes GNU ld's options.
+    cpu: the target CPU; with ``host`` the result depends on this machine's processor, in stages with ``portable=True``,
+    too. options: more flags of clang. libraries: files that the code calls, in addition to the C and the mathematical
+    library. linker: a program with GNU ld's options.
 
-    The file is in a temporary folder that goes when the returned object does.
+    The file is in a temporary folder, which is removed with the returned object.
 
-    Raises subprocess.CalledProcessError as above; PluginError where the program has a weight's bytes or another type
-    than the manifest says for it, or where the code needs a symbol that is nowhere.
+    Raises subprocess.CalledProcessError as above; PluginError if the program has a weight's bytes, or a weight of
+    another type than in the manifest, or if the code needs a missing symbol.
     """
     _check_format(program, (LLVM_IR,), "clang")
     check_list("options", options)
@@ -148,8 +149,8 @@ def to_library(
         return library
 
 
-def _ran(tool: str, data: bytes, options: Sequence[str]) -> bytes:
-    """What a tool makes of a module. In a folder of its own, so that no path can come into the result."""
+def _run_tool(tool: str, data: bytes, options: Sequence[str]) -> bytes:
+    """Run a tool on a module, and return its output. It runs in a new folder, so that no path can be in the result."""
     with scratch() as folder:
         (folder / _INPUT).write_bytes(data)
         run_tool([tool, _INPUT, "-o", _OUTPUT, *options], options, cwd=folder, outputs=[_OUTPUT])
@@ -166,7 +167,7 @@ def _linker(name: str) -> str:
 
 
 def _runtime(tool: str) -> list[Path]:
-    """The runtime libraries as clang finds them, and its builtins (half precision, where the processor has none)."""
+    """Return the runtime libraries of clang, and its builtins (half precision for processors without it)."""
     files = []
     for name in _RUNTIME:
         path = Path(os.fsdecode(run([tool, "--no-default-config", f"--print-file-name={name}"]).stdout.strip()))
@@ -178,15 +179,15 @@ def _runtime(tool: str) -> list[Path]:
 
 
 def _cpu_flag(cpu: str) -> str:
-    """x86 calls it ``-march``, with the instructions in it; the others ``-mcpu`` (clang's reference manual)."""
+    """Return the flag for the CPU: ``-march`` on x86, ``-mcpu`` on others (clang's reference manual)."""
     name = "native" if cpu == "host" else cpu
     return f"-march={name}" if os.uname().machine in {"x86_64", "i686"} else f"-mcpu={name}"
 
 
 def _check_library(path: Path, weights: Sequence[External]) -> None:
-    """What linking would refuse, said where it can still be repaired."""
+    """Raise PluginError now for a library that could not be linked later."""
     from cachec_native.elf import Library
-    from cachec_native.linking import check
+    from cachec_native.linker import check
 
     library = Library(path.read_bytes(), "the library")
     try:

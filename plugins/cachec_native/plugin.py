@@ -1,4 +1,4 @@
-"""What cachec asks of native code."""
+"""The plugin object for native code."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from cachec.programs.program import Program
 from cachec.weights import WeightSet
 from cachec_mlir.plugin import FilePlugin
 
-#: Of the files that ``to_library`` makes.
+#: The kind of the files of ``to_library``.
 KIND = "native:library"
 
 
 class NativePlugin(FilePlugin):
-    """Links shared libraries whose weights are undefined symbols. Its programs are LLVM IR."""
+    """Links shared libraries with weights as undefined symbols. Its programs are LLVM IR."""
 
     name = "native"
 
     def link(self, artifact: File | Program, weights: WeightSet) -> Any:
-        """A ``cachec_native.linking.NativeLinked`` of a library of kind ``native:library``. Imports numpy."""
+        """Return a ``cachec_native.linker.NativeLinked`` of a library of kind ``native:library``. Imports numpy."""
         if not isinstance(artifact, File) or artifact.kind != KIND:
             raise self._refusal("link", artifact)
-        from cachec_native.linking import link
+        from cachec_native.linker import link
 
         return link(artifact, weights)
 

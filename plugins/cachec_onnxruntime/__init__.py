@@ -30,21 +30,21 @@ def strip(
     *,
     constants: Iterable[str] | str | None = None,
 ) -> Program:
-    """The ``Program`` of a model without the bytes of its weights, which are initialisers of its main graph.
+    """Return the ``Program`` of a model without the bytes of its weights, which are initialisers of the main graph.
 
-    model: a file, or a ModelProto whose values are in it. weights: which initialisers are outside, by their names, and
-    what the others among them hold; all others have the values that are in the model. None for all that the model has.
+    model: a file, or a ModelProto with its values. weights: the weights by names of initialisers; None for all
+    initialisers, with the values of the model. A weight that is also in ``constants`` replaces the model's value.
 
-    constants: names or globs of initialisers that stay in the program, by value. Left out, they are what optimisations
-    look at: those without dimensions, integers and booleans with one, and the scales of Resize. Those of a type that no
-    weight can have stay in any case.
+    constants: names or globs of initialisers that stay in the program by value. The default is those that optimisations
+    read: scalars, integers and booleans with one dimension, and the scales of Resize. Initialisers of a type that no
+    weight can have always stay.
 
-    Raises PluginError for what is no ONNX model, where ``weights`` has another shape or type, and where bytes that have
-    to be in the program are in a file that is not there; UnknownWeight for a name that is no initialiser's.
+    Raises PluginError for a file that is not an ONNX model, for a weight of another shape or type, and for values that
+    are in a missing file; UnknownWeight for a name that no initialiser has.
     """
-    from cachec_onnxruntime.programs import stripped
+    from cachec_onnxruntime.programs import strip_model
 
-    return stripped(model, weights, constants)
+    return strip_model(model, weights, constants)
 
 
 def optimize(
@@ -56,15 +56,15 @@ def optimize(
 ) -> File:
     """Optimise a program of ``strip`` to a ``File`` of kind ``onnxruntime:optimized``, for ``cachec.link``.
 
-    ONNX Runtime gets the weights as inputs of the graph: it can read none. level: ``basic``, ``extended``, ``layout``
-    or ``all``, as ``GraphOptimizationLevel`` has them. providers: for whom, in their order. configuration: entries of
-    the session's, such as ``session.disable_prepacking``. Sessions are linked with the same providers and entries.
+    ONNX Runtime gets the weights as inputs of the graph, so it can't read their values. level: ``basic``, ``extended``,
+    ``layout`` or ``all``, as in ``GraphOptimizationLevel``. providers: the execution providers, in order.
+    configuration: entries of the session, such as ``session.disable_prepacking``. ``cachec.link`` makes a session with
+    the same providers and entries.
 
-    The file is in a temporary folder that goes when the returned object does. This machine's processor is recorded in
-    the running stage. Raises UsageError for a level or a provider that there is not, and for an
-    entry that says where an optimised model is written; what ONNX Runtime raises for a
-    model that it can't load passes through.
+    The file is in a temporary folder, which is removed with the returned object. The running stage records this
+    machine's processor. Raises UsageError for an unknown level or provider, and for an entry with the path of an
+    optimised model. ONNX Runtime's errors for a model that it can't load pass through.
     """
-    from cachec_onnxruntime.optimizing import optimized
+    from cachec_onnxruntime.optimizer import optimize_program
 
-    return optimized(program, level, providers, configuration)
+    return optimize_program(program, level, providers, configuration)

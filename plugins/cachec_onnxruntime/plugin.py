@@ -1,4 +1,4 @@
-"""The plugin object: what cachec asks of ONNX Runtime. Nothing here imports it before something is linked."""
+"""The plugin object for ONNX Runtime, which it imports only to link a program."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from cachec.programs.artifact import File
 from cachec.programs.program import Program
 from cachec.weights import WeightSet
 from cachec_mlir.plugin import FilePlugin
-from cachec_onnxruntime.names import KIND
+from cachec_onnxruntime.kinds import KIND
 
-#: Variables that begin so are ONNX Runtime's; these say nothing of results.
+#: The prefix of ONNX Runtime's variables, and those that do not change results.
 _VARIABLES, _IRRELEVANT = "ORT_", frozenset({"ORT_DISABLE_TELEMETRY", "ORT_RUNNING_UNIT_TESTS"})
 
 
@@ -27,27 +27,27 @@ class OnnxRuntimePlugin(FilePlugin):
     self_test = "cachec_onnxruntime.self_test:self_test"
 
     def ambient(self) -> Mapping[str, str]:
-        """The variables that ONNX Runtime reads; its options are a session's, and no state of the process."""
+        """Return the variables that ONNX Runtime reads. Its options belong to a session, not to the process."""
         there = sorted(name for name in os.environ if name.startswith(_VARIABLES) and name not in _IRRELEVANT)
         return {name: os.environ[name] for name in there}
 
     def link(self, artifact: File | Program, weights: WeightSet) -> Any:
-        """A ``cachec_onnxruntime.sessions.LinkedSession`` over the mapped weights. Imports onnxruntime."""
+        """Return a ``cachec_onnxruntime.sessions.LinkedSession`` with mapped weights. Imports onnxruntime."""
         if not isinstance(artifact, File) or artifact.kind != KIND:
             raise PluginError(f"{artifact!r} is not of kind {KIND!r}; cachec_onnxruntime.optimize makes such files")
-        from cachec_onnxruntime.sessions import linked
+        from cachec_onnxruntime.sessions import link
 
-        return linked(artifact, weights)
+        return link(artifact, weights)
 
     def title(self, ir: bytes) -> str:
-        """The name of the graph."""
-        from cachec_onnxruntime.models import title
+        """Return the name of the graph."""
+        from cachec_onnxruntime.onnx_models import title
 
         return title(memoryview(ir))
 
     def difference(self, before: bytes, after: bytes) -> str:
-        """The first node or the constants that differ."""
-        from cachec_onnxruntime.explaining import difference
+        """Describe the first node or the constants that differ."""
+        from cachec_onnxruntime.model_diff import difference
 
         return difference(before, after)
 

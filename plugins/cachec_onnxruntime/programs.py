@@ -1,4 +1,4 @@
-"""Models to programs: which initialisers are weights by name, and which stay in the program by value."""
+"""Conversion of models to programs: most initialisers become weights by name, the others stay by value."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from cachec.weights import WeightSet, open_weights
 from cachec.weights.dtypes import SIZES
 from cachec.weights.formats.onnx import DTYPES
 from cachec.weights.manifest import Folded, Manifest
-from cachec_onnxruntime.models import Initializer, initializers, shaping, withheld
-from cachec_onnxruntime.names import FORMAT
+from cachec_onnxruntime.kinds import FORMAT
+from cachec_onnxruntime.onnx_models import Initializer, initializers, initializers_to_inputs, shape_inputs
 
 if TYPE_CHECKING:
     import onnx
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _INTEGERS = frozenset({"bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"})
 
 
-def stripped(
+def strip_model(
     model: str | os.PathLike[str] | onnx.ModelProto, weights: WeightSet | None, constants: Iterable[str] | str | None
 ) -> Program:
     """See ``cachec_onnxruntime.strip``."""
@@ -36,9 +36,9 @@ def stripped(
             if not os.fstat(file.fileno()).st_size:
                 raise PluginError(f"{os.fspath(model)} is no ONNX model: it is empty")
             data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-        beside: Callable[[], WeightSet] | None = lambda: open_weights(model)  # noqa: E731 - only where it is needed
+        open_external: Callable[[], WeightSet] | None = lambda: open_weights(model)  # noqa: E731 - only where it is needed
     else:
-        data, beside = memoryview(model.SerializeToString()), None
+        data, open_external = memoryview(model.SerializeToString()), None
     there = initializers(data)
     staying = _constants(data, there, constants)
     specs = _specs(there, weights, staying)
@@ -49,19 +49,21 @@ def stripped(
             _check(there[name], weights[name].spec)
             folded[name] = (weights[name].content(),)
             return weights[name].raw()
-        if there[name].is_external and beside is not None:
-            return beside()[name].raw()
+        if there[name].is_external and open_external is not None:
+            return open_external()[name].raw()
         return None
 
-    ir = withheld(data, there, frozenset(specs), value)
+    ir = initializers_to_inputs(data, there, frozenset(specs), value)
     return Program(ir, format=FORMAT, manifest=_manifest(specs, folded, weights))
 
 
-def looked_at(model: memoryview, there: Mapping[str, Initializer]) -> set[str]:
-    """The names of initialisers that optimisations and the inference of shapes look at, and no training changes, and
-    of those that no weight can hold.
+def needed_by_value(model: memoryview, there: Mapping[str, Initializer]) -> set[str]:
+    """Return the names of the initialisers that stay in the program by value.
+
+    Optimisations and shape inference read their values, and training does not change them; or no weight can have their
+    type.
     """
-    return {name for name, each in there.items() if _is_constant(each)} | (shaping(model) & there.keys())
+    return {name for name, each in there.items() if _is_constant(each)} | (shape_inputs(model) & there.keys())
 
 
 def _is_constant(each: Initializer) -> bool:
@@ -77,7 +79,7 @@ def _manifest(specs: dict[str, WeightSpec], folded: Folded, weights: WeightSet |
 def _specs(
     there: dict[str, Initializer], weights: WeightSet | None, staying: Callable[[Initializer], bool]
 ) -> dict[str, WeightSpec]:
-    """What is outside. Raises PluginError, UnknownWeight."""
+    """Return the specs of the initialisers that become weights. Raises PluginError, UnknownWeight."""
     if weights is not None:
         for name in weights:
             if name not in there:
@@ -97,9 +99,9 @@ def _specs(
 def _constants(
     model: memoryview, there: dict[str, Initializer], constants: Iterable[str] | str | None
 ) -> Callable[[Initializer], bool]:
-    """Whether an initialiser stays by value."""
+    """Return a function that decides whether an initialiser stays by value."""
     if constants is None:
-        by_value = looked_at(model, there)
+        by_value = needed_by_value(model, there)
         return lambda each: each.name in by_value
     patterns = (constants,) if isinstance(constants, str) else tuple(constants)
     for pattern in patterns:

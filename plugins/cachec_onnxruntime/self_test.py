@@ -12,7 +12,7 @@ from cachec.cache import Cache
 from cachec.programs.artifact import File
 from cachec.programs.program import Program
 from cachec.programs.self_test_checks import check_linked
-from cachec_onnxruntime.wire import bytes_field, number_field
+from cachec_onnxruntime.protobuf import bytes_field, number_field
 
 _FLOAT = 1
 

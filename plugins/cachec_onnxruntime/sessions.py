@@ -1,4 +1,4 @@
-"""Optimised models bound to weights. Imports ONNX Runtime and numpy: only ever imported when something is linked."""
+"""Optimised models linked to weights. Imports ONNX Runtime and numpy."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import onnxruntime as ort
 from cachec.errors import LinkError, PluginError
 from cachec.programs.artifact import File
 from cachec.weights import Weight, WeightSet
-from cachec_onnxruntime.models import filled, initializers, metadata
-from cachec_onnxruntime.names import CONFIGURATION, PROVIDERS, VERSION
-from cachec_onnxruntime.programs import looked_at
+from cachec_onnxruntime.kinds import CONFIGURATION, PROVIDERS, VERSION
+from cachec_onnxruntime.onnx_models import initializers, insert_values, metadata
+from cachec_onnxruntime.programs import needed_by_value
 
 #: Types that only ml_dtypes has -> an unsigned type of that size.
 _BITS = {
@@ -24,15 +24,15 @@ _BITS = {
 
 
 class LinkedSession(ort.InferenceSession):  # type: ignore[misc]  # it has no types
-    """A session that uses weights where they are mapped, and holds on to them. Call it with one array an input."""
+    """A session that uses mapped weights in place, and keeps them alive. Call it with one array for each input."""
 
-    def __init__(self, model: bytes, options: Any, providers: list[str], values: dict[str, Any]) -> None:
+    def __init__(self, model: bytes, options: ort.SessionOptions, providers: list[str], values: dict[str, Any]) -> None:
         options.add_external_initializers(list(values), list(values.values()))
         self._weights = values  # a session does not keep them alive
         super().__init__(model, options, providers=providers)
 
     def __call__(self, *inputs: Any) -> Any:
-        """Run: whatever ``numpy.asarray`` takes for the inputs, in their order; an array, or a list of them."""
+        """Run with arguments for ``numpy.asarray``, one for each input. Returns an array, or a list of them."""
         names = [each.name for each in self.get_inputs()]
         if len(inputs) != len(names):
             raise TypeError(f"expected {len(names)} inputs ({', '.join(names)}), found {len(inputs)}")
@@ -40,8 +40,8 @@ class LinkedSession(ort.InferenceSession):  # type: ignore[misc]  # it has no ty
         return outputs[0] if len(outputs) == 1 else outputs
 
 
-def linked(artifact: File, weights: WeightSet) -> LinkedSession:
-    """A session of an optimised model. Raises LinkError where it is none, or another onnxruntime made it."""
+def link(artifact: File, weights: WeightSet) -> LinkedSession:
+    """Make a session of an optimised model. Raises LinkError for another file, or another release of onnxruntime."""
     data = Path(artifact.path).read_bytes()
     try:
         notes, there = metadata(memoryview(data)), initializers(memoryview(data))
@@ -54,10 +54,10 @@ def linked(artifact: File, weights: WeightSet) -> LinkedSession:
     if version != ort.__version__:
         raise LinkError(f"{artifact.path} was made by onnxruntime {version}, this is {ort.__version__}; optimise again")
     given = {name: each for name, each in there.items() if name in weights}
-    # Also to make a session shapes are inferred, by values that have to be in the model.
-    inside = looked_at(memoryview(data), given)
+    # A session infers shapes, too. The values for this must be in the model.
+    inside = needed_by_value(memoryview(data), given)
     if inside:
-        data = filled(memoryview(data), {name: weights[name].raw() for name in inside})
+        data = insert_values(memoryview(data), {name: weights[name].raw() for name in inside})
     values = {name: _value(weights[name], each.data_type) for name, each in given.items() if name not in inside}
     options = ort.SessionOptions()
     for key, value in configuration.items():
@@ -70,6 +70,6 @@ def linked(artifact: File, weights: WeightSet) -> LinkedSession:
 
 
 def _value(weight: Weight, data_type: int) -> Any:
-    """The bytes of a weight, in place, as a value of a session. data_type: TensorProto.DataType."""
+    """Return the bytes of a weight, in place, as a value for a session. data_type: TensorProto.DataType."""
     array = np.frombuffer(weight.raw(), _BITS.get(weight.dtype, weight.dtype)).reshape(weight.shape)
     return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, data_type)

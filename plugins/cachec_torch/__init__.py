@@ -19,11 +19,12 @@ from cachec_torch.plugin import TorchPlugin
 if TYPE_CHECKING:
     import torch
 
+    from cachec_torch.ahead_of_time import aot
     from cachec_torch.persistent import install, uninstall
 
-_HOMES = {"cachec_torch.persistent": ("install", "uninstall")}
+_HOMES = {"cachec_torch.persistent": ("install", "uninstall"), "cachec_torch.ahead_of_time": ("aot",)}
 
-__all__ = ["TorchPlugin", "compile_aoti", "install", "plugin", "to_exported", "uninstall"]
+__all__ = ["TorchPlugin", "aot", "compile_aoti", "install", "plugin", "to_exported", "uninstall"]
 
 #: The object behind the entry point ``torch`` of the group ``cachec.plugins``.
 plugin = TorchPlugin()

@@ -243,7 +243,7 @@ def settings() -> dict[str, str]:
         found["flush_denormal"] = "True"
     torch = sys.modules.get("torch")
     if is_imported(torch):
-        found |= switched(torch) | _hooked()
+        found |= switched(torch) | _hook_texts()
         for module, prefix in OPTIONS.items():
             config = sys.modules.get(module)
             if config is not None and hasattr(config, "_config"):
@@ -315,7 +315,7 @@ def unknown_switches() -> tuple[str, ...]:
     return tuple(sorted(pairs - known))
 
 
-def _hooked() -> dict[str, str]:
+def _hook_texts() -> dict[str, str]:
     """The hooks of all modules. What one does is not told by its name: each counts for itself, in this process, by the
     number that torch registered it under, which none gets again."""
     modules = sys.modules.get(_MODULES)
@@ -326,8 +326,8 @@ def _hooked() -> dict[str, str]:
         others = [each for each in hooks if not str(getattr(each[1], "__module__", "")).startswith("cachec_torch.")]
         if others:
             process = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]  # when it began
-            told = ", ".join(f"{_name(hook)} ({number})" for number, hook in others)
-            found[table.removeprefix("_")] = f"{told} of process {os.getpid()}, {process}"
+            hook_names = ", ".join(f"{_name(hook)} ({number})" for number, hook in others)
+            found[table.removeprefix("_")] = f"{hook_names} of process {os.getpid()}, {process}"
     return found
 
 
@@ -339,8 +339,8 @@ def overridden(options: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, A
     """Those that are set to something else than what they would be otherwise, and that count."""
     for name, option in options.items():
         # A context variable; in earlier releases the value. The option itself, or an object, where nobody has set it.
-        held = option.user_override
-        value = held.get(option) if isinstance(held, ContextVar) else held
+        override = option.user_override
+        value = override.get(option) if isinstance(override, ContextVar) else override
         if type(value) is object or value is option:
             continue
         default = option.default if type(option.env_value_default) is object else option.env_value_default

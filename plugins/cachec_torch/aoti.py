@@ -55,10 +55,10 @@ def compiled(program: Program, options: Mapping[str, Any]) -> File:
     if clash:
         raise UsageError(f"option {clash[0]!r} can't be given: weights stay outside of the library, by name")
     loaded = LoadedProgram(program)
-    form, constants = _described(loaded)
+    form, constants = _describe_library(loaded)
     output = file_in_new_folder("model.so", kind=KIND, manifest=program.manifest)
     try:
-        library, extern = _built(loaded, options, output.path.parent)
+        library, extern = _compile_library(loaded, options, output.path.parent)
     except exc.InductorError:
         _check_untouched(loaded, options)  # Inductor wraps what is raised in it
         raise
@@ -75,7 +75,7 @@ def compiled(program: Program, options: Mapping[str, Any]) -> File:
     return output
 
 
-def _built(loaded: LoadedProgram, options: Mapping[str, Any], folder: Path) -> tuple[bytes, str]:
+def _compile_library(loaded: LoadedProgram, options: Mapping[str, Any], folder: Path) -> tuple[bytes, str]:
     """The library, and what torch's loader reads beside it. Raises PluginError as ``_check_untouched`` does, before the
     C++ compiler takes its time."""
     unread = recorded_compiler(folder, lambda: _check_untouched(loaded, options))
@@ -85,13 +85,13 @@ def _built(loaded: LoadedProgram, options: Mapping[str, Any], folder: Path) -> t
             package_path=str(folder / "model.pt2"),
             inductor_configs={**known_options({**_NAMING, **REQUIRED}), **options},
         )
-    with zipfile.ZipFile(package) as held:
-        libraries = [name for name in held.namelist() if name.endswith(".so")]
+    with zipfile.ZipFile(package) as archive:
+        libraries = [name for name in archive.namelist() if name.endswith(".so")]
         if len(libraries) != 1:
-            raise PluginError(f"AOTInductor made {libraries or held.namelist()}, expected one shared library")
-        beside = libraries[0].removesuffix(".so") + ".json"
-        extern = held.read(beside).decode() if beside in held.namelist() else ""
-        return held.read(libraries[0]), extern
+            raise PluginError(f"AOTInductor made {libraries or archive.namelist()}, expected one shared library")
+        extern_name = libraries[0].removesuffix(".so") + ".json"
+        extern = archive.read(extern_name).decode() if extern_name in archive.namelist() else ""
+        return archive.read(libraries[0]), extern
 
 
 def _check_untouched(loaded: LoadedProgram, options: Mapping[str, Any]) -> None:
@@ -109,19 +109,19 @@ def _values_unread(loaded: LoadedProgram) -> Iterator[None]:
     small ones to a log, and computes what depends on weights of one element alone, while it works out shapes."""
     copy, get_attr = compile_fx.clone_preserve_strides, FakeTensorProp.get_attr
 
-    def copied(tensor: torch.Tensor) -> torch.Tensor:
+    def copy_unless_weight(tensor: torch.Tensor) -> torch.Tensor:
         return tensor if loaded.holds(tensor) else copy(tensor)
 
-    def faked(self: FakeTensorProp, *arguments: Any) -> Any:
+    def fake_weight(self: FakeTensorProp, *arguments: Any) -> Any:
         value = get_attr(self, *arguments)
-        held = isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor) and loaded.holds(value)
-        return self._mode.from_tensor(value, static_shapes=True) if held else value
+        is_weight = isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor) and loaded.holds(value)
+        return self._mode.from_tensor(value, static_shapes=True) if is_weight else value
 
     limit = sys.getrecursionlimit()
     with (
-        replaced(compile_fx, "clone_preserve_strides", copied),
+        replaced(compile_fx, "clone_preserve_strides", copy_unless_weight),
         replaced(debug_utils, "MAX_CONSTANT_NUMEL_INLINE", -1),
-        replaced(FakeTensorProp, "get_attr", faked),
+        replaced(FakeTensorProp, "get_attr", fake_weight),
     ):
         try:
             yield
@@ -129,10 +129,10 @@ def _values_unread(loaded: LoadedProgram) -> Iterator[None]:
             sys.setrecursionlimit(limit)  # which Inductor raises
 
 
-def _described(loaded: LoadedProgram) -> tuple[LibraryForm, bytes]:
+def _describe_library(loaded: LoadedProgram) -> tuple[LibraryForm, bytes]:
     """What a caller has to know, but for what Inductor asks torch's loader for; the constants."""
     exported = loaded.exported
-    placed, blob = _placed(exported.constants)
+    placed, blob = _place_constants(exported.constants)
     call, odd = described_call(exported)
     form = LibraryForm(
         torch=torch_version(),
@@ -149,7 +149,7 @@ def _for_loader(form: LibraryForm, call: Any, reason: str) -> LibraryForm:
     return msgspec.structs.replace(form, by_torch=reason, specs=specs)
 
 
-def _placed(constants: Mapping[str, torch.Tensor]) -> tuple[dict[str, PlacedForm], bytes]:
+def _place_constants(constants: Mapping[str, torch.Tensor]) -> tuple[dict[str, PlacedForm], bytes]:
     """The constants as they lie in memory, with all that is between their elements."""
     forms, blob = {}, bytearray()
     for name, tensor in sorted(constants.items()):

@@ -21,8 +21,8 @@ def describe(value: Any) -> Any:
     if kind.__name__ == "OptimizedModule" and kind.__module__ == "torch._dynamo.eval_frame":
         return "compiled", vars(value)["_modules"]["_orig_mod"], *_compiler(value.dynamo_ctx.callback)
     if kind.__name__ == "GenerationConfig" and kind.__module__ == "transformers.generation.configuration_utils":
-        held = {name: part for name, part in vars(value).items() if name != "_original_object_hash"}
-        return "generation", held  # that is another in each process
+        attributes = {name: part for name, part in vars(value).items() if name != "_original_object_hash"}
+        return "generation", attributes  # that is another in each process
     return NotImplemented
 
 

@@ -15,8 +15,9 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.nn.modules.module import register_module_parameter_registration_hook
+from torch.nn.modules.module import _global_buffer_registration_hooks, register_module_parameter_registration_hook
 from torch.utils import _pytree as pytree
+from torch.utils._sympy.value_ranges import bound_sympy
 
 from cachec.errors import PluginError, UsageError
 from cachec.model import ROW_MAJOR, WeightSpec
@@ -40,26 +41,56 @@ def exported(
     kwargs: Mapping[str, Any] | None,
     dynamic_shapes: Any,
     *,
-    training: bool,
+    training: bool | None,
     strict: bool,
+    method: str = "forward",
 ) -> Program:
-    """See ``cachec_torch.to_exported``."""
+    """See ``cachec_torch.to_exported``. training: None leaves each part of the module in its mode, takes all buffers
+    for weights, and refuses a module that changes while it runs. method: what is exported of a module that was given.
+    """
     with torch.inference_mode(False), torch.no_grad():
-        hollow = _hollow_copy(module) if isinstance(module, torch.nn.Module) else _made(module)
-        hollow.train(training)
+        if isinstance(module, torch.nn.Module):
+            hollow = _hollow_copy(module, every_buffer=training is None)
+            if method != "forward":
+                hollow.__dict__["forward"] = getattr(hollow, method)
+        else:
+            hollow = _made(module)
+        if training is not None:
+            hollow.train(training)
         state = _ModuleState(hollow, weights.specs)
         state.replace()
+        before = _attributes(hollow)
         try:
             given, named = _each_its_own((tuple(args), dict(kwargs or {})))
-            program = torch.export.export(hollow, given, named, dynamic_shapes=dynamic_shapes, strict=strict)
+            with _hooks_as_before():
+                program = torch.export.export(hollow, given, named, dynamic_shapes=dynamic_shapes, strict=strict)
         except RuntimeError as error:
             if any(words in str(error) for words in _DEVICES_DIFFER):
                 error.add_note("cachec: what is on meta is a plain tensor of the module, or made of a weight; " + _MAKE)
             raise
     _check_returned(program)
+    if dynamic_shapes is not None and _has_hints(dynamic_shapes):
+        _check_sizes(program)
+    if training is None:
+        changed = [name for name, value in _attributes(hollow).items() if name not in before or before[name] != value]
+        if changed:
+            raise PluginError(f"the module sets {changed[0]!r} while it runs; return it, or register it as a buffer")
+        _narrow_sizes(program)
     if isinstance(module, torch.nn.Module):
-        _check_unshared(program, module)
+        _check_unshared(program, module, every_buffer=training is None)
     return stored_program(program, state.names, weights.manifest)
+
+
+@contextmanager
+def _hooks_as_before() -> Iterator[None]:
+    """Remove what an export that failed leaves behind with earlier releases: it would run with every module."""
+    hooks = _global_buffer_registration_hooks
+    before = set(hooks)
+    try:
+        yield
+    finally:
+        for key in hooks.keys() - before:
+            del hooks[key]
 
 
 def _check_returned(program: torch.export.ExportedProgram) -> None:
@@ -67,6 +98,68 @@ def _check_returned(program: torch.export.ExportedProgram) -> None:
         value = getattr(spec.arg, "value", None)
         if isinstance(value, str):  # torch writes it and does not read it again (SerializeError)
             raise PluginError(f"output {number} of the module is the text {value!r}; return tensors and numbers")
+
+
+def _attributes(module: torch.nn.Module) -> dict[str, Any]:
+    """What the parts of a module hold, by name, in a form that can be compared later."""
+    return {
+        f"{prefix}.{name}": _snapshot(value)
+        for prefix, part in module.named_modules()
+        for name, value in vars(part).items()
+    }
+
+
+def _snapshot(value: Any, depth: int = 8) -> Any:
+    """Plain values and containers by content, as torch's export puts equal ones in their place; others by identity."""
+    kind = type(value)
+    if kind in {bool, int, float, str}:
+        return kind, value
+    if not depth:
+        return kind
+    if kind is dict:
+        return kind, [(key, _snapshot(each, depth - 1)) for key, each in value.items()]
+    if kind in {list, tuple}:
+        return kind, [_snapshot(each, depth - 1) for each in value]
+    return len(value) if kind is set else id(value)
+
+
+def _check_sizes(program: torch.export.ExportedProgram) -> None:
+    """Raise PluginError where a program is right for only some of the sizes in its ranges.
+
+    torch itself raises for that where the dimensions are named, and goes on with ``Dim.AUTO`` and ``Dim.DYNAMIC``.
+    """
+    environment = _sizes_of(program)
+    for guard in () if environment is None else environment.guards:
+        condition = environment.replace(guard.expr)
+        if condition not in {True, False}:
+            condition = bound_sympy(condition, program.range_constraints).lower
+        if not condition:
+            raise PluginError(
+                f"the program is right only for sizes with {guard.expr}; give a torch.export.Dim with a range in which "
+                "that holds, or fixed sizes"
+            )
+
+
+def _narrow_sizes(program: torch.export.ExportedProgram) -> None:
+    """Leave out of the ranges what was not traced: torch takes a named dimension for 2 or more, whatever its range."""
+    environment = _sizes_of(program)
+    for symbol, stated in [] if environment is None else list(program.range_constraints.items()):
+        program.range_constraints[symbol] = stated & environment.var_to_range.get(symbol, stated)
+
+
+def _sizes_of(program: torch.export.ExportedProgram) -> Any:
+    """What torch knows of the dynamic sizes; None where there are none."""
+    values = (node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder")
+    sizes = (size for value in values if isinstance(value, torch.Tensor) for size in value.shape)
+    return next((size.node.shape_env for size in sizes if isinstance(size, torch.SymInt)), None)
+
+
+def _has_hints(shapes: Any) -> bool:
+    if isinstance(shapes, Mapping):
+        shapes = shapes.values()
+    elif not isinstance(shapes, Sequence) or isinstance(shapes, str):
+        return isinstance(shapes, type(torch.export.Dim.AUTO))
+    return any(map(_has_hints, shapes))
 
 
 def _each_its_own(inputs: Any) -> Any:
@@ -115,18 +208,22 @@ def _on_meta(parameter: Any) -> Any:
         return torch.nn.Parameter(parameter.detach().to("meta"), requires_grad=False)
 
 
-def _hollow_copy(module: torch.nn.Module) -> torch.nn.Module:
-    """A copy without the bytes of its weights: no parameter and no persistent buffer is copied."""
+def _hollow_copy(module: torch.nn.Module, *, every_buffer: bool) -> torch.nn.Module:
+    """A copy without the bytes of its weights: no parameter and no persistent buffer is copied. every_buffer: nor is
+    another one, and all are persistent in the copy."""
     held = _named(module)
+    names = held if every_buffer else module.state_dict(keep_vars=True)
     memo: dict[Any, Any] = {}
-    for name in module.state_dict(keep_vars=True):
+    for name in names:
         tensor = held.get(name)
         if isinstance(tensor, torch.nn.Parameter):
             memo.setdefault(id(tensor), _on_meta(tensor))
         elif tensor is not None:
             memo.setdefault(id(tensor), tensor.detach().to("meta"))
     copied = copy.deepcopy(module, memo)
-    for name in module.state_dict(keep_vars=True):
+    for part in copied.modules() if every_buffer else ():
+        part._non_persistent_buffers_set.clear()
+    for name in names:
         tensor = held.get(name)
         # torch notes there which storages it has copied: those of plain tensors.
         if tensor is not None and tensor.untyped_storage()._cdata in memo.get("torch", {}):
@@ -224,12 +321,12 @@ def _check_fits(name: str, tensor: torch.Tensor, spec: WeightSpec) -> None:
         raise PluginError(f"weight {name!r} is laid out as {spec.layout!r}, which torch can't take")
 
 
-def _check_unshared(program: Any, module: torch.nn.Module) -> None:
+def _check_unshared(program: Any, module: torch.nn.Module, *, every_buffer: bool) -> None:
     """Raise PluginError where the program holds memory of the module's own weights."""
     weights = _named(module)
     owners = {
         tensor.untyped_storage().data_ptr(): name
-        for name in module.state_dict(keep_vars=True)
+        for name in (weights if every_buffer else module.state_dict(keep_vars=True))
         if (tensor := weights.get(name)) is not None and tensor.numel() and not tensor.is_meta
     }
     for name, constant in program.constants.items():

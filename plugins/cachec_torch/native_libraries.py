@@ -49,7 +49,7 @@ def library_parts(modules: ProjectModules, generated: str) -> Iterator[tuple[str
             )
         identity = file_identity(path)
         yield f"library {os.path.basename(path)}", content_digest(identity)
-        for needed in _needed(identity):
+        for needed in _read_needed(identity):
             name = needed.partition(".so")[0] + ".so"
             for each in mapped:
                 if os.path.basename(each).startswith(name) and each not in found and _is_of_project(each, modules):
@@ -94,7 +94,7 @@ def _is_registering_memory(pieces: list[tuple[int, int]]) -> bool:
 
 
 @functools.lru_cache(maxsize=4096)
-def _needed(identity: FileIdentity) -> tuple[str, ...]:
+def _read_needed(identity: FileIdentity) -> tuple[str, ...]:
     try:
         return elf.read_dynamic(identity.path).needed
     except elf.ElfError:
@@ -104,6 +104,6 @@ def _needed(identity: FileIdentity) -> tuple[str, ...]:
 @functools.lru_cache(maxsize=4096)
 def _is_registering(identity: FileIdentity) -> bool:
     """Whether a library registers operations."""
-    if not any(name.startswith(("libtorch", "libc10")) for name in _needed(identity)):
+    if not any(name.startswith(("libtorch", "libc10")) for name in _read_needed(identity)):
         return False
     return bool(_REGISTERING.search(Path(identity.path).read_bytes()))

@@ -190,13 +190,13 @@ class OperationsKey:
             namespace, name = operation.split("::")
             entry = simple_registry.singleton.find(operation) if operation in simple_registry.singleton._data else None
             has_fake = entry is not None and bool(seams.fake_kernels(entry))
-            for key, told in _KERNEL.findall(_dispatcher_text(operation)):
+            for key, kernel_text in _KERNEL.findall(_dispatcher_text(operation)):
                 names = {f"{namespace}/{name}/{key}"}
                 if key == "CompositeImplicitAutograd":  # the key of a call that names none
                     names.add(f"{namespace}/{name}/")
                 if not names & self._recorder.earlier or (key == "Meta" and has_fake):
                     continue
-                place = seams.registered_by(told, min(names & self._recorder.earlier))
+                place = seams.registered_by(kernel_text, min(names & self._recorder.earlier))
                 if place == seams.NO_PLACE and namespace in TORCH_NAMESPACES:
                     continue
                 is_of_torch = self._modules.is_torch_file(place)
@@ -297,21 +297,21 @@ class _Walk:
         if id(value) in self._active:
             return "again" if is_exact else ""
         if len(self._active) > _DEPTH:
-            raise self._refused(value)
+            raise self._refusal(value)
         self._active.add(id(value))
         try:
-            return self._nested(value, is_exact=is_exact)
+            return self._nested_text(value, is_exact=is_exact)
         finally:
             self._active.remove(id(value))
 
-    def _nested(self, value: Any, *, is_exact: bool) -> str:
+    def _nested_text(self, value: Any, *, is_exact: bool) -> str:
         kind = type(value)
         if kind is FunctionType:
             return self._function(value)
         if isinstance(value, type):
             return self._class(value)
         if kind in {MethodType, functools.partial}:
-            return self._bound(value, is_exact=is_exact)
+            return self._bound_text(value, is_exact=is_exact)
         if kind in {staticmethod, classmethod, functools._lru_cache_wrapper}:
             return self._text(value.__wrapped__, is_exact=is_exact)
         if kind is dict or (isinstance(value, dict) and not is_exact):
@@ -334,7 +334,7 @@ class _Walk:
         if not is_exact:
             is_library = kind.__module__.partition(".")[0] in TORCH | sys.stdlib_module_names
             if isinstance(value, _PROGRAMS) or (callable(value) and not is_library and not hasattr(kind, "__get__")):
-                raise self._refused(value)
+                raise self._refusal(value)
             return ""
         return self._instance(value)
 
@@ -343,7 +343,7 @@ class _Walk:
         return f"({', '.join(texts)})" if is_exact else " ".join(sorted(set(texts) - {""}))
 
     def _function(self, function: FunctionType) -> str:
-        is_outside = self.note(self._modules.file_of_function(function, self._label), self._label)
+        is_foreign = self.note(self._modules.file_of_function(function, self._label), self._label)
         values: list[Any] = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
         for cell in function.__closure__ or ():
             try:
@@ -351,13 +351,13 @@ class _Walk:
             except ValueError:  # not bound yet
                 values.append(None)
         values += vars(function).values()
-        text = self._texts(values, is_exact=is_outside)
+        text = self._texts(values, is_exact=is_foreign)
         is_nested_in_torch = (
-            not is_outside and len(self._active) > 1
+            not is_foreign and len(self._active) > 1
         )  # torch's own state has functions that come and go
         return text if is_nested_in_torch else f"{function.__module__}.{function.__qualname__} {text}".strip()
 
-    def _bound(self, value: Any, *, is_exact: bool) -> str:
+    def _bound_text(self, value: Any, *, is_exact: bool) -> str:
         """The text of a method or of a partial function."""
         kind = type(getattr(value, "__self__", None))
         if not is_exact and kind.__module__.partition(".")[0] in TORCH:
@@ -368,21 +368,21 @@ class _Walk:
         function = self._text(value.func if isinstance(value, functools.partial) else value.__func__, is_exact=is_exact)
         is_exact |= not self._is_of_torch
         self._is_of_torch &= before
-        held = (value.args, value.keywords) if isinstance(value, functools.partial) else value.__self__
-        text = self._text(held, is_exact=is_exact)
+        receiver = (value.args, value.keywords) if isinstance(value, functools.partial) else value.__self__
+        text = self._text(receiver, is_exact=is_exact)
         return f"{function} of {text}" if is_exact else f"{function} {text}".strip()
 
     def _class(self, kind: type) -> str:
-        is_outside = False
+        is_foreign = False
         for base in kind.__mro__[:-1]:
             path = self._modules.file_of_module(base.__module__, f"{self._label}: the class {base.__qualname__}")
             if self.note(path, self._label):
-                is_outside = True
+                is_foreign = True
                 if "<locals>" in base.__qualname__:
-                    raise self._refused(base, f"the class {base.__qualname__}, which a function made")
-        if is_outside or "<locals>" in kind.__qualname__:  # torch makes classes of the functions that it is given
+                    raise self._refusal(base, f"the class {base.__qualname__}, which a function made")
+        if is_foreign or "<locals>" in kind.__qualname__:  # torch makes classes of the functions that it is given
             functions = [value for name, value in vars(kind).items() if _is_written(name, value)]
-            return f"class {kind.__module__}.{kind.__qualname__} {self._texts(functions, is_exact=is_outside)}"
+            return f"class {kind.__module__}.{kind.__qualname__} {self._texts(functions, is_exact=is_foreign)}"
         return f"class {kind.__module__}.{kind.__qualname__}"
 
     def _instance(self, value: Any) -> str:
@@ -401,9 +401,9 @@ class _Walk:
             if set(getattr(value, "__dict__", ())) <= set(names):
                 fields = [getattr(value, name) for name in names]
                 return f"{self._class(kind)} {self._texts(fields, is_exact=True)}"
-        raise self._refused(value)
+        raise self._refusal(value)
 
-    def _refused(self, value: Any, what: str = "") -> UnstorableOperation:
+    def _refusal(self, value: Any, what: str = "") -> UnstorableOperation:
         what = what or f"a {type(value).__module__}.{type(value).__qualname__}, whose value no key can hold"
         return UnstorableOperation(
             Reason.UNNAMED_CODE,

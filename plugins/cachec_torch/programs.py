@@ -126,7 +126,7 @@ class LoadedProgram:
         except msgspec.DecodeError as error:
             raise PluginError(f"the IR of {program!r} is malformed: {error}") from error
         self.names, self.forms, self.blob = head.names, head.constants, ir[end:]
-        self._memory = _Untouched(program.manifest)
+        self._memory = _UnreadMemory(program.manifest)
         serialized = program_of_json(bytes(head.program))
         constants = {name: restored_tensor(form, self.blob) for name, form in self.forms.items()}
         # A size that is computed of another (twice a dimension) has the range that follows. Given one of its own, torch
@@ -203,7 +203,7 @@ def hint_of(size: Any) -> int:
     return size if isinstance(size, int) else int(size.node.hint)
 
 
-class _Untouched:
+class _UnreadMemory:
     """Memory in the place of weights: each has pages of its own that nobody has looked at yet.
 
     Real memory, because Inductor takes weights without any (FakeTensors, meta) for one and the same: it tells them

@@ -106,7 +106,7 @@ class ProjectModules:
         if path and vars(module) is function.__globals__ and os.path.basename(path) == os.path.basename(code):
             return path  # a script's functions have the path of the command line, which may be relative
         if not os.path.isfile(code):
-            raise _unnamed(f"{label}: the function {function.__qualname__} comes from {code!r}, which is no file")
+            raise _unnamed_code(f"{label}: the function {function.__qualname__} comes from {code!r}, which is no file")
         return os.path.abspath(code)
 
     def file_of_module(self, name: str, label: str) -> str:
@@ -117,7 +117,7 @@ class ProjectModules:
             return ""
         path = _module_file(module)
         if not path:
-            raise _unnamed(f"{label} is in the module {name!r}, which has no file")
+            raise _unnamed_code(f"{label} is in the module {name!r}, which has no file")
         return "" if self.is_library_file(path) else path
 
     def distribution_part(self, distribution: Distribution) -> tuple[str, str]:
@@ -149,7 +149,7 @@ class ProjectModules:
                     labels[path] = f"module {name}"
         links: dict[str, bool] = {}
         for path, label in labels.items():
-            yield f"file {label}", content_digest(self._checked(path, links))
+            yield f"file {label}", content_digest(self._check_identity(path, links))
         yield from self._main_part()
         for each in self._distributions:  # setuptools puts its own copies in the path when it is imported
             if not each.is_vendored:
@@ -170,14 +170,14 @@ class ProjectModules:
 
     def _python_files(self, root: str, skipped: str) -> Iterator[str]:
         files = size = entries = 0
-        seen: set[tuple[int, int]] = set()
+        visited: set[tuple[int, int]] = set()
         waiting = [root]
         while waiting:
             folder = waiting.pop()
             state = os.stat(folder)
-            if (state.st_dev, state.st_ino) in seen or os.path.realpath(folder) == skipped:
+            if (state.st_dev, state.st_ino) in visited or os.path.realpath(folder) == skipped:
                 continue
-            seen.add((state.st_dev, state.st_ino))
+            visited.add((state.st_dev, state.st_ino))
             with os.scandir(folder) as found:
                 listed = list(found)
             if folder != root and any(each.name == "pyvenv.cfg" for each in listed):
@@ -198,7 +198,7 @@ class ProjectModules:
                         "operations into a package of their own",
                     )
 
-    def _checked(self, path: str, links: dict[str, bool]) -> FileIdentity:
+    def _check_identity(self, path: str, links: dict[str, bool]) -> FileIdentity:
         """The identity of a file. Raises UnstorableOperation where it changed after the process started.
 
         The time of its last change of status counts, which no program can set. links: folders whose path was checked.
@@ -227,7 +227,9 @@ class ProjectModules:
         if _module_file(sys.modules.get("__main__")):
             return
         if "-c" not in sys.orig_argv:
-            raise _unnamed("the module '__main__' has no file (a notebook, a prompt), so its code can't be compared")
+            raise _unnamed_code(
+                "the module '__main__' has no file (a notebook, a prompt), so its code can't be compared"
+            )
         yield "command", "\0".join(sys.orig_argv[1:])
 
 
@@ -240,7 +242,7 @@ def _module_file(module: object) -> str:
     return path if isinstance(path, str) else ""
 
 
-def _unnamed(message: str) -> UnstorableOperation:
+def _unnamed_code(message: str) -> UnstorableOperation:
     return UnstorableOperation(
         Reason.UNNAMED_CODE, f"{message}; register operations in a module of the project that a script imports"
     )

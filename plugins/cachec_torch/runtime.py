@@ -132,7 +132,7 @@ def _bound(constant: LibraryConstant, form: LibraryForm, constants: Any, weights
     """The memory of a constant of a library, checked: AOTInductor itself checks nothing."""
     placed = form.constants.get(constant.fqn)
     if placed is not None:
-        block = _placed_block(placed, constants[constant.fqn])
+        block = placed_block(placed, constants[constant.fqn])
     else:
         name = form.names.get(constant.fqn)
         if name is None or name not in weights:
@@ -140,6 +140,12 @@ def _bound(constant: LibraryConstant, form: LibraryForm, constants: Any, weights
         weight = weights[name]
         array = weight.private() if constant.fqn in form.mutated else weight.read()
         block = Block(array.ctypes.data, weight.dtype, weight.shape, _row_major(weight.shape), array)
+    check_block(constant, block)
+    return block
+
+
+def check_block(constant: LibraryConstant, block: Block) -> None:
+    """Raise LinkError where memory is not what a constant of a library needs."""
     size = 0 if 0 in block.shape else 1 + sum((n - 1) * s for n, s in zip(block.shape, block.strides, strict=True))
     nbytes = size * numpy_dtype(block.dtype).itemsize
     is_of_size = constant.nbytes is None or 0 <= constant.nbytes - nbytes < _PADDING  # which may be padded
@@ -148,14 +154,14 @@ def _bound(constant: LibraryConstant, form: LibraryForm, constants: Any, weights
             f"{constant.fqn!r}: the library has {constant.nbytes} bytes of type {constant.dtype}, the weight {nbytes} "
             f"of {block.dtype}"
         )
-    return block
 
 
 #: Bytes that AOTInductor aligns constants to.
 _PADDING = 64
 
 
-def _placed_block(placed: PlacedForm, memory: memoryview) -> Block:
+def placed_block(placed: PlacedForm, memory: memoryview) -> Block:
+    """A constant of the program, where it lies in the file."""
     held = np.frombuffer(memory, np.uint8) if memory else np.empty(0, np.uint8)
     return Block(held.ctypes.data, placed.dtype, placed.shape, placed.stride, held)
 

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
+import torch
 from torch import library
 from torch._library import custom_ops
 
@@ -139,3 +140,23 @@ def give_weights(runner: Any, tensors: Mapping[str, Any]) -> None:
     words = runner.update_constant_buffer.__doc__
     is_in_place = "user_managed" in words or "arg3" in words
     runner.update_constant_buffer(tensors, False, True, *([True] if is_in_place else []))
+
+
+class GlobalState:
+    """The switches of torch that a compiled program depends on, as Dynamo guards them, apart from that of gradients."""
+
+    def __init__(self) -> None:
+        with torch.no_grad():
+            self._guard = torch._C._dynamo.guards.GlobalStateGuard()
+
+    def change(self) -> str:
+        """What is not as it was when this was made, in words."""
+        with torch.no_grad():
+            return "" if self._guard.check() else f"a switch of torch changed: {self._guard.reason()}"
+
+
+def is_transformed() -> bool:
+    """Whether a mode or a transform (``torch.func``) changes what operations do, or autocast their types."""
+    core = torch._C
+    is_in_mode = core._len_torch_function_stack() or core._len_torch_dispatch_stack()
+    return bool(is_in_mode or core._is_any_autocast_enabled() or core._functorch.peek_interpreter_stack() is not None)

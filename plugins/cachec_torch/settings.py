@@ -111,12 +111,12 @@ def _write_switch(torch: Any, switch: Switch, wanted: Mapping[str, Any]) -> None
     elif switch.is_default(str(now)):
         return
     else:  # this process has changed it
-        value = torch.float32 if switch.name == "default_dtype" else _parsed(switch.default, now)
+        value = torch.float32 if switch.name == "default_dtype" else _parse_default(switch.default, now)
     if now != value:
         attrgetter(setter)(torch)(*switch.arguments, value)
 
 
-def _parsed(default: str, now: Any) -> Any:
+def _parse_default(default: str, now: Any) -> Any:
     """A default, of which only the text is known; ``now`` where that is no text and no truth value."""
     return default == "True" if isinstance(now, bool) else default if isinstance(now, str) else now
 

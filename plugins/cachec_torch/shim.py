@@ -94,11 +94,11 @@ def torch_version() -> str:
 
 @lru_cache(maxsize=1)
 def _torch() -> ctypes.CDLL:
-    loaded = [_loaded(torch_folder() / "lib" / name) for name in _LIBRARIES]
+    loaded = [_load_library(torch_folder() / "lib" / name) for name in _LIBRARIES]
     return loaded[1]
 
 
-def _loaded(path: Path) -> ctypes.CDLL:
+def _load_library(path: Path) -> ctypes.CDLL:
     try:
         return ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL if path.name in _LIBRARIES else ctypes.RTLD_LOCAL)
     except OSError as error:
@@ -135,17 +135,17 @@ def _block(handle: Handle) -> Block:
     """What a handle stands for, as long as it is not deleted."""
     torch = _torch()
 
-    def asked(name: str, answer: Any) -> Any:
+    def ask(name: str, answer: Any) -> Any:
         _own(getattr(torch, name), handle, ctypes.byref(answer))
         return answer
 
-    rank = asked("aoti_torch_get_dim", ctypes.c_int64()).value
-    sizes = asked("aoti_torch_get_sizes", ctypes.POINTER(ctypes.c_int64)())
-    strides = asked("aoti_torch_get_strides", ctypes.POINTER(ctypes.c_int64)())
-    number = asked("aoti_torch_get_dtype", ctypes.c_int32()).value
-    if number not in _NAMES or asked("aoti_torch_get_device_type", ctypes.c_int32()).value != _CPU:
+    rank = ask("aoti_torch_get_dim", ctypes.c_int64()).value
+    sizes = ask("aoti_torch_get_sizes", ctypes.POINTER(ctypes.c_int64)())
+    strides = ask("aoti_torch_get_strides", ctypes.POINTER(ctypes.c_int64)())
+    number = ask("aoti_torch_get_dtype", ctypes.c_int32()).value
+    if number not in _NAMES or ask("aoti_torch_get_device_type", ctypes.c_int32()).value != _CPU:
         raise PluginError(f"the program returned a tensor of type {number}, or not on the CPU; expected {list(DTYPES)}")
-    address = asked("aoti_torch_get_data_ptr", Handle()).value or 0
+    address = ask("aoti_torch_get_data_ptr", Handle()).value or 0
     return Block(address, _NAMES[number], tuple(sizes[:rank]), tuple(strides[:rank]))
 
 
@@ -155,7 +155,7 @@ class ModelContainer:
     def __init__(self, path: Path) -> None:
         """Raises LinkError where it can't be loaded."""
         _torch()
-        self._library = _loaded(path)
+        self._library = _load_library(path)
         self._handle = Handle()
         self._call("CreateWithDevice", ctypes.byref(self._handle), ctypes.c_size_t(1), b"cpu", None)
         self._blocks: Sequence[Block] = ()
@@ -170,14 +170,14 @@ class ModelContainer:
         found = []
         has_sizes = hasattr(self._library, "AOTInductorModelContainerGetConstantDataSize")
         for index in map(ctypes.c_size_t, range(self._number("GetNumConstants"))):
-            folded = self._asked("GetConstantFromFolded", index, ctypes.c_bool())
+            folded = self._ask("GetConstantFromFolded", index, ctypes.c_bool())
             if not folded:
                 found.append(
                     LibraryConstant(
-                        self._asked("GetConstantName", index, ctypes.c_char_p()),
-                        self._asked("GetConstantOriginalFQN", index, ctypes.c_char_p()).decode(),
-                        self._asked("GetConstantDtype", index, ctypes.c_int32()),
-                        self._asked("GetConstantDataSize", index, ctypes.c_size_t()) if has_sizes else None,
+                        self._ask("GetConstantName", index, ctypes.c_char_p()),
+                        self._ask("GetConstantOriginalFQN", index, ctypes.c_char_p()).decode(),
+                        self._ask("GetConstantDtype", index, ctypes.c_int32()),
+                        self._ask("GetConstantDataSize", index, ctypes.c_size_t()) if has_sizes else None,
                     )
                 )
         return found
@@ -221,7 +221,7 @@ class ModelContainer:
         self._call(name, self._handle, ctypes.byref(answer))
         return answer.value
 
-    def _asked(self, name: str, index: ctypes.c_size_t, answer: Any) -> Any:
+    def _ask(self, name: str, index: ctypes.c_size_t, answer: Any) -> Any:
         self._call(name, self._handle, index, ctypes.byref(answer))
         return answer.value
 

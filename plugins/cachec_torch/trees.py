@@ -28,8 +28,7 @@ def node_of(spec: Any) -> SpecNode:
     if spec.is_leaf():
         return SpecNode("leaf")
     kind = spec.type
-    below = spec.children() if hasattr(spec, "children") else spec.children_specs  # of earlier releases
-    children = tuple(map(node_of, below))
+    children = tuple(map(node_of, children_of(spec)))
     if kind in {tuple, list}:
         return SpecNode(kind.__name__, (), children)
     if kind in {dict, OrderedDict}:
@@ -41,6 +40,12 @@ def node_of(spec: Any) -> SpecNode:
         cls = spec.context
         return SpecNode("named", cls._fields, children, f"{cls.__module__}:{cls.__qualname__}")
     raise LookupError(f"a {kind.__module__}.{kind.__qualname__}")
+
+
+def children_of(spec: Any) -> Sequence[Any]:
+    """The trees below the root of a ``TreeSpec`` of torch's."""
+    below: Sequence[Any] = spec.children() if hasattr(spec, "children") else spec.children_specs  # of earlier releases
+    return below
 
 
 def leaves_of(node: SpecNode, value: Any, where: str) -> Iterator[Any]:

@@ -35,17 +35,17 @@ class _SizeMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fie
 
 def fingerprint(value: Any) -> Fingerprint:
     """Content, class, dtype, shape, strides and whether it takes part in gradients; of all else its text."""
-    meta, data = _stored(value)
+    meta, data = _encode_parts(value)
     hasher = Hasher("torch")
     hasher.part("meta", msgspec.json.encode(meta))
     hasher.part("data", data)
-    said = f"tensor {meta.form.dtype}{meta.form.shape}" if isinstance(meta, _TensorMeta) else str(value)
-    return Fingerprint(hasher.digest(), said, len(data))
+    description = f"tensor {meta.form.dtype}{meta.form.shape}" if isinstance(meta, _TensorMeta) else str(value)
+    return Fingerprint(hasher.digest(), description, len(data))
 
 
 def encode(value: Any, out: ArtifactWriter) -> dict[str, Any]:
     """Raises PluginError for a tensor whose bytes are not all there is to it."""
-    meta, data = _stored(value)
+    meta, data = _encode_parts(value)
     if isinstance(meta, _TensorMeta):
         out.write(data)
     plain: dict[str, Any] = msgspec.to_builtins(meta)
@@ -88,7 +88,7 @@ def compare(fresh: Any, stored: Any) -> str | None:
     return None if torch.allclose(*numbers, rtol=1e-5, atol=1e-6, equal_nan=True) else "the numbers differ"
 
 
-def _stored(value: Any) -> tuple[_TensorMeta | _NameMeta | _SizeMeta, bytes | memoryview]:
+def _encode_parts(value: Any) -> tuple[_TensorMeta | _NameMeta | _SizeMeta, bytes | memoryview]:
     if isinstance(value, torch.dtype | torch.device):
         return _NameMeta("dtype" if isinstance(value, torch.dtype) else "device", str(value)), b""
     if isinstance(value, torch.Size):

@@ -31,40 +31,40 @@ def compile(
 ) -> Dir:
     """Compile a kernel (``@triton.jit``) to a folder of kind ``triton:kernel``: its ``.cubin``, ``.ptx`` and ``.json``.
 
-    signature: parameter -> type (``*fp32``, ``i32``), ``constexpr`` for those in ``constexprs``, which have the values.
-    target: ``cuda:`` and the compute capability without a dot. options: Triton's, such as ``num_warps``. The ``.json``
-    is what Triton says of the kernel: its name, shared memory, warps.
+    signature: parameter -> type (``*fp32``, ``i32``), or ``constexpr`` for those with values in ``constexprs``. target:
+    ``cuda:`` and the compute capability without a dot. options: Triton's, such as ``num_warps``. The ``.json`` has
+    Triton's metadata of the kernel: its name, shared memory, warps.
 
-    No GPU is needed, and Triton's own cache is neither read nor written. What is made holds no positions in sources. A
-    ``ptxas`` that is not Triton's own is recorded in the running stage.
+    This needs no GPU, and does not use Triton's own cache. The files have no positions in sources. The running stage
+    records a ``ptxas`` that is not Triton's own.
 
-    The folder is a temporary one that goes when the returned object does. Raises UsageError for what is no kernel, and
-    for another target; what Triton raises for a kernel that it can't compile passes through.
+    The folder is a temporary one, which is removed with the returned object. Raises UsageError for a function that is
+    not a kernel, and for an unknown target. Triton's errors for a kernel that it can't compile pass through.
     """
-    from cachec_triton.compiling import compiled
+    from cachec_triton.compiler import compile_kernel
 
-    return compiled(kernel, signature, constexprs, target, options)
+    return compile_kernel(kernel, signature, constexprs, target, options)
 
 
 def install(cache: Cache | None = None, *, strict: bool = False) -> Cache:
-    """Let Triton keep what it compiles in ``cache``, by default ``cachec.Cache()``; returns that.
+    """Store Triton's compiled kernels in ``cache``, by default ``cachec.Cache()``, and return the cache.
 
-    By Triton's own setting (``TRITON_CACHE_MANAGER``), for this process. Imports triton. Called again, it changes to
-    another cache that it is given. A process that only has that variable, set to
-    ``cachec_triton.persistent:StoredKernels``, does the same with the default cache.
+    This imports triton, and sets Triton's own setting (``TRITON_CACHE_MANAGER``) in this process. A second call changes
+    to another cache. A process that only has that variable, set to
+    ``cachec_triton.cache_manager:StoredKernels``, does the same with the default cache.
 
-    Where there is no folder for a store, Triton goes on with its own cache (``bypass:no-store-folder``).
+    Without a folder for a store, Triton uses its own cache (``bypass:no-store-folder``).
 
-    Where triton is missing, too old, or fails the self-test, it warns, and Triton goes on with its own cache.
-    strict: raise UnsupportedVersion instead.
+    If triton is missing, too old, or fails the self-test, this warns, and Triton uses its own cache. strict: raise
+    UnsupportedVersion instead.
     """
-    from cachec_triton.installing import install as put
+    from cachec_triton.installation import install as put
 
     return put(cache, strict=strict)
 
 
 def uninstall() -> None:
-    """Let Triton keep what it compiles where it did before ``install``. Harmless otherwise."""
-    from cachec_triton.installing import uninstall as remove
+    """Undo ``install``: Triton gets its own cache back. Without ``install`` this does nothing."""
+    from cachec_triton.installation import uninstall as remove
 
     remove()

@@ -1,4 +1,4 @@
-"""The plugin object: what cachec asks of Triton. Nothing here imports it before a kernel turns up."""
+"""The plugin object for Triton, which it imports only for a kernel."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from cachec.errors import PluginError
 from cachec.programs.artifact import Dir
 from cachec.programs.plugin import Fingerprint, Plugin
 
-#: Variables that Triton, its passes and ptxas read begin so.
+#: Prefixes of the variables that Triton, its passes and ptxas read.
 _PREFIXES = ("AMDGCN_", "MLIR_", "NVPTX_", "PTXAS_", "TRITON_")
 
-#: The same of other names.
+#: Other variables that they read.
 _VARIABLES = frozenset(
     {
         "ALLOW_LHS_TMEM_LAYOUT_CONVERSION",
@@ -30,7 +30,7 @@ _VARIABLES = frozenset(
     }
 )
 
-#: Those that say where results are kept, and what is printed.
+#: Variables about the place of results, and about printing.
 _IRRELEVANT = (
     *("TRITON_ALWAYS_COMPILE", "TRITON_CACHE_", "TRITON_DUMP_DIR", "TRITON_HOME", "TRITON_PRINT_AUTOTUNING"),
     *("TRITON_PROTON_", "TRITON_REDIS_", "TRITON_REMOTE_CACHE_BACKEND", "TRITON_STORE_BINARY_ONLY"),
@@ -38,7 +38,7 @@ _IRRELEVANT = (
 
 
 class TritonPlugin(Plugin):
-    """Kernels as arguments of stages, by their source and what it reaches."""
+    """Kernels as arguments of stages, by their source and all that it uses."""
 
     name = "triton"
     distributions = ("triton",)
@@ -48,8 +48,10 @@ class TritonPlugin(Plugin):
     types = ("triton.runtime.jit.JITCallable",)
 
     def ambient(self) -> Mapping[str, str]:
-        """The variables that Triton reads, to which its settings in a process are written too; and its hook on the
-        stages of a compile."""
+        """Return the variables that Triton reads, and its hook on the stages of a compilation.
+
+        Triton also writes its settings in a process to these variables.
+        """
         found = {
             name: value
             for name, value in sorted(os.environ.items())
@@ -62,13 +64,13 @@ class TritonPlugin(Plugin):
         return found
 
     def fingerprint(self, value: Any) -> Fingerprint:
-        """The source of a kernel and of the functions it reaches, and the values of the globals that they use, now."""
-        from cachec_triton.sources import fingerprint
+        """Hash the current source of a kernel and of the functions that it calls, and the globals that they use."""
+        from cachec_triton.kernel_sources import fingerprint
 
         return fingerprint(value)
 
     def compare(self, fresh: Any, stored: Any) -> str | None:
-        """None where two folders hold equal files, else the first that differs."""
+        """Return None if two folders have equal files, else the first difference."""
         if not isinstance(fresh, Dir) or not isinstance(stored, Dir):
             raise PluginError(f"plugin {self.name!r} compares folders that cachec_triton.compile makes")
         a, b = ({each.name: each.read_bytes() for each in one.path.iterdir()} for one in (fresh, stored))

@@ -40,10 +40,10 @@ def self_test() -> None:
 
 def _check_manager(cache: Cache) -> None:
     """Take a group of files back from the store after Triton's own copy is gone."""
-    from cachec_triton.persistent import storing_in
+    from cachec_triton.cache_manager import manager_for
 
     os.environ["TRITON_CACHE_DIR"] = os.path.abspath("triton")
-    manager, key, name = storing_in(cache), "a" * 52, "kernel.json"
+    manager, key, name = manager_for(cache), "a" * 52, "kernel.json"
     first = manager(key)
     found = first.get_group(name)
     place = first.put(b"{}", name)

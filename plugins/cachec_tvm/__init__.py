@@ -1,5 +1,4 @@
-"""cachec for TVM: programs of torch, ONNX models and modules of Relax with weights by name, compiled in one stage,
-linked to TVM's virtual machine.
+"""cachec for TVM: programs with weights by name (torch, ONNX, Relax), compiled to libraries for TVM's virtual machine.
 
 Importing this package does not import tvm.
 """
@@ -27,34 +26,33 @@ plugin = TvmPlugin()
 def compile(program: Program, *, target: str = "llvm") -> File:
     """Compile a program for the CPU.
 
-    program: of ``cachec_torch.to_exported``, to a ``File`` of kind ``tvm:exported``, whose link is called as the module
-    was; or of ``cachec_onnxruntime.strip`` or ``strip``, to one of kind ``tvm:library``, whose link takes an array for
-    each input.
+    program: of ``cachec_torch.to_exported``, for a ``File`` of kind ``tvm:exported``, which is linked to a function
+    like the module; or of ``cachec_onnxruntime.strip`` or ``strip``, for one of kind ``tvm:library``, which is linked
+    to a function of one array for each input.
 
-    TVM gets the weights as parameters of ``main``: it can read none. target: as TVM writes it, of kind ``llvm``. Which
-    C++ compiler linked the library, and this machine's processor, are recorded in the running stage.
+    TVM gets the weights as parameters of ``main``, so it can't read their values. target: in TVM's notation, of kind
+    ``llvm``. The running stage records the C++ compiler that links, and this machine's processor.
 
-    The file is in a temporary folder that goes when the returned object does. Raises PluginError for a program of
-    another format, where TVM does not take all weights as they are, and for programs of torch that write to inputs,
-    weights or buffers, or take or return sizes; UsageError for a target that is none for the CPU; what TVM raises for
-    an operation that it does not know passes through.
+    The file is in a temporary folder, which is removed with the returned object. Raises PluginError for a program of
+    another format, if TVM changes the weights' types or order, and for programs of torch that write to inputs, weights
+    or buffers, or take or return sizes; UsageError for a target that is not a CPU. TVM's errors for an unknown
+    operation pass through.
     """
-    from cachec_tvm.compiling import compiled
+    from cachec_tvm.compiler import compile_program
 
-    return compiled(program, target)
+    return compile_program(program, target)
 
 
 def strip(module: tvm.IRModule, weights: WeightSet, *, names: Mapping[str, str] = MappingProxyType({})) -> Program:
-    """The ``Program`` of a module of Relax whose ``main`` takes weights as parameters, of format ``tvm:relax``.
+    """Return the ``Program`` of a Relax module with weights as parameters of ``main``, of format ``tvm:relax``.
 
-    weights: only its specs are looked at. names: parameter of ``main`` -> weight, where these are not the same; other
-    parameters are inputs, in their order. The program is TVMScript, and counts by that text, in which variables of
-    Relax have numbers for names: equal for other names of locals and parameters, another one for each other edit.
-    TVM's ``structural_hash`` is no part of it: 64 bits that are hardly mixed, and that no two releases promise alike.
+    weights: only the specs are read. names: parameter of ``main`` -> weight, if their names differ; all other
+    parameters are inputs, in order. The program is TVMScript with numbers for the names of Relax variables, and counts
+    by this text: new names of locals and parameters do not change it, but all other edits do.
 
-    Raises PluginError where the weights do not fit ``main``, for a constant that has dimensions, which TVM can't write
-    as text (make it a parameter), and for a module that TVM does not read back as it was.
+    Raises PluginError for weights that do not fit ``main``, for a constant with dimensions, which TVM can't write as
+    text (make it a parameter), and for a module that TVM does not read back unchanged.
     """
-    from cachec_tvm.relaxed import stripped
+    from cachec_tvm.relax_programs import strip_module
 
-    return stripped(module, weights, names)
+    return strip_module(module, weights, names)

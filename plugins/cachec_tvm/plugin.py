@@ -1,4 +1,4 @@
-"""The plugin object: what cachec asks of TVM. Nothing here imports it before something is linked."""
+"""The plugin object for TVM, which it imports only to link a program."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from cachec.programs.artifact import File
 from cachec.programs.program import Program
 from cachec.weights import WeightSet
 from cachec_mlir.plugin import FilePlugin
-from cachec_tvm.names import EXPORTED, KIND, RELAX
+from cachec_tvm.kinds import EXPORTED, KIND, RELAX
 
-#: Variables that begin so are TVM's; these say how code runs and what is printed.
+#: The prefix of TVM's variables, and those that change only how code runs and what is printed.
 _VARIABLES = "TVM_"
 _IRRELEVANT = frozenset({"TVM_BACKTRACE", "TVM_BIND_THREADS", "TVM_NUM_THREADS", "TVM_THREAD_POOL_SPIN_COUNT"})
 
-#: Variables that name the compiler that links.
+#: Variables with the compiler that links.
 _LINKERS = ("CXX", "CC")
 
-#: Of the context in which passes run, outside of every ``with``.
+#: The defaults of the context in which passes run.
 _DEFAULTS = {"opt_level": "2", "config": "{}", "required_pass": "[]", "disabled_pass": "[]", "instruments": "[]"}
 
 
@@ -36,11 +36,11 @@ class TvmPlugin(FilePlugin):
     self_test = "cachec_tvm.self_test:self_test"
 
     def ambient(self) -> Mapping[str, str]:
-        """The context of passes and the target that are in force, where they are not the defaults; TVM's variables."""
+        """Return the current pass context and target, if not the defaults, and TVM's variables."""
         there = sorted(name for name in os.environ if name.startswith(_VARIABLES) and name not in _IRRELEVANT)
         values = {name: os.environ[name] for name in (*there, *_LINKERS) if os.environ.get(name)}
         tvm = sys.modules.get("tvm")
-        if tvm is None or not hasattr(tvm, "compile"):  # not imported, or not yet whole
+        if tvm is None or not hasattr(tvm, "compile"):  # not imported, or still being imported
             return values
         context, target = tvm.ir.transform.PassContext.current(), tvm.target.Target.current(allow_none=True)
         found = {
@@ -55,14 +55,14 @@ class TvmPlugin(FilePlugin):
         return values if target is None else values | {"target": str(target)}
 
     def link(self, artifact: File | Program, weights: WeightSet) -> Any:
-        """A ``LinkedMachine`` of ``cachec_tvm.linking`` with the weights, or a ``LinkedExport``. Imports tvm."""
+        """Return a ``LinkedMachine`` or ``LinkedExport`` of ``cachec_tvm.runtime``. Imports tvm."""
         if not isinstance(artifact, File) or artifact.kind not in {KIND, EXPORTED}:
             raise PluginError(
                 f"{artifact!r} is of neither kind {KIND!r} nor {EXPORTED!r}; cachec_tvm.compile makes such files"
             )
-        from cachec_tvm.linking import linked, linked_export
+        from cachec_tvm.runtime import link, link_export
 
-        return linked_export(artifact, weights) if artifact.kind == EXPORTED else linked(artifact, weights)
+        return link_export(artifact, weights) if artifact.kind == EXPORTED else link(artifact, weights)
 
     def suffix(self, format: str) -> str:
         """``.py``: TVMScript is Python."""

@@ -50,6 +50,7 @@ def test_a_row_replaces_that_of_its_release(compat: Any) -> None:
 def test_columns(compat: Any) -> None:
     assert list(compat._asked(["iree==3.9.0", "triton"]))[:2] == [("iree", "3.9.0"), ("triton", "3.7.1")]
     assert not {name for name, _ in compat._asked([])} & {"torch", "executorch"}
+    assert list(compat._asked(["jax", "onnxruntime"], oldest=True)) == [("jax", "0.6.2"), ("onnxruntime", "1.20.1")]
     with pytest.raises(SystemExit, match="no library 'nothing'; there are jax"):
         list(compat._asked(["nothing==1"]))
 

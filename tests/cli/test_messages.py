@@ -14,7 +14,7 @@ from cachec.errors import CachecError, LinkError, UsageError
 from cachec.store.store import Store
 from cachec.weights import WeightSet, open_weights
 from cachec.weights.library.stored_weights import WeightStore
-from cachec_mlir.offers import offered
+from cachec_mlir.weight_binding import match_weights
 
 WEIGHTS = WeightSet.from_arrays({"layer.bias": np.ones(3, np.float32)})
 
@@ -30,7 +30,7 @@ def _packed(folder: Path) -> None:
 
 
 def _unmapped(names: dict[str, str]) -> None:
-    offered(WEIGHTS, {"layer.bia"}, names, 64)
+    match_weights(WEIGHTS, {"layer.bia"}, names, 64)
 
 
 MESSAGES: dict[str, tuple[Callable[[Path], object], str, str]] = {

@@ -24,7 +24,7 @@ from cachec.doctor.case import Case
 from cachec.doctor.examination import repair
 from cachec.model import RECORD_VERSION
 from cachec.store.row_codec import pack
-from cachec.store.usage import ROW, TAG, Usage
+from cachec.store.store_size import ROW, TAG, Usage
 from cachec.tracing.accesses import TraceProblem, TraceProblemKind
 
 from .conftest import HOURS, KEY, Patient, key_of

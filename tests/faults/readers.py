@@ -43,7 +43,7 @@ from cachec.launcher.command import Options, PassThrough
 from cachec.maintain import pins, snapshot
 from cachec.model import MALFORMED_JSON, Entry
 from cachec.reproduce import archive, pack, reader
-from cachec.store import derived_cache, nearest_keys, row_codec, search_index, usage
+from cachec.store import derived_cache, nearest_keys, row_codec, search_index, store_size
 from cachec.store.store import QuarantinedRow, Store
 from cachec.warm.history import History
 from cachec.weights import from_arrays, open_weights
@@ -54,8 +54,8 @@ from cachec.weights.manifest import Manifest
 from cachec_mlir import programs, strip, topology
 from cachec_mlir.linking.renames import Renames
 from cachec_native.elf import Library
-from cachec_native.globals import external_weights
-from cachec_native.linking import needs_of
+from cachec_native.linker import needs_of
+from cachec_native.llvm_globals import external_weights
 from tests.bundle.packing import packed
 from tests.faults import own
 from tests.faults.mutations import Seed, seed_of_json
@@ -397,7 +397,7 @@ def _rows(folder: Path) -> tuple[list[Seed], Read]:
         "near": nearest_keys.Recent,
         "summary": search_index.CallSummary,
         "facts": search_index.Facts,
-        "usage": usage.Usage,
+        "usage": store_size.Usage,
         "pin": pins.Pin,
         "quarantine": QuarantinedRow,
     }

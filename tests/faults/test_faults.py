@@ -17,7 +17,7 @@ import pytest
 from cachec.errors import StoreFault
 from cachec.stage.folder_watch import FolderWatch
 from cachec.store.index import DiskcacheIndex
-from cachec.store.size_limit import limit
+from cachec.store.store_size import limit
 from tests.effort import WHOLE, sample
 from tests.faults import campaign
 from tests.faults.campaign import ERRORS, ROUNDS, Case, Verdicts, preload, round_of, run_cases

@@ -24,5 +24,6 @@ NAMES = {
 def test_the_names_by_which_code_asks(tmp_path: Path, field: str, name: str) -> None:
     asked = STATUS_NAMES[name]
     status = os.stat(tmp_path)
-    other = os.stat_result([value + 1 for value in status], {each: getattr(status, each) + 1 for each in NAMES})
+    times = {each: getattr(status, each) + 1 for each in NAMES if each.endswith("_ns")}
+    other = os.stat_result([value + 1 for value in status], times)
     assert status_digest(status, asked) == status_digest(status, field) != status_digest(other, asked)

@@ -15,7 +15,7 @@ import pytest
 import cachec
 from cachec.weights import WeightSet
 from tests.launcher.conftest import Launcher, need, wait_for_clock, write
-from tests.plugins.mlir.test_inline import CONSTANTS, modules
+from tests.plugins.mlir.test_inline_constants import CONSTANTS, modules
 
 _IREE = os.path.join(os.path.dirname(sys.executable), "iree-compile")
 _FLAGS = ["--iree-hal-target-device=local", "--iree-hal-local-target-device-backends=vmvx"]

@@ -32,7 +32,7 @@ MODULES = (
     *("cachec/key/**/*.py", "cachec/stage/**/*.py", "cachec/store/**/*.py", "cachec/launcher/**/*.py"),
     *("cachec/recording/**/*.py", "cachec/commands/**/*.py", "cachec/weights/formats/*.py"),
     *("cachec/weights/io/*.py", "cachec/weights/library/*.py", "cachec/base/elf.py"),
-    *("plugins/cachec_mlir/hashes.py", "plugins/cachec_mlir/text/*.py", "plugins/cachec_mlir/bytecode/*.py"),
+    *("plugins/cachec_mlir/topology_hash.py", "plugins/cachec_mlir/text/*.py", "plugins/cachec_mlir/bytecode/*.py"),
 )
 #: Files of tests that run one of them, without those that are about something else.
 TESTS = (

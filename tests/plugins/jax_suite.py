@@ -18,7 +18,7 @@ os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"  # a test s
 def loaded(path: str) -> ModuleType:
     """The module of tests, with our class where it has its own."""
     import cachec
-    from cachec_jax.persistent import jax_cache
+    from cachec_jax.persistent_cache import jax_cache
 
     spec = importlib.util.spec_from_file_location("jax_compilation_cache_test", path)
     assert spec is not None

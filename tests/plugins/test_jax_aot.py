@@ -16,7 +16,7 @@ import cachec
 import cachec_jax
 from cachec.errors import CachecWarning
 from cachec_jax import plugin
-from tests.plugins.jax_installed import reasons
+from tests.plugins.jax_persistent_cache import reasons
 
 X = np.linspace(-1, 1, 8, dtype="f4").reshape(2, 4)
 

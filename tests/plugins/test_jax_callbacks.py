@@ -26,10 +26,10 @@ from cachec import Reason
 from cachec.errors import ProcessBoundProgram
 from cachec.weights import WeightSet
 from cachec_jax import compile_xla, to_stablehlo
-from cachec_jax.bound import refuse_exported
-from cachec_jax.executables import dumped, restored
-from cachec_jax.forms import described
+from cachec_jax.callbacks import refuse_exported
 from cachec_jax.lowering import strip
+from cachec_jax.program_codec import decode_program, encode_program
+from cachec_jax.program_format import parse_program
 
 N = 4
 LIKE = jax.ShapeDtypeStruct((N,), "float32")
@@ -143,8 +143,8 @@ def test_what_makes_a_program_or_a_file_refuses_it(way: tuple[Callable[[Any], An
     refused(lambda: compile_xla(weighted, WEIGHTS.placeholders(), LIKE), name)
     lowered = jax.jit(weighted).lower({"w": LIKE}, LIKE)
     refused(lambda: strip(lowered, WEIGHTS), name)
-    refused(lambda: dumped(lowered), name)
-    refused(lambda: dumped(lowered.compile()), "calls Python back" if name.startswith("effect") else name)
+    refused(lambda: encode_program(lowered), name)
+    refused(lambda: encode_program(lowered.compile()), "calls Python back" if name.startswith("effect") else name)
 
 
 def test_jit_runs_it_and_stores_nothing(
@@ -222,9 +222,9 @@ def test_ordinary_calls_of_functions_by_name_are_stored() -> None:
     for function in (jnp.linalg.qr, jnp.linalg.cholesky, jnp.linalg.svd):
         lowered = jax.jit(function).lower(square)
         for program in (lowered, lowered.compile()):
-            form, data = described(dumped(program))
+            form, data = parse_program(encode_program(program))
             assert all(target.startswith("lapack_") for target in form.targets)
-            restored(form, data)
+            decode_program(form, data)
 
 
 # --- two processes

@@ -16,7 +16,7 @@ import pytest
 import cachec
 import cachec_jax
 from cachec.key.code.module_sources import is_cell
-from tests.plugins.jax_installed import entries, kept_as_it_was
+from tests.plugins.jax_persistent_cache import entries, kept_as_it_was
 
 X = np.linspace(-1, 1, 8, dtype="f4").reshape(2, 4)
 WEIGHTS = {"w": np.random.default_rng(0).normal(size=(4, 4)).astype("f4")}

@@ -41,7 +41,7 @@ CONSTANTS = ("factor", "shape")
 
 class TestConformance(PluginConformance):
     plugin = co.plugin
-    compilers = ("onnxruntime", "onnx", "cachec_onnxruntime.optimizing")
+    compilers = ("onnxruntime", "onnx", "cachec_onnxruntime.optimizer")
     runtimes = ("onnxruntime",)
 
     def stages(self, cache: cachec.Cache) -> tuple[Any, Any]:
@@ -377,7 +377,7 @@ def test_what_strip_refuses(tmp_path: Path) -> None:
     for name, value in (("up", np.ones((8, 8), "f4")), ("up", np.ones((8, 9), "f8")), ("factor", np.ones(1, "f4"))):
         with pytest.raises(cachec.PluginError, match=f"weight {name!r}: the model expects float32"):
             co.strip(path, cachec.WeightSet.from_arrays({name: value}))
-    with pytest.raises(cachec.PluginError, match="in another file: give the model by its path"):
+    with pytest.raises(cachec.PluginError, match="in another file: pass the path of the model"):
         co.strip(onnx.load(path, load_external_data=False), constants=["up"])
     assert arrays(0)["up"].tobytes() in co.strip(path, constants=["up"]).ir
     made.graph.initializer.append(made.graph.initializer[0])
@@ -426,7 +426,7 @@ def test_what_optimize_and_link_refuse() -> None:
         co.optimize(program, level="none")
     with pytest.raises(cachec.UsageError, match="no CUDAExecutionProvider; it has"):
         co.optimize(program, providers=["CUDAExecutionProvider"])
-    with pytest.raises(cachec.UsageError, match="not the caller's to say"):
+    with pytest.raises(cachec.UsageError, match="cachec chooses the place"):
         co.optimize(program, configuration={"session.optimized_model_external_initializers_file_name": "x"})
     for wrong in ("CPUExecutionProvider", [], [1]):
         with pytest.raises(cachec.UsageError, match="providers expected names"):

@@ -90,7 +90,7 @@ STEPS: list[Callable[[Drawn, str], str]] = [
 
 @pytest.mark.fuzz
 def test_random_models_with_any_weights() -> None:
-    from cachec_onnxruntime.optimizing import LEVELS  # of the release that is installed
+    from cachec_onnxruntime.optimizer import LEVELS  # of the release that is installed
 
     levels = sorted(LEVELS)
     for seed in range(rounds(400)):

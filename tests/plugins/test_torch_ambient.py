@@ -188,15 +188,15 @@ UNRELATED_VARIABLES = {
     *("CI", "LOG_AUTOTUNE_RESULTS", "LOG_TLPARSE", "MAST_HPC_JOB_NAME", "PT2_COMPILE_ID_PREFIX", "ROLE_RANK"),
     *("CONDA_EXE", "CONDA_PREFIX", "CPLUS_INCLUDE_PATH", "CUDACXX", "CUDA_HOME", "LD_LIBRARY_PATH"),
     *("LEVEL_ZERO_V1_SDK_PATH", "ONEAPI_ROOT", "ProgramFiles", "WINDOWS_CUDA_HOME"),
-    *("DUMP_AOTI_MINIFIER", "TVM_SCHEDULER", "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR"),
+    *("BREAK", "DUMP_AOTI_MINIFIER", "TVM_SCHEDULER", "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR"),
 }
 
 
 def test_no_switch_of_torch_is_missing() -> None:
-    """Those with a function that sets them and one that tells."""
+    """Those with a function that sets them and one that tells. Earlier releases have one for statistics (vital)."""
     assert unknown_switches() == (), "new switches: judge them in cachec_torch.ambient"
     setters = {name for name in dir(torch) if name.startswith(("set_", "use_"))}
-    assert setters == set(SETTERS), "new switches: judge them in cachec_torch.ambient"
+    assert setters - {"set_vital"} == set(SETTERS), "new switches: judge them in cachec_torch.ambient"
     names = {switch.name for switch in switches()} | {"threads", "flush_denormal"}
     assert set(filter(None, SETTERS.values())) <= names
 

@@ -736,6 +736,7 @@ def test_kernels_from_before_the_installation(tmp_path: Path, text: str, is_know
         return ""
 
     words = in_child(tmp_path / "project", {**PROJECT, "ops": HEAD + text}, found, {})
+    skip_where_refused(words)
     assert bool(words) is not is_known, words
     if words:
         assert "was registered before cachec_torch.install()" in words
@@ -758,7 +759,13 @@ def test_kernels_of_torch_that_are_replaced_later_are_known(tmp_path: Path) -> N
     text = 'lib = library.Library("aten", "IMPL")\n'
     text += 'lib.impl("relu", lambda x: x, "CPU")\nlib.impl("relu", lambda x: x, "Meta")'
     words = in_child(tmp_path / "project", {**PROJECT, "ops": HEAD + text}, found, {})
+    skip_where_refused(words)
     assert words == "kernel aten/relu/CPU kernel aten/relu/Meta"
+
+
+def skip_where_refused(words: str) -> None:
+    if "already a kernel registered from python" in words:
+        pytest.skip("this release of torch refuses a second kernel for one dispatch key")
 
 
 @ALONE

@@ -173,7 +173,7 @@ def test_the_variable_is_enough(tmp_path: Path) -> None:
     )
     for number, word in enumerate(("FIRST_RUN", "HIT")):
         variables = os.environ | {
-            "TRITON_CACHE_MANAGER": "cachec_triton.persistent:StoredKernels",
+            "TRITON_CACHE_MANAGER": "cachec_triton.cache_manager:StoredKernels",
             "TRITON_CACHE_DIR": str(tmp_path / str(number)),
             "CACHEC_DIR": str(tmp_path / "store"),
             "CACHEC_LOG": "off",
@@ -208,9 +208,9 @@ class _Groups:
     """The manager as a cache of bytes, in a folder of Triton's that is another one each time."""
 
     def __init__(self, cache: cachec.Cache, folder: Path) -> None:
-        from cachec_triton.persistent import storing_in
+        from cachec_triton.cache_manager import manager_for
 
-        self._kind, self._folder = storing_in(cache), folder
+        self._kind, self._folder = manager_for(cache), folder
 
     def _manager(self, key: str) -> Any:
         knobs.cache.dir = tempfile.mkdtemp(dir=self._folder)
@@ -239,28 +239,28 @@ class TestGroups(ForeignConformance):
 
 def test_a_file_that_is_asked_for_by_itself(cache: cachec.Cache, tmp_path: Path, manager: None) -> None:
     """Launchers, and what tuning found."""
-    from cachec_triton.persistent import storing_in
+    from cachec_triton.cache_manager import manager_for
 
     for folder in ("one", "two"):
         knobs.cache.dir = str(tmp_path / folder)
-        kept = storing_in(cache)("key")
+        kept = manager_for(cache)("key")
         if kept.get_file("launcher.so") is None:
             kept.put(b"\x7fELF", "launcher.so")
         assert Path(kept.get_file("launcher.so")).read_bytes() == b"\x7fELF"
     assert cache.events.counts[Reason.FIRST_RUN] == 1
     assert Path(kept.get_file("launcher.so")).is_relative_to(tmp_path / "two")
-    dumped = storing_in(cache)("key", dump=True)
+    dumped = manager_for(cache)("key", dump=True)
     assert dumped._foreign is None, "what somebody dumps to look at is no result"
 
 
 def test_a_group_with_names_of_other_folders_is_none(cache: cachec.Cache, tmp_path: Path, manager: None) -> None:
-    from cachec_triton.persistent import storing_in
+    from cachec_triton.cache_manager import manager_for
 
     knobs.cache.dir = str(tmp_path / "one")
     foreign = cache.foreign("triton", selective=True)
     for data in (b"x", msgspec.msgpack.encode({"k.json": b"", "../up": b""}), msgspec.msgpack.encode({"k": b""})):
         foreign.put("key/k.json and others", data)
-        assert storing_in(cache)("key").get_group("k.json") is None
+        assert manager_for(cache)("key").get_group("k.json") is None
 
 
 def test_the_page_runs_as_it_stands(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def _tools() -> None:
 
 class TestConformance(PluginConformance):
     plugin = cachec_tvm.plugin
-    compilers = ("tvm", "tvm_ffi", "onnx", "cachec_tvm.compiling")
+    compilers = ("tvm", "tvm_ffi", "onnx", "cachec_tvm.compiler")
     runtimes = ("tvm", "tvm_ffi")
 
     def stages(self, cache: cachec.Cache) -> tuple[Any, Any]:

@@ -36,7 +36,7 @@ def _tools() -> None:
 @pytest.mark.costly
 class TestConformance(PluginConformance):
     plugin = cachec_tvm.plugin
-    compilers = ("torch", "tvm", "tvm_ffi", "cachec_tvm.compiling")
+    compilers = ("torch", "tvm", "tvm_ffi", "cachec_tvm.compiler")
     runtimes = ("tvm", "tvm_ffi", "torch")  # tvm_ffi imports torch where there is one
     tolerance = 1e-5
 
@@ -184,7 +184,7 @@ def test_damaged_files_are_refused(compiled: cachec.File, tmp_path: Path) -> Non
         path.write_bytes(content)
         with pytest.raises(cachec.LinkError, match="x"):
             cachec_tvm.plugin.link(cachec.File(path, kind=compiled.kind), weights)
-    with pytest.raises(cachec.LinkError, match="wants 'one', which no weight stands for"):
+    with pytest.raises(cachec.LinkError, match="needs 'one', and there is no such weight"):
         cachec_tvm.plugin.link(cachec.File(compiled.path, kind=compiled.kind), weights.select(exclude=["one"]))
 
 
@@ -250,7 +250,7 @@ def test_modules_that_are_refused() -> None:
     for module, given, words in (
         (3, weights, "with a function 'main'"),
         (modules.chain(function="other"), weights, "with a function 'main'"),
-        (modules.chain(names=("x", "up.weight", "other")), weights, r"stands for weight 'down' \(1 such\)"),
+        (modules.chain(names=("x", "up.weight", "other")), weights, r"is weight 'down' \(1 such\)"),
         (modules.chain(rows=2), cachec.WeightSet.from_arrays({"down": np.ones((16, 4), "f4")}), "main has float32"),
         (modules.chain(rows="n", names=("w", "up.weight", "down")), cachec.WeightSet.from_arrays(
             {"w": np.ones((2, 8), "f4")}), "expected a tensor of known sizes"),
@@ -258,7 +258,7 @@ def test_modules_that_are_refused() -> None:
     ):  # fmt: skip
         with pytest.raises(cachec.PluginError, match=words):
             cachec_tvm.strip(module, given)
-    with pytest.raises(cachec.PluginError, match="stand for one weight"):
+    with pytest.raises(cachec.PluginError, match="have the same weight"):
         cachec_tvm.strip(modules.chain(), weights, names={"x": "down"})
 
 

@@ -25,8 +25,8 @@ from tests.remote.conftest import Machine
 from tests.remote.reapi_server import ReapiSite, serving_reapi
 from tests.remote.server import listening, refusing
 from tests.remote.test_engines import NAME, engine
-from tests.remote.test_forgetting import invalidated
 from tests.remote.test_redis import fault_of, soon, stored
+from tests.remote.test_remote_invalidation import invalidated
 
 LARGE = 2 * SMALL + 7
 

@@ -163,7 +163,7 @@ def test_an_input_of_the_project_is_kept_and_a_large_one_asked_for(
     assert project.json("run", str(bug))["same"]
 
     monkeypatch.setattr("cachec.commands.reproducer_files.MAX_FILE_BYTES", 3)
-    monkeypatch.setattr("cachec.reproduce.arguments.MAX_KEPT", 3)
+    monkeypatch.setattr("cachec.reproduce.arguments.MAX_STORED", 3)
     monkeypatch.setattr("cachec.key.content_diff.MAX_STORED_BYTES", 3)
     source.write_text("other")
     outcome = call(project.with_file, source)

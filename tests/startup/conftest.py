@@ -36,21 +36,20 @@ def made(folder: Path, *, has_startup_file: bool) -> Path:
     for name, text in files.items():
         (site / name).parent.mkdir(exist_ok=True)
         (site / name).write_text(text)
-    packages = [path for path in sys.path if path.endswith("site-packages")]
-    (site / "packages.pth").write_text("".join(f"{path}\n" for path in packages))
+    share_packages(site)
     return folder / "bin" / "python"
 
 
+def share_packages(site: Path) -> None:
+    """Have an environment import the packages of the tests, too; it does not run their ``.pth`` files."""
+    packages = [path for path in sys.path if path.endswith("site-packages")]
+    (site / "packages.pth").write_text("".join(f"{path}\n" for path in packages))
+
+
 @pytest.fixture(scope="session")
-def pythons(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """An environment with ``cachec-startup.pth``, and one without."""
-    folder = tmp_path_factory.mktemp("environments")
-    return {kind: made(folder / kind, has_startup_file=kind == "with") for kind in ("with", "without")}
-
-
-@pytest.fixture
-def python(pythons: dict[str, Path]) -> Path:
-    return pythons["with"]
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of an environment with ``cachec-startup.pth``."""
+    return made(tmp_path_factory.mktemp("environments") / "with", has_startup_file=True)
 
 
 @pytest.fixture

@@ -135,7 +135,7 @@ def test_a_file_that_keeps_changing_is_not_stored(
     monkeypatch.setattr(os, "copy_file_range", copy_and_change)
     # Each call changes it, so the copy would never end either: one chunk is enough.
     monkeypatch.setattr(
-        "cachec.store.objects.ObjectWriter.copy", lambda writer, fd: copy_and_change(fd, writer._staged.fd, 5)
+        "cachec.store.object_writer.ObjectWriter.copy", lambda writer, fd: copy_and_change(fd, writer._staged.fd, 5)
     )
     with pytest.raises(StoreFault, match="kept changing"):
         objects.add_file(source)

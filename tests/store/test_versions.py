@@ -21,7 +21,7 @@ from cachec.model import RECORD_VERSION, Fault
 from cachec.store.index import USED_SECONDS, DiskcacheIndex, used_file
 from cachec.store.row_codec import pack
 from cachec.store.store import Store
-from cachec.store.usage import ROW, Usage
+from cachec.store.store_size import ROW, Usage
 from cachec.store.versions import OLD_SECONDS, old_versions
 from tests.maintain.conftest import Yard, key_of
 

@@ -174,16 +174,15 @@ class CodeKeys:
             roots = (attribute(fn, "__wrapped__") or fn, bound[0], *depends)
         else:
             roots = (fn, None, *depends)
-        project = _project(fn, file)
-        name = (*map(id, roots), has_version, project)
+        name = (*map(id, roots), has_version, file)
         if excluded_properties() or text_alone():  # of one look, by which nothing else goes
             with self._lock:
-                return self._compute(roots, has_version=has_version, project=project).key
+                return self._compute(roots, has_version=has_version, project=_project(fn, file)).key
         known = self._known.get(name)
         if known is not None and known.watch.holds():
             return known.key
         with self._lock:
-            known = self._compute(roots, has_version=has_version, project=project)
+            known = self._compute(roots, has_version=has_version, project=_project(fn, file))
             self._known.pop(name, None)
             self._known[name] = known
             while len(self._known) > _MAX_CACHED:

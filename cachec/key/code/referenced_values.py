@@ -53,7 +53,15 @@ def _attributes_reader(*names: str) -> Callable[[Any], Any]:
     return lambda value: [attribute(value, name) for name in names]
 
 
-def _flag(flag: Any) -> list[Any]:
+class _AbslFlag(Protocol):
+    """What is used of an ``absl.flags.Flag``."""
+
+    value: object
+    default: object
+    present: int
+
+
+def _flag(flag: _AbslFlag) -> list[object]:
     return [flag.value, flag.default, flag.present]
 
 

@@ -237,8 +237,8 @@ class RunReads:
         is_nameless = "__name__" not in executed.namespace
         is_typed = path.startswith("<ipython") or is_cell(path)
         place = source.place_of(code) if source is not None else None
-        # Beside what is typed in after ``python -c``, which is ``<string>`` too, nobody's text holds it (namedtuple).
-        is_nobodys = place is None and module not in sys.modules
+        # Python 3.13 has a text of ``<string>``: what follows ``python -c``. It is not that of a dataclass's methods.
+        is_nobodys = place is None and (path == "<string>" or module not in sys.modules)
         is_made = source is None or is_nameless or is_nobodys or _is_copy(executed.namespace)
         is_made = is_made and path.startswith("<") and not is_typed
         # Frames that stand for those of C++ in a traceback (tvm_ffi) name its sources, which are in no wheel.

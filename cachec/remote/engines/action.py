@@ -59,7 +59,7 @@ def encode_result(row: bytes, blobs: Sequence[RemoteBlob]) -> bytes:
 
 
 def decode_row(message: bytes) -> bytes:
-    """The row in a message. Raises StoreFault REMOTE_CORRUPT where there is none."""
+    """Return the row in a message. Raises StoreFault REMOTE_CORRUPT for a message without one."""
     rows = protobuf.parts(message, 5, _WHAT)
     if len(rows) != 1:
         raise StoreFault(Fault.REMOTE_CORRUPT, "an ActionResult without a row")

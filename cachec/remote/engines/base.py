@@ -31,27 +31,27 @@ class RemoteBlob(NamedTuple):
 
 
 class LostLink(Exception):
-    """A connection was closed by the other side; one that was kept open is made anew then."""
+    """The other side closed a connection; a reused connection is then opened again."""
 
 
 class RemoteEngine(Protocol):
-    """Where rows and blobs are kept. What comes back is believed by nobody.
+    """A store of rows and blobs. Its answers are not trusted.
 
     until: the time (``time.monotonic``) at which the call gives up. Every method raises StoreFault with a fault
     ``REMOTE_...`` and nothing else.
     """
 
     def get_row(self, name: Digest, until: float) -> bytes | None:
-        """The row of that name, of at most ``MAX_ROW`` bytes; None where there is none."""
+        """Return the row of that name, of at most ``MAX_ROW`` bytes, or None."""
 
     def put_row(self, name: Digest, row: bytes, blobs: Sequence[RemoteBlob], until: float, *, replace: bool) -> bool:
-        """Write a row that needs these blobs; False where there is one already, and it is not to be replaced.
+        """Write a row that needs these blobs; False if there is one already that must not be replaced.
 
         An engine that can't tell writes it anyway.
         """
 
     def delete_row(self, name: Digest, until: float) -> bool:
-        """Remove the row; whether there was one, as far as that can be told."""
+        """Remove the row; return whether there was one, as far as the server reports it."""
 
     def has_blob(self, blob: RemoteBlob, until: float) -> bool:
         """Whether the blob seems to be there."""
@@ -68,7 +68,7 @@ class RemoteEngine(Protocol):
 
 @runtime_checkable
 class PlacedEngine(Protocol):
-    """What an engine has beside, whose place may be missing while nothing refuses: a folder that is not mounted."""
+    """The additional method of an engine with a place that may be missing without an error: an unmounted folder."""
 
     def is_there(self, until: float) -> bool:
         """Whether there is such a place. Raises StoreFault, as the others do."""

@@ -48,7 +48,7 @@ _UNCONDITIONAL = r"status code: 501|NotImplemented"
 
 @cache
 def asked_by() -> int:
-    """The number of the process that asked first, or its parent did: with whose threads the package works."""
+    """Return the number of the process, or of its parent, that made the first call and has the package's threads."""
     return os.getpid()
 
 
@@ -96,7 +96,7 @@ class Client:
             self._store = store_class(address.host, **options)
 
     def get(self, path: str) -> StoredObject | None:
-        """The object; None where there is none."""
+        """Return the object, or None."""
         with _faults(self._shown):
             try:
                 return StoredObject(self._store.get(path), self._shown)
@@ -105,7 +105,7 @@ class Client:
                 return None
 
     def size(self, path: str) -> int | None:
-        """The bytes of an object; None where there is none."""
+        """Return the size of an object, or None."""
         with _faults(self._shown):
             try:
                 size: int = self._store.head(path)["size"]
@@ -115,7 +115,7 @@ class Client:
             return size
 
     def put(self, path: str, content: bytes | IO[bytes], *, replace: bool) -> bool:
-        """Write an object; False where there is one, and it is not to be replaced, as far as the server tells."""
+        """Write an object; False if there is one that must not be replaced, as far as the server reports it."""
         with _faults(self._shown):
             try:
                 self._put(path, content, "overwrite" if replace else "create")

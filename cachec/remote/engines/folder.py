@@ -132,7 +132,7 @@ class SharedFolder:
     def _write_file(self, place: str, pieces: Iterator[bytes], until: float, *, replace: bool) -> bool:
         try:
             return self._run_bounded(lambda: self._write(place, pieces, replace), until)
-        except FileNotFoundError as error:  # somebody cleans up there, or it can have no folder
+        except FileNotFoundError as error:  # another process cleans up there, or the folder can't exist
             if not self.is_there(until):
                 raise self._missing_folder_fault() from error
             raise StoreFault(Fault.REMOTE_UNREACHABLE, f"{self._root}: {error.strerror}") from error

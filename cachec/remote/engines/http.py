@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 CONNECT_SECONDS = 1.0
 
-#: Bytes of a status line and headers, and of an answer whose content is of no interest.
+#: The limit for a status line with headers, and for a body that is not used, in bytes.
 _MAX_HEAD = _MAX_REST = 1 << 16
 
 _FAULTS = {
@@ -188,7 +188,7 @@ class HttpServer:
             except ConnectionError:
                 connection.close()
                 if is_reused:
-                    continue  # what was kept open was closed meanwhile
+                    continue  # the server closed the reused connection
                 raise
             except BaseException:
                 connection.close()
@@ -286,7 +286,7 @@ class _Connection:
         return status, fields
 
     def malformed_reply(self) -> StoreFault:
-        """What is raised for an answer that is none."""
+        """Return the error for a malformed answer."""
         return StoreFault(Fault.REMOTE_CORRUPT, f"{self._shown} gives no answer of HTTP")
 
     def close(self) -> None:
@@ -394,7 +394,7 @@ class _Answer:
         return b"".join(pieces)
 
     def forget(self) -> None:
-        """Read what nobody needs, so that the connection can be used again; not much of it."""
+        """Read and discard a short body, so that the connection can be reused."""
         if self.length is not None and self.length <= _MAX_REST:
             for _ in self.chunks():
                 pass

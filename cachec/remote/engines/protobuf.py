@@ -101,7 +101,7 @@ def parts(data: bytes, number: int, what: str) -> list[bytes]:
 
 
 def part(data: bytes, number: int, what: str) -> bytes:
-    """The same of a field of which the last counts; empty where there is none."""
+    """Return the last of a field's values as bytes; empty for a missing field."""
     found = parts(data, number, what)
     return found[-1] if found else b""
 
@@ -116,7 +116,7 @@ def numbers(data: bytes, number: int, what: str) -> list[int]:
 
 
 def last(data: bytes, number: int, what: str) -> int:
-    """The number of a field of which the last counts; 0 where there is none. Raises StoreFault."""
+    """Return the last of a field's numbers; 0 for a missing field. Raises StoreFault."""
     found = [value for field, value in fields(data, what) if field == number and isinstance(value, int)]
     return found[-1] if found else 0
 

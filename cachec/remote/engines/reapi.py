@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 #: Bytes of a blob that is sent in a message, where the server states no smaller number.
 SMALL = 1 << 20
 
-#: The row that stands for none.
+#: The row for a removed one.
 _GONE = b"cachec: this row was removed\n"
 
 
@@ -217,7 +217,7 @@ class ReapiServer:
             yield channel
         except StoreFault as fault:
             if fault.fault is Fault.REMOTE_TIMEOUT and self._channel is channel:
-                self._channel = None  # a connection whose other side is gone says nothing, for minutes
+                self._channel = None  # a dead connection may stay silent for minutes
             raise
 
     def _fault(self, fault: Fault, words: str) -> StoreFault:

@@ -88,7 +88,7 @@ _OPTIONS = (
 
 @cache
 def asked_by() -> int:
-    """The number of the process that asked first, or its parent did: with whose threads the package works."""
+    """Return the number of the process, or of its parent, that made the first call and has the package's threads."""
     return os.getpid()
 
 
@@ -168,7 +168,7 @@ class GrpcChannel:
             with stalls.ending(call):
                 while answers := list(islice(call, 1)):
                     stalls.rest()
-                    yield answers.pop()  # which is held by nobody here while the next one comes
+                    yield answers.pop()  # popped, so that it is not kept alive while the next one arrives
                     stalls.wait()
 
     def write(self, method: str, requests: Iterator[bytes], until: float) -> bytes:
@@ -199,7 +199,7 @@ class GrpcChannel:
         return answer
 
     def close(self) -> None:
-        """Let go of it: what still runs ends in a fault. Nothing in a process that was forked meanwhile."""
+        """Close the channel: running calls end in a fault. Does nothing in a forked process."""
         if self._pid == os.getpid():
             self._channel.close()
 

@@ -28,7 +28,7 @@ _SHA256 = 1
 #: Bytes that are handed on at once.
 PIECE = 1 << 20
 
-#: Command { arguments = 1 }: nobody ever runs it.
+#: Command { arguments = 1 }, which is never run.
 COMMAND = text(1, b"cachec")
 
 
@@ -43,7 +43,7 @@ class Capabilities(NamedTuple):
 
 
 def action(row: Digest) -> bytes:
-    """The Action whose result is the row of that name; its SHA-256 is what the server keeps the row by.
+    """Return the Action with the row of that name as its result; the server stores the row under its SHA-256.
 
     Action { command_digest = 1, input_root_digest = 2, salt = 9 }
     """
@@ -128,7 +128,8 @@ def read_pieces(answer: bytes) -> Iterator[bytes]:
 
 
 def written_bytes(name: str, offset: int, data: bytes, *, is_last: bool) -> bytes:
-    """WriteRequest { resource_name = 1, write_offset = 2, finish_write = 3, data = 10 }; the name is said once."""
+    """WriteRequest { resource_name = 1, write_offset = 2, finish_write = 3, data = 10 }; only the first request has the
+    name."""
     return text(1, b"" if offset else name.encode()) + count(2, offset) + count(3, is_last) + text(10, data)
 
 

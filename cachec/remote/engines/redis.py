@@ -30,7 +30,7 @@ PIECE = 1 << 20
 #: Bytes of a blob: as much as one string of Redis may have.
 MAX_BLOB = 1 << 29
 
-#: Bytes of answers that say little, and what an answer has beside its value.
+#: The limit for short answers, and for the part of an answer around its value, in bytes.
 _SHORT = 1 << 16
 
 #: Of the server's memory, what one blob may take: more would push out all that others have there.
@@ -110,7 +110,7 @@ class RedisServer:
                     self._send_commands(until, ("SET", key, file.read(PIECE)))
             except StoreFault:
                 with contextlib.suppress(StoreFault):
-                    self._send_commands(until, ("UNLINK", *keys))  # a part is of use to nobody
+                    self._send_commands(until, ("UNLINK", *keys))  # an incomplete value is useless
                 raise
 
     def close(self) -> None:
@@ -126,7 +126,7 @@ class RedisServer:
         except StoreFault as fault:
             if fault.fault is not Fault.REMOTE_REFUSED:
                 raise
-            return MAX_BLOB  # who may not ask is told by the write
+            return MAX_BLOB  # without permission to ask; the write reports it
         bound = re.search(rb"^maxmemory:([0-9]{1,18})\r?$", text if isinstance(text, bytes) else b"", re.MULTILINE)
         memory = int(bound[1]) if bound else 0
         return min(MAX_BLOB, memory * _SHARE) if memory else MAX_BLOB
@@ -143,7 +143,7 @@ class RedisServer:
         raise self._fault(Fault.REMOTE_CORRUPT, f"answers GET with {type(reply).__name__}")
 
     def _send_commands(self, until: float, *commands: Sequence[str | bytes], most: int = 0) -> list[Any]:
-        """The replies to commands that are sent together; ``most`` bytes, beside short ones. Raises StoreFault."""
+        """Send commands together, and return their replies of at most ``most`` bytes. Raises StoreFault."""
         if monotonic() >= until:
             raise self._fault(Fault.REMOTE_TIMEOUT, "was not asked in time")
         while True:
@@ -153,7 +153,7 @@ class RedisServer:
                 replies = link.asked(commands, until, most + _SHORT)
             except LostLink as lost:
                 if is_reused:
-                    continue  # what was kept open was closed meanwhile
+                    continue  # the server closed the reused connection
                 raise self._fault(Fault.REMOTE_UNREACHABLE, str(lost)) from lost
             self._idle.append(link)
             for reply in replies:
@@ -162,7 +162,7 @@ class RedisServer:
             return replies
 
     def _link(self, until: float) -> Link:
-        """A connection that nobody else uses: one that was kept open, or another."""
+        """Return an unused connection, an open one if possible."""
         from cachec.remote.engines.redis_link import Link
 
         if self._pid != os.getpid():  # the connections are the parent's

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 CONNECT_SECONDS = 1.0
 
-#: Bytes of answers to what is said at the beginning.
+#: The limit for answers to the commands at the start of a connection, in bytes.
 _GREETING = 1 << 16
 
 #: By the class of an error; the first that fits.
@@ -38,7 +38,7 @@ _FAULTS: tuple[tuple[type[Exception], Fault], ...] = (
     (exceptions.ConnectionError, Fault.REMOTE_UNREACHABLE),
     (exceptions.ClusterDownError, Fault.REMOTE_UNREACHABLE),
     (exceptions.TryAgainError, Fault.REMOTE_UNREACHABLE),
-    (exceptions.AskError, Fault.REMOTE_REFUSED),  # of a cluster, whose nodes are not looked for
+    (exceptions.AskError, Fault.REMOTE_REFUSED),  # from a cluster; its nodes are not searched
 )
 
 #: By how a message begins, of errors that have no class: writes are stopped, the number of a database is too large.

@@ -1,4 +1,4 @@
-"""Formats of checkpoints: the one table of how a file of each is told, and which module reads or writes it.
+"""Formats of checkpoints: the one table of how to recognise a file, and of the module that reads or writes it.
 
 A package offers further formats through the entry-point group ``cachec.formats``, each under what a file of it ends
 with or begins with::
@@ -33,7 +33,7 @@ GROUP = "cachec.formats"
 
 
 class KnownFormat(msgspec.Struct, frozen=True):
-    """A format by what it is told by."""
+    """A format, and how to recognise it."""
 
     name: str
     #: ``module`` or ``module:object``.
@@ -46,7 +46,7 @@ class KnownFormat(msgspec.Struct, frozen=True):
     says_weights: bool = True
 
 
-#: First bytes of a file that are looked at.
+#: The number of first bytes of a file that are read.
 MAGIC = 32
 
 _HERE = "cachec.weights.formats"
@@ -54,7 +54,7 @@ _ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 
 #: What has no magic, and so is every file that nothing else claims.
 SAFETENSORS = KnownFormat("safetensors", f"{_HERE}.safetensors", (".safetensors",), writes=True)
-#: A zip archive whose name does not say what it is.
+#: A zip archive without a telling name.
 _ARCHIVE = KnownFormat("zip", f"{_HERE}.archive", (), _ZIP)
 
 FORMATS = (
@@ -156,7 +156,7 @@ def _begins_like_safetensors(start: bytes) -> bool:
 
 @cache
 def _distributions() -> Distributions:
-    """One a process, because ``open_weights`` is a plain function; it looks at the folders again each time."""
+    """Return the one object of the process, as ``open_weights`` is a function. It checks the folders each time."""
     from cachec.base.distributions import Distributions
 
     return Distributions()

@@ -1,4 +1,4 @@
-"""A zip archive whose name does not say what it is: its members do."""
+"""The format of a zip archive without a telling name, by its members."""
 
 from __future__ import annotations
 

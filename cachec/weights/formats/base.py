@@ -28,7 +28,7 @@ MAX_STRUCTURE = 1 << 30
 #: Bytes before a file's first tensor that are compared again when the file is bound.
 _MAX_CHECKED = 1 << 24
 _BLOCK = 1 << 13
-#: What a file says beside its tensors, where that is nothing.
+#: The metadata of a file without metadata.
 NO_TEXTS: Mapping[str, str] = MappingProxyType({})
 _NO_CHECKSUMS: Mapping[int, str] = MappingProxyType({})
 
@@ -48,7 +48,7 @@ class Contents(msgspec.Struct, frozen=True, eq=False, gc=False):
     #: By name; ``Tensor.file`` from 0 is a number among the opened files, below 0 it is ``-1 - number`` of a value,
     #: ``Tensor.offset`` then a place within that value.
     tensors: Mapping[str, Tensor]
-    #: Text that the format keeps beside them.
+    #: The metadata in the file.
     metadata: Mapping[str, str] = NO_TEXTS
     values: tuple[Value, ...] = ()
     #: False for a format that knows neither dtype nor shape: its tensors are uint8 vectors.
@@ -68,10 +68,10 @@ class Plan(msgspec.Struct, frozen=True):
 
 @runtime_checkable
 class Format(Protocol):
-    """What reads a format of checkpoints; a module with this function is one, and so is every module beside this."""
+    """A reader of a checkpoint format: a module with this function, as are the other modules of this package."""
 
     def read(self, path: str, opener: Opener) -> Contents:
-        """Where each tensor of the file ``opener.main`` lies, by looks at its structure only, validated in full.
+        """Return the place of each tensor in the file ``opener.main``, from its structure only, validated in full.
 
         path: absolute, as the user named it. Other files are opened by ``opener.beside``. Raises CheckpointError, which
         ``opener.main.error`` and ``bad`` make, for whatever is malformed; no byte of a file may make it raise another.
@@ -90,7 +90,7 @@ class WritableFormat(Protocol):
 
 
 class CheckpointFile:
-    """A file whose structure is being read: ``pread`` through one buffer, every byte that was looked at hashed."""
+    """A file during the reading of its structure: ``pread`` through one buffer, with a hash of all bytes read."""
 
     def __init__(self, path: str, number: int, trusts: Callable[[int, str, fsio.Identity], bool]) -> None:
         """number: in the order of opening. Raises OSError (not there), CheckpointError (no regular file)."""
@@ -123,7 +123,7 @@ class CheckpointFile:
         return self._buffer[offset - start : offset - start + nbytes]
 
     def within(self, offset: int, nbytes: int, what: str) -> None:
-        """Raise CheckpointError unless ``[offset, offset + nbytes)`` lies in the file."""
+        """Raise CheckpointError unless ``[offset, offset + nbytes)`` is in the file."""
         if offset < 0 or nbytes < 0 or offset + nbytes > self.size:
             raise self.error(
                 f"{what} expected within the {self.size} bytes of the file, found {nbytes} bytes at offset {offset}: "
@@ -142,7 +142,7 @@ class CheckpointFile:
         os.close(self.fd)
 
     def finish(self, first: int | None) -> tuple[OpenedFile, bool, str]:
-        """The file as it was read, whether its state may be trusted later, and a digest over what was looked at.
+        """Return the file as it was read, whether its state may be trusted later, and a digest of all bytes read.
 
         first: the offset of the first tensor byte in it, None where none is. Raises WeightsChanged where it changed.
         """
@@ -176,7 +176,7 @@ class FilesRead(msgspec.Struct, frozen=True):
 
     files: tuple[OpenedFile, ...]
     trusted: bool
-    #: Over everything that the reader looked at.
+    #: A digest of everything that the reader read.
     key: tuple[str, ...]
 
 
@@ -186,7 +186,7 @@ class Opener:
     def __init__(
         self, path: str, trusts: Callable[[int, str, fsio.Identity], bool], on_open: Callable[[str], None]
     ) -> None:
-        """on_open: told each path before anything is there looked at."""
+        """on_open: called with each path before it is accessed."""
         self._trusts = trusts
         self._on_open = on_open
         self._by_path: dict[str, CheckpointFile] = {}
@@ -228,7 +228,7 @@ class Opener:
             raise main.error(f"{what}: {error}") from error
 
     def finish(self, contents: Contents) -> FilesRead:
-        """The files as they were read. Raises WeightsChanged where one changed meanwhile."""
+        """Return the files as they were read. Raises WeightsChanged if one changed during the reading."""
         first: dict[int, int] = {}
         for tensor in contents.tensors.values():
             if tensor.file >= 0 and tensor.nbytes:

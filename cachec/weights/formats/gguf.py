@@ -211,7 +211,7 @@ def _skip(cursor: _GgufCursor, kind: int, count: int, what: str, depth: int) -> 
 
 
 def _skip_texts(cursor: _GgufCursor, count: int, what: str) -> None:
-    """Step over strings: a vocabulary has hundreds of thousands, so this loop is kept short."""
+    """Skip strings: a vocabulary has hundreds of thousands, so this loop is short."""
     file, offset, unpack = cursor.file, cursor.offset, _U64.unpack
     if count * 8 > file.size - offset:
         raise _too_many(cursor, count, what)

@@ -40,7 +40,7 @@ else:  # for weights that are cut up, those that are expected to be some, and th
 
 AnyPath = str | os.PathLike[str]
 Source = AnyPath | Sequence[AnyPath]
-#: Told each path before anything is there looked at.
+#: Called with each path before it is accessed.
 _OnOpen = Callable[[str], None]
 
 SINGLE = "model.safetensors"
@@ -63,7 +63,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
 
     layout: Layout
     files: tuple[OpenedFile, ...]
-    #: With ``states``: every file whose state the layout depends on (shards and index)
+    #: With ``states``: every file that the layout depends on (shards and index)
     paths: tuple[str, ...]
     states: tuple[tuple[int, ...], ...]
     #: Paths that must not exist.
@@ -200,7 +200,7 @@ class Checkpoints:
             files += opened_files
             contents.append(content)
             trusted = trusted and trust
-        # The contents are kept alive by the key, so equal ids mean equal contents.
+        # The key keeps the contents alive, so equal ids mean equal contents.
         parts = (label, tuple(contents), tuple(starts), index.digest if index else "", wanted)
         layout = self._merged.get(parts)
         if layout is None:
@@ -243,7 +243,7 @@ class Checkpoints:
         with Opener(path, self._trusts, on_open) as opener:
             contents = load_format(format).read(path, opener)
             finished = opener.finish(contents)
-        # Read anew, as what was looked at is known only then; but equal contents are one, and so is their layout.
+        # Read again to record the accesses; but equal contents share one object, and one layout.
         key = (format.target, finished.key)
         known = self._headers.get(key)
         if known is None:

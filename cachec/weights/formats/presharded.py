@@ -78,7 +78,7 @@ def rank_file(rank: int, world_size: int) -> str:
 def own_file(folder: str, place: World | None, on_open: Callable[[str], None]) -> str | None:
     """The path of the worker's own file in a folder of shards, or None where the folder is not one.
 
-    Only names are looked at. on_open: told each path before that. Raises CheckpointError where the folder has other
+    Reads only names. on_open: called with each path before that. Raises CheckpointError where the folder has other
     workers' files but not this one's, and where there is no worker to open it for.
     """
     if place is not None:
@@ -109,7 +109,7 @@ def own_file(folder: str, place: World | None, on_open: Callable[[str], None]) -
 
 
 def whole_names(path: str, metadata: Mapping[str, str]) -> set[str] | None:
-    """The tensors that one file states to hold beside its shards, None where it states none.
+    """Return the tensors that one file states to have in addition to its shards, or None.
 
     Raises CheckpointError for anything but a JSON list of names.
     """

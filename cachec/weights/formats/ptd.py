@@ -89,7 +89,7 @@ def plan(path: str, weights: Sequence[Weight], metadata: Mapping[str, str]) -> P
 
 
 def head_of(keys: Mapping[str, str], specs: Mapping[str, WeightSpec]) -> Head:
-    """What a file begins with whose entries ``keys`` name weights: more than one of them may name the same.
+    """Return the head of a file with the entries ``keys``. Several of them may name the same weight.
 
     Raises UsageError as ``plan``.
     """
@@ -197,7 +197,7 @@ def read(path: str, opener: Opener) -> Contents:
         if index >= len(segments):
             raise file.bad(name, f"one of {len(segments)} segments", index)
         tensors[name] = _tensor(file, name, row.within(2), *segments[index])
-    # One segment may have several names; two may not lie over one another.
+    # One segment may have several names; two segments may not overlap.
     refuse_overlaps(file, sorted({(at, at + size, f"segment at {at}") for at, size in segments if size}))
     return Contents(tensors)
 

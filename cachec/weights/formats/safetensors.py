@@ -138,7 +138,7 @@ def header_bytes(path: str, fd: int, identity: fsio.Identity, start: bytes) -> b
         data = start[:end] if end <= len(start) else start + fsio.pread_exact(fd, len(start), end - len(start))
     except EOFError as error:
         raise WeightsChanged(f"{path}: became shorter while it was opened") from error
-    if not fsio.is_identity(identity, os.fstat(fd)):
+    if identity != fsio.identity_of(os.fstat(fd)):
         raise WeightsChanged(f"{path}: changed while it was opened")
     return data
 

@@ -119,7 +119,7 @@ class _Storages:
         self._offsets = [member.offset for member in self._stored]
 
     def hold(self, offset: int, nbytes: int) -> bool:
-        """Whether a range lies within one of them."""
+        """Whether a range is within one of them."""
         number = bisect.bisect_right(self._offsets, offset) - 1
         return number >= 0 and offset + nbytes <= self._stored[number].offset + self._stored[number].nbytes
 

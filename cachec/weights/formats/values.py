@@ -15,7 +15,7 @@ _BLOCK = 1 << 20
 
 
 class ValueSource(FileSource):
-    """Tensors in files and values, told apart by ``Tensor.file``: below 0 is the value ``-1 - file``.
+    """Tensors in files and values, distinguished by ``Tensor.file``: below 0 is the value ``-1 - file``.
 
     A repeated pattern takes no memory to open, to hash or to copy. Zeros are handed out as pages that the kernel makes
     when they are touched; any other pattern has to be made in full.

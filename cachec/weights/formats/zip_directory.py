@@ -1,4 +1,4 @@
-"""The directory of a zip archive whose members are stored, for reading them in place (PKWARE's APPNOTE 6.3.10).
+"""The directory of a zip archive with uncompressed members, to read them in place (PKWARE's APPNOTE 6.3.10).
 
     local   "PK\\3\\4", 26 bytes, name, extra field; then the member's bytes
     central "PK\\1\\2" for each member: method, CRC, sizes, name, offset of its local record; what does not fit into

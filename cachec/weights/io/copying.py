@@ -40,7 +40,7 @@ from cachec.weights.weight import Weight
 #: Called with the bytes done and the bytes in all, by the thread that copies.
 Progress = Callable[[int, int], None]
 
-#: Bytes of a file that is cloned, as told at once; the digest follows a queue of these behind.
+#: The unit of progress for a cloned file, in bytes; the digest follows a queue of these.
 _CHUNK = ranges.CHUNK
 _QUEUED = 32
 #: Larger ones leave the caches of a core, which costs more than it saves in calls.
@@ -110,7 +110,7 @@ def naming_full_disk(path: str | os.PathLike[str], otherwise: str) -> Iterator[N
 class Copier:
     """Copies ranges one after the other. A context manager, as it owns a thread; to be used by one thread.
 
-    progress: told of every chunk. total: bytes that will be copied or skipped, in all.
+    progress: called for every chunk. total: bytes that will be copied or skipped, in all.
     """
 
     def __init__(self, progress: Progress | None = None, total: int = 0) -> None:
@@ -200,7 +200,7 @@ class Copier:
     def load(self, source: Copied) -> memoryview | None:
         """All bytes of a source of at most ``SMALL`` bytes, in memory that the next call uses again; None for a larger.
 
-        Nobody else can change them there, so their digest is that of what is written. Raises WeightsChanged.
+        No other process can change them there, so their digest is that of the written bytes. Raises WeightsChanged.
         """
         if source.nbytes > SMALL:
             return None
@@ -273,7 +273,7 @@ class Digest:
 
 
 class _Follow:
-    """One copy whose bytes are hashed as they are written."""
+    """One copy with a hash of the bytes as they are written."""
 
     def __init__(self, follower: _Follower, fd: int, offset: int) -> None:
         self.digest = Digest()

@@ -1,4 +1,4 @@
-"""Files on their way to a name: written under a temporary one beside it, locked, and gone on with after a kill.
+"""Staged files: written under a temporary name in the target's folder, locked, and resumed after a kill.
 
     .<name>.partial-<pid>-<16 hex>
         0      the file, as far as it got
@@ -49,7 +49,7 @@ _SPARSE = TRACKED_FILESYSTEMS | {"tmpfs", "overlay", "overlay.open", "nfs", "nfs
 
 
 class StagedFile:
-    """A file under a temporary name beside its target, locked as long as it is being written. A context manager."""
+    """A file under a temporary name in its target's folder, locked until it is complete. A context manager."""
 
     def __init__(self, target: str, plan: Plan | None = None) -> None:
         """plan: what will be in it, for going on with what a killed process left."""
@@ -203,7 +203,7 @@ class _Marks:
 
     @staticmethod
     def of(plan: Plan, folder: str) -> _Marks | None:
-        """None where there is nothing to be gone on with: slots would cost more than they save, or prove nothing."""
+        """Return None if the file can't be resumed: slots would cost more than they save, or prove nothing."""
         try:
             with open(_BOOT, encoding="ascii") as file:
                 boot = file.read().strip()
@@ -286,7 +286,7 @@ def _make_file(folder: str, prefix: str) -> fsio.Staging:
 
 
 def _find_abandoned(folder: str, prefix: str) -> Iterator[tuple[str, int]]:
-    """Temporary files of processes that were killed, by path and descriptor: locked, which nobody else has them."""
+    """Return the temporary files of killed processes, by path and descriptor, with a lock that no other process has."""
     with os.scandir(folder) as entries:
         paths = [
             entry.path
@@ -297,7 +297,7 @@ def _find_abandoned(folder: str, prefix: str) -> Iterator[tuple[str, int]]:
         try:
             fd = _open_file(path)
         except OSError:
-            continue  # gone meanwhile, or another user's
+            continue  # removed, or another user's
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             state = os.fstat(fd)
@@ -305,7 +305,7 @@ def _find_abandoned(folder: str, prefix: str) -> Iterator[tuple[str, int]]:
         except (BlockingIOError, FileNotFoundError):
             os.close(fd)
             continue
-        if (state.st_dev, state.st_ino) != (there.st_dev, there.st_ino):  # it was given its name meanwhile
+        if (state.st_dev, state.st_ino) != (there.st_dev, there.st_ino):  # it has its final name now
             os.close(fd)
             continue
         yield path, fd
@@ -320,7 +320,7 @@ def _open_file(path: str) -> int:
 
 
 def _read_slots(fd: int, begin: int, number: int) -> list[bytes]:
-    """The slots in a file of this user's that nobody has by another name; none of any other file."""
+    """Return the slots in a file of this user without a second name; no slots for any other file."""
     state = os.fstat(fd)
     mine = stat.S_ISREG(state.st_mode) and state.st_uid == os.geteuid() and state.st_nlink == 1
     if not mine or fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDWR:

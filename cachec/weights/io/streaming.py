@@ -102,7 +102,7 @@ class _BufferedSource(RelayedSource):
         data = self._data[begin : begin + tensor.nbytes]
 
         def given_away() -> memoryview:
-            self.release()  # who writes into it changes what nobody else has
+            self.release()  # the caller may write to it: it is the only user
             return data
 
         return Ways(data.toreadonly, extent=there.extent, own=given_away)
@@ -129,7 +129,7 @@ class _Buffer:
 
     @property
     def is_lent(self) -> bool:
-        """Whether somebody holds a view."""
+        """Whether a view of it is in use."""
         return self._lease is not None and self._lease() is not None
 
     def lend(self, nbytes: int) -> memoryview:
@@ -173,7 +173,7 @@ class _ReadAhead:
             self._asked = weight
             self._has_buffer.clear()
             lent = sum(buffer.is_lent for buffer in self._buffers)
-            while self._free.qsize() > max(2 - lent, 1):  # one was added because a view seemed to be kept
+            while self._free.qsize() > max(2 - lent, 1):  # one was added because a view seemed to be in use
                 self._buffers.remove(self._free.get())
         self._wanted.put(weight)
 
@@ -196,7 +196,7 @@ class _ReadAhead:
     def close(self) -> None:
         self._wanted.put(None)
         self._free.put(None)
-        # A generator that nobody closed may be collected in any thread, in this one too.
+        # An unclosed generator may be collected in any thread, in this one too.
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
 

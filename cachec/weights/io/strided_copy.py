@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from cachec.base import fsio
 
-#: Pieces that lie closer than a page share their pages anyway: they are read together, in blocks.
+#: Pieces that are closer than a page share their pages anyway: they are read together, in blocks.
 _PAGE = 4096
 _BLOCK = 1 << 20
 
@@ -21,7 +21,7 @@ class Spans(NamedTuple):
     width: int
     stride: int
     number: int
-    #: Bytes from start to start where they are put; what lies between there stays as it is.
+    #: Bytes from start to start in the target; the bytes between pieces do not change.
     step: int
 
     @property
@@ -88,7 +88,7 @@ def read_spans(fd: int, start: int, spans: Spans, out: memoryview) -> None:
     if stride - width < _PAGE and stride < _BLOCK:
         _read_blocks(fd, start, spans, out)
         return
-    # Read-ahead would load what lies between the pieces.
+    # Read-ahead would load the bytes between the pieces.
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
     try:
         for number in range(count):

@@ -27,7 +27,7 @@ from cachec.weights.io.staging import StagedFile
 from cachec.weights.weight import Weight
 
 _SUFFIX = ".safetensors"
-#: Files that are kept open until all are written, where they need no index.
+#: The number of files that stay open until all are written, if they need no index.
 _TOGETHER = 128
 
 
@@ -116,7 +116,7 @@ def _shards(ordered: Sequence[Weight], limit: int | None) -> list[list[Weight]]:
 
 
 def _shard_names(target: str, count: int) -> tuple[list[str], str]:
-    """The files of the shards, and the index. Raises UsageError where they can't be beside what is there."""
+    """Return the files of the shards, and the index. Raises UsageError if existing files prevent them."""
     stem = target.removesuffix(_SUFFIX)
     if stem == target:
         raise UsageError(f"save: {target}: shards are named after a file that ends in {_SUFFIX}")

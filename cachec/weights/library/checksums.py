@@ -1,7 +1,7 @@
 """Checksums that a checkpoint states of its own files: the SHA1 of ONNX external data, the MD5 of TVM's shards, the
 CRC-32 of each member of numpy's .npz and PyTorch's .pt.
 
-They are computed when somebody asks for it (``cachec weights verify``), for that reads every byte of the files.
+They are computed on request only (``cachec weights verify``), because that reads every byte of the files.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ChecksumReport(NamedTuple):
 
 
 class WeightPlace(NamedTuple):
-    """Where a weight lies: the number of its file, and its bytes there."""
+    """The place of a weight: the number of its file, and its bytes there."""
 
     name: str
     file: int
@@ -71,7 +71,7 @@ def verify(weights: Handles, progress: Progress | None = None) -> ChecksumReport
 def verify_files(
     files: Sequence[OpenedFile], placed: Sequence[WeightPlace], progress: Progress | None = None
 ) -> ChecksumReport:
-    """Compute the checksums that these files state. placed: the weights, to name those whose bytes are wrong."""
+    """Compute the checksums that these files state. placed: the weights, to name those with wrong bytes."""
     stated = [(number, file) for number, file in enumerate(files) if file.checksum]
     total, done = sum(file.identity.size for _, file in stated), 0
     damages = []
@@ -124,7 +124,7 @@ def _whole(file: OpenedFile, fd: int, advance: Callable[[int], None]) -> Iterato
 def _members(file: OpenedFile, fd: int, advance: Callable[[int], None]) -> Iterator[_Difference]:
     """The members of a zip archive by the CRC-32 that its directory states of each."""
     size = file.identity.size
-    directory = CheckpointFile(f"/proc/self/fd/{fd}", 0, lambda *_: False)  # the file that was looked at
+    directory = CheckpointFile(f"/proc/self/fd/{fd}", 0, lambda *_: False)  # the open file
     directory.path = file.path
     try:
         stored = sorted(members(directory).values(), key=lambda member: member.offset)

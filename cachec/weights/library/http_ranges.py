@@ -75,7 +75,7 @@ class HttpResolver:
                 last = str(broken)
             else:
                 return
-            # Not "more than before": a server that lies about the length would be started over for ever.
+            # Not "more than before": with a server that states wrong lengths, the fetch would start over for ever.
             if os.fstat(fd).st_size > reached:
                 barren, pause, reached = 0, 0.5, os.fstat(fd).st_size
             else:
@@ -188,7 +188,7 @@ class HttpResolver:
 
 
 def _redirects() -> Any:
-    """Follows redirects without what comes with them, which urllib reads to its end, and which may have none."""
+    """Return a handler that follows redirects without reading their bodies, which may be endless."""
     from urllib.request import HTTPRedirectHandler
 
     class Redirects(HTTPRedirectHandler):

@@ -5,7 +5,7 @@ A download goes to ``$CACHEC_DIR/weights/fetched/<32 hex>/``, named by the ident
     part          what has arrived; locked by who fetches, continued by the next
     state.json    what the server called the version that ``part`` is of (see the resolver)
 
-One that nobody went on with for a week is removed when something else is fetched.
+A download without progress for a week is removed by the next fetch.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Resolvers:
         return cls({"http": shipped, "https": shipped}, entry_points)
 
     def of(self, scheme: str) -> Resolver:
-        """The resolver of a scheme. Raises UsageError where there is none, PluginError where it can't be imported."""
+        """Return the resolver of a scheme. Raises UsageError for an unknown one, PluginError if the import fails."""
         target = self._offered.get(scheme)
         if target is not None:
             self._resolvers[scheme] = load_object(f"the resolver of {scheme!r}", target, "resolver", Resolver)
@@ -132,7 +132,7 @@ def fetch_file(
 
 
 def _remove(place: Path) -> None:
-    """Remove the folder of a download whose ``part`` the caller has locked.
+    """Remove the folder of a download. The caller has locked its ``part``.
 
     It is renamed first, to a name of the same form: who waits for the download makes its files in a folder that is
     new, never in one that is half removed, and what a kill leaves is removed after a week like any other.
@@ -161,7 +161,7 @@ def _lock_download(part: Path) -> Iterator[int]:
 
 
 def _remove_abandoned(folder: Path, wanted: str) -> None:
-    """Remove the downloads, but for ``wanted``, that have not grown for a week and that nobody is fetching."""
+    """Remove the downloads that no process fetches and that have not grown for a week, except ``wanted``."""
     for name in fsio.names_in(folder, _FOLDER):
         part = folder / name / "part"
         if name == wanted:
@@ -169,7 +169,7 @@ def _remove_abandoned(folder: Path, wanted: str) -> None:
         try:
             fd = os.open(part, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError:
-            continue  # gone meanwhile, or another user's
+            continue  # removed, or another user's
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if time.time() - os.fstat(fd).st_mtime > _ABANDONED and os.fstat(fd).st_nlink:

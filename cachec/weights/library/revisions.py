@@ -1,4 +1,4 @@
-"""The records of the store's own weights: what a revision consists of, and which revision a name stands for.
+"""The records of the store's own weights: the parts of a revision, and the revision of a name.
 
     names/<name>.json           a pointer: replaced or removed as a whole; ``/`` in a name is written ``%2F``
     revisions/<64 hex>.json     a record, immutable, named by the BLAKE3 of its bytes; so equal weights are one revision
@@ -54,14 +54,14 @@ class _RevisionVersion(msgspec.Struct):
 
 
 class OwnedTensor(msgspec.Struct, frozen=True, gc=False):
-    """A weight whose bytes are the object of that digest."""
+    """A weight with its bytes in the object of that digest."""
 
     spec: WeightSpec
     digest: Digest
 
 
 class PlacedTensor(msgspec.Struct, frozen=True, gc=False):
-    """A weight whose bytes are at ``offset`` of a file of the record."""
+    """A weight with its bytes at ``offset`` of a file of the record."""
 
     spec: WeightSpec
     file: _Count
@@ -92,7 +92,7 @@ class RevisionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Pointer(msgspec.Struct, frozen=True):
-    """What a name stands for."""
+    """The revision of a name."""
 
     version: int
     name: str
@@ -145,7 +145,7 @@ class Revisions:
     # --- names
 
     def pointer(self, name: str) -> Pointer | None:
-        """What ``name`` stands for. Raises WeightError where the pointer is malformed, or can't be read."""
+        """Return the pointer of ``name``. Raises WeightError if it is malformed, or can't be read."""
         path = self._name_path(name)
         try:
             data = _read(path)
@@ -165,14 +165,14 @@ class Revisions:
         self._write(self._name_path(pointer.name), msgspec.json.encode(pointer))
 
     def unpoint(self, name: str) -> None:
-        """Forget a name. Raises WeightError where there is none of it."""
+        """Remove a name. Raises WeightError for an unknown name."""
         try:
             os.unlink(self._name_path(name))
         except FileNotFoundError:
             raise self.unknown(name) from None
 
     def resolve(self, text: str) -> str:
-        """The revision that a name, or the first digits of a revision (4 at least), stands for. Raises WeightError."""
+        """Return the revision of a name, or of the first digits of a revision (4 at least). Raises WeightError."""
         pointer = self.pointer(text) if _is_name(text) else None
         if pointer is not None:
             return pointer.revision
@@ -306,7 +306,7 @@ def _is_name(text: str) -> bool:
 
 
 def _read(path: Path) -> bytes:
-    """A file of this folder. Raises WeightError for what is none, FileNotFoundError, NotADirectoryError."""
+    """Read a file of this folder. Raises WeightError for other kinds, FileNotFoundError, NotADirectoryError."""
     try:
         return file_ownership.read_regular(path, _MAX_FILE)
     except (FileNotFoundError, NotADirectoryError):
@@ -316,7 +316,7 @@ def _read(path: Path) -> bytes:
 
 
 def _list_files(folder: Path) -> list[str]:
-    """The files in a folder. Raises WeightError where that can't be told: what they name would be taken for gone."""
+    """Return the files in a folder. Raises WeightError if it can't be read, as their records would seem to be gone."""
     try:
         return fsio.names_in(folder, _FILE, must_list=True)
     except OSError as error:

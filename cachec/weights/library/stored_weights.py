@@ -183,7 +183,7 @@ class WeightStore:
         return RevisionRecord(VERSION, placed=tuple(placed), files=tuple(map(_placed_file, files)))
 
     def check_free(self, names: Sequence[str], revision: str) -> None:
-        """Raise UsageError where one of these names stands for other weights than this revision."""
+        """Raise UsageError if one of these names belongs to another revision."""
         for name in names:
             pointer = self._revisions.pointer(name)
             if pointer is not None and pointer.revision != revision:
@@ -195,7 +195,7 @@ class WeightStore:
         return self._revisions.contents(revision)
 
     def adopt(self, contents: RevisionContents, names: Sequence[str], source: str) -> None:
-        """Let these names stand for weights whose bytes are objects of the store. source: text for people.
+        """Set these names to weights with their bytes in objects of the store. source: a text for display.
 
         Raises StoreFault where one of the objects is not there, OSError.
         """
@@ -227,12 +227,12 @@ class WeightStore:
         objects = self.objects.leasing()
         self._revisions.lease(revision, objects.leases)
         contents = self._revisions.contents(revision)
-        if contents.record.files:  # there is nothing of ours to keep
+        if contents.record.files:  # the store owns no object of it
             return WeightSet(contents.layout, FileSource(tuple(map(_reopen_file, contents.record.files))))
         return WeightSet(contents.layout, OwnedSource(objects, revision, contents.refs))
 
     def find(self, text: str) -> Revision | None:
-        """What a name, or the first digits of its revision (4 at least), stands for; None where it is neither.
+        """Return the revision of a name, or of the first digits of a revision (4 at least); None for another text.
 
         Raises WeightError for what begins several, or is damaged.
         """
@@ -254,7 +254,7 @@ class WeightStore:
         """Hash every object of a revision. Of weights in place: look whether the files are as they were added, and
         hash those of which the checkpoint states a checksum.
 
-        What is damaged is removed, so that it is refused when used and written anew by the next ``add``.
+        A damaged object is removed, so that its use is refused, and the next ``add`` writes it again.
         """
         revision = self._revisions.resolve(name)
         objects = self.objects.leasing()
@@ -280,16 +280,16 @@ class WeightStore:
     # --- removing
 
     def remove(self, name: str) -> None:
-        """Forget a name; what nothing needs then goes with the next ``gc``. Raises WeightError where there is none."""
+        """Remove a name; the next ``gc`` removes unused objects. Raises WeightError for an unknown name."""
         check_name(name)
         self._revisions.unpoint(name)
 
     def sweep(self, leased: LeasedArtifacts) -> Swept:
-        """For ``gc``: remove revisions that no name stands for and no process holds. Raises WeightError, OSError."""
+        """For ``gc``: remove revisions that no name has and no process uses. Raises WeightError, OSError."""
         return self._revisions.sweep(leased)
 
     def list_needed(self, on_damaged: Callable[[str], None]) -> frozenset[Digest]:
-        """For ``gc``: everything that revisions may name. on_damaged: told of a record that may have named more.
+        """For ``gc``: everything that revisions may name. on_damaged: called for a record that may have named more.
 
         Raises StoreFault.
         """

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -15,6 +15,9 @@ from cachec.base.display_text import clean
 from cachec.errors import UsageError
 from cachec_mlir.cli.linking import link, relink
 from cachec_mlir.cli.shared import MODULE, bindings_option, check_paths, few, json_option, module_file, print_json
+
+if TYPE_CHECKING:
+    from cachec.cli.session import Session
 
 #: Resources and changes that text output lists; --json has all.
 _LISTED = 40
@@ -59,10 +62,10 @@ def inspect(file: str, bindings: str | None, as_json: bool) -> None:
            "declared": [names without bytes], "constants": [{"line", "type", "characters"}]}
     """
     from cachec_mlir import topology
-    from cachec_mlir.explain.inspecting import inspected
+    from cachec_mlir.explain.summary import summarize
 
     with module_file(file) as source:
-        figures = inspected(source, bindings=bindings) | {"path": file, "topology": topology(source)}
+        figures = summarize(source, bindings=bindings) | {"path": file, "topology": topology(source)}
     if as_json:
         print_json(figures)
         return
@@ -99,7 +102,7 @@ def inspect(file: str, bindings: str | None, as_json: bool) -> None:
 @click.option("--locations", is_flag=True, help="Names and places count too: for a compiler that keeps them.")
 @json_option
 @click.pass_obj
-def hash_(session: Any, files: Sequence[str], bindings: str | None, locations: bool, as_json: bool) -> None:
+def hash_(session: Session | None, files: Sequence[str], bindings: str | None, locations: bool, as_json: bool) -> None:
     """Print the topology hash of each module: the same for other weight bytes, names of values, places and spaces.
 
     Of a module whose bytes any process has hashed before it is remembered in the store, if there is one.
@@ -114,8 +117,10 @@ def hash_(session: Any, files: Sequence[str], bindings: str | None, locations: b
     """
     from cachec_mlir import Topologies
 
-    is_stored = session is not None and session.settings.store_folder is not None and session.store.folder.is_dir()
-    known = Topologies(session.store.digests if is_stored else None)
+    digests = None
+    if session is not None and session.settings.store_folder is not None and session.store.folder.is_dir():
+        digests = session.store.digests
+    known = Topologies(digests)
     hashes = []
     for file in files:
         with module_file(file) as source:
@@ -163,10 +168,10 @@ def strip(
     from cachec_mlir import MINIMUM
     from cachec_mlir import strip as take_out
     from cachec_mlir.cli.report import WHOLE, bug_report
-    from cachec_mlir.explain.readable import readable, typed_resources
+    from cachec_mlir.explain.readable_text import make_readable, typed_resources
+    from cachec_mlir.file_writer import write
     from cachec_mlir.linking.alignments import alignment_metadata
-    from cachec_mlir.text.stripping import SCOPE
-    from cachec_mlir.writing import write
+    from cachec_mlir.text.stripper import SCOPE
 
     if weights is not None and (weights == "-" or Path(weights).suffix not in WRITTEN_SUFFIXES):
         raise UsageError(f"--weights {weights}: a name that ends with {' or '.join(WRITTEN_SUFFIXES)} expected")
@@ -175,13 +180,13 @@ def strip(
     with module_file(file) as source:
         size = os.stat(source).st_size
         stripped = take_out(source, to=to, scope=scope or SCOPE, minimum=minimum or MINIMUM)
-        seen = readable(stripped.ir, limit=WHOLE) if output is None else None
-        typed = typed_resources(stripped, seen)
-        text = None if seen is None else bug_report(file, size, typed, seen)
+        module_text = make_readable(stripped.ir, limit=WHOLE) if output is None else None
+        typed = typed_resources(stripped, module_text)
+        text = None if module_text is None else bug_report(file, size, typed, module_text)
         specs = {each.name: each.spec() for each in typed}
         if weights is not None:
-            kept = alignment_metadata(typed) if Path(weights).suffix == ".safetensors" else {}
-            stripped.resources.weights(specs).save(weights, metadata=kept)
+            metadata = alignment_metadata(typed) if Path(weights).suffix == ".safetensors" else {}
+            stripped.resources.weights(specs).save(weights, metadata=metadata)
         if output is not None and output != "-":
             write(output, [stripped.ir])
     if output == "-":
@@ -226,7 +231,7 @@ def diff(old: str, new: str, values: bool, bindings: str | None, as_json: bool) 
            "weights": [{"kind": "added", "removed", "changed" or "values", "name", "old", "new"}]}
     Exit code 0: the same, 1: different.
     """
-    from cachec_mlir.explain.diff import difference
+    from cachec_mlir.explain.module_diff import difference
 
     if old == new == "-":
         raise UsageError("only one of the two can be stdin")

@@ -56,7 +56,8 @@ def link(
     MLIR's tools read bytecode with an alignment of more than 16 from a file only, and with more than 4096 not at all.
 
     With --by-reference no byte of them is copied where one .safetensors, .irpa or .gguf file has them all; else an
-    archive is written beside the output. That is for --references parameter (the default then), external, undefined.
+    archive is written to the output's folder. That is for --references parameter (the default then), external,
+    undefined.
 
     \b
     Examples:
@@ -73,7 +74,7 @@ def link(
     from cachec_mlir import refer
     from cachec_mlir import strip as take_out
     from cachec_mlir.linking.alignments import saved_alignments
-    from cachec_mlir.text.stripping import SCOPE
+    from cachec_mlir.text.stripper import SCOPE
 
     renamed = _pairs(names) or None
     if weights == "-":
@@ -120,10 +121,10 @@ def relink(
     by_reference: bool,
     as_json: bool,
 ) -> None:
-    """Give a new module the resources of an older one, by name, whatever became of it meanwhile.
+    """Give a new module the resources of an older one, by name.
 
     A name that a compiler may have changed (w0 into w0_2) is refused, and never guessed: say --name w0_2=w0, or give
-    the record that cachec_mlir.mark(...).recorded(...).encoded() made.
+    the record that cachec_mlir.mark(...).find_renames(...).encode() returned.
 
     \b
     Examples:
@@ -150,9 +151,9 @@ def relink(
     with module_file(file) as source, module_file(older) as older_source:
         matched: Any = None
         if renames is not None:
-            matched = Renames.decoded(Path(renames).read_bytes())
+            matched = Renames.decode(Path(renames).read_bytes())
         elif names:
-            matched = _completed(source, strip(older_source).resources, _pairs(names))
+            matched = _complete_names(source, strip(older_source).resources, _pairs(names))
         if by_reference:
             made = relink_by_reference(source, older, output, renames=matched)
             _print_linked(output, made.nbytes, made.archive, made.unused, as_json)
@@ -163,12 +164,12 @@ def relink(
     _warn_of_pipe(output, linked.is_file_only)
 
 
-def _completed(source: str, older: Collection[str], given: dict[str, str]) -> dict[str, str]:
+def _complete_names(source: str, older: Collection[str], given: dict[str, str]) -> dict[str, str]:
     """The names that were given, and of the others those that can't be another's: relink refuses what is left."""
-    from cachec_mlir.forms import unlinked
-    from cachec_mlir.linking.relinking import shortened
+    from cachec_mlir.linking.relinker import without_suffix
+    from cachec_mlir.strip_and_link import open_unlinked
 
-    return {**{name: name for name in unlinked(source).wanted if shortened(name, older) is None}, **given}
+    return {**{name: name for name in open_unlinked(source).wanted if without_suffix(name, older) is None}, **given}
 
 
 @contextmanager
@@ -190,8 +191,8 @@ def _print_linked(output: str, nbytes: int, archive: Path | None, unused: Sequen
         where = None if archive is None else str(archive)
         print_json({"output": output, "nbytes": nbytes, "archive": where, "unused": list(unused)})
         return
-    beside = "" if archive is None else f", weights in {clean(str(archive))}"
-    click.echo(f"{clean(output)}: {nbytes:,} bytes{beside}", err=output == "-")
+    archive_note = "" if archive is None else f", weights in {clean(str(archive))}"
+    click.echo(f"{clean(output)}: {nbytes:,} bytes{archive_note}", err=output == "-")
     if unused:
         click.echo(f"not asked for: {few(unused)}", err=True)
 

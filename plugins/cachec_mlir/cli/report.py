@@ -7,35 +7,35 @@ from collections.abc import Iterator, Sequence
 from cachec.base.display_text import clean, number_of
 from cachec.programs.supported_versions import version_of
 from cachec_mlir.blobs import Resource
-from cachec_mlir.explain.diff import Difference, OperationChange
-from cachec_mlir.explain.readable import Readable
+from cachec_mlir.explain.module_diff import Difference, OperationChange
+from cachec_mlir.explain.readable_text import ReadableModule
 
-#: Packages whose version a bug report says, where they are installed.
+#: Packages whose versions are in a bug report, if installed.
 _TOOLS = ("iree-base-compiler", "jaxlib", "torch-mlir", "apache-tvm")
 _LISTED = 40
 #: Characters up to which a constant is printed whole: what stays inline as no weight, so that the report parses.
 WHOLE = 1024
 
 
-def bug_report(name: str, size: int, weights: Sequence[Resource], seen: Readable) -> str:
+def bug_report(name: str, size: int, weights: Sequence[Resource], readable: ReadableModule) -> str:
     """The stripped module as text under a comment: versions, sizes, the weights by name. It parses as it is, unless
     the comment says that constants were cut.
     """
     total = sum(each.nbytes for each in weights)
     tools = [f"{each} {number}" for each in _TOOLS if (number := version_of(each))]
     lines = [
-        f"{clean(name)}: {size:,} bytes, {len(seen.text.encode()):,} without weights",
+        f"{clean(name)}: {size:,} bytes, {len(readable.text.encode()):,} without weights",
         f"stripped by cachec {version_of('cachec')}; installed: {', '.join(tools) or 'no compiler that it knows'}",
         f"{number_of(len(weights), 'weight')}, {number_of(total, 'byte')}, left out",
         *_weights(weights),
     ]
-    if seen.notation != "text":
-        lines.append(f"bytecode, printed in generic notation by the MLIR of {seen.notation}")
-    if seen.cut:
+    if readable.notation != "text":
+        lines.append(f"bytecode, printed in generic notation by the MLIR of {readable.notation}")
+    if readable.cut:
         lines.append(
-            f"{number_of(seen.cut, 'inline constant')} cut here; `cachec mlir strip -o FILE` writes them whole"
+            f"{number_of(readable.cut, 'inline constant')} cut here; `cachec mlir strip -o FILE` writes them whole"
         )
-    return "".join(f"// {line}\n" for line in lines) + "\n" + seen.text.rstrip() + "\n"
+    return "".join(f"// {line}\n" for line in lines) + "\n" + readable.text.rstrip() + "\n"
 
 
 def difference_lines(difference: Difference, most: int) -> Iterator[str]:

@@ -15,7 +15,7 @@ import msgspec
 
 from cachec.base.display_text import clean
 from cachec.errors import UsageError
-from cachec_mlir.writing import check_target
+from cachec_mlir.file_writer import check_target
 
 #: A module as an argument: a file, or - for stdin.
 MODULE = click.Path(dir_okay=False, allow_dash=True)
@@ -27,7 +27,7 @@ bindings_option = click.option(
 
 @contextmanager
 def module_file(file: str) -> Iterator[str]:
-    """The path of a module; stdin is a temporary file meanwhile, so that nothing large is kept in memory."""
+    """Yield the path of a module. Stdin is copied to a temporary file, to save memory."""
     if file != "-":
         yield file
         return

@@ -10,10 +10,10 @@ import re
 from collections.abc import Sequence
 
 from cachec.programs.plugin import Reproducer
-from cachec_mlir.bytecode.reading import MAGIC
-from cachec_mlir.text.scanning import quoted
+from cachec_mlir.bytecode.reader import MAGIC
+from cachec_mlir.text.scanner import quote
 
-#: Tools whose main is MLIR's ``MlirOptMain``, which knows ``--run-reproducer``.
+#: Tools with MLIR's ``MlirOptMain``, which accepts ``--run-reproducer``.
 TOOLS = re.compile(r"[\w.+-]*-opt(-\d+)?")
 
 _PIPELINE = re.compile(r"--?pass-pipeline=(.*)", re.DOTALL)
@@ -30,7 +30,7 @@ def reproducer(command: Sequence[str], data: bytes) -> Reproducer | None:
         return None
     resource = (
         "\n{-#\n  external_resources: {\n    mlir_reproducer: {\n"
-        f"      pipeline: {quoted(pipeline)},\n      disable_threading: false,\n      verify_each: true\n"
+        f"      pipeline: {quote(pipeline)},\n      disable_threading: false,\n      verify_each: true\n"
         "    }\n  }\n#-}\n"
     )
     return Reproducer(data + resource.encode(), ".reproducer.mlir", "--run-reproducer")

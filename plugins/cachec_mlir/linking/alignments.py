@@ -13,8 +13,8 @@ import msgspec
 
 from cachec.errors import CheckpointError, UsageError
 from cachec_mlir.blobs import Resource
-from cachec_mlir.inputs import open_input
-from cachec_mlir.offers import check_alignment, natural_alignment
+from cachec_mlir.module_input import open_input
+from cachec_mlir.weight_binding import check_alignment, natural_alignment
 
 _KEY = "cachec.alignments"
 _SUFFIX = ".safetensors"

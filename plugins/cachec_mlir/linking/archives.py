@@ -1,7 +1,7 @@
 """Parameter archives that refer: IRPA files whose entries are ranges of another file, so that no byte is copied.
 
-The format is in ``cachec/weights/formats/irpa.py``; an entry of type 3 names a file beside the archive, an offset and a
-size. ``cachec.open_weights`` maps such entries; IREE's own parser (3.13) refuses them.
+The format is in ``cachec/weights/formats/irpa.py``; an entry of type 3 names a file in the archive's folder, an offset
+and a size. ``cachec.open_weights`` maps such entries; IREE's own parser (3.13) refuses them.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""What a compiler calls the resources that it was given: recorded, so that its output can be bound again.
+"""Records of a compiler's names for the resources of its input, so that its output can be linked again.
 
-A compiler renames resources: a key that its context knows already gets a suffix (``w0`` becomes ``w0_2``), later phases
-make keys of their own. A name of its output therefore says nothing by itself: ``w0_2`` may be what was ``w0``, or what
-was ``w0_2`` all along. Two ways to know, and no third:
+A compiler renames resources: it adds a suffix to a key that its context knows already (``w0`` becomes ``w0_2``), and
+later phases make new keys. So a name of the output is ambiguous: ``w0_2`` may be the old ``w0`` or the old ``w0_2``.
+There are two ways to find out:
 
-- ``mark`` a module *before* it is compiled: every key becomes one that no other module has, and from which no other key
-  can be made by a suffix. A key of the output that is such a one, or one with a suffix of digits, is that resource: the
-  compiler had no bytes that it could have made another one from.
-- ``recorded`` compares the bytes of resources before and after. A blob that occurs once before is the same resource
-  wherever it comes out. Weights that are equal can't be told apart so: mark those.
+- ``mark`` a module *before* the compilation: each key becomes one that no other module has, and that no suffix of
+  another key can form. Such a key in the output, with or without a suffix of digits, is that resource, because the
+  compiler had no bytes to make another one from.
+- ``find_renames`` compares the bytes of resources before and after. A blob that occurs once before is the same resource
+  in the output. This can't distinguish equal weights: mark those.
 
-What neither tells is an error, never a guess.
+Any other case is an error.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from cachec.base.hashing import Hasher
 from cachec.errors import LinkError, UsageError
 from cachec.model import from_json
 from cachec_mlir.blobs import ELIDED, Resource
-from cachec_mlir.bytecode.reading import Bytecode, is_bytecode
-from cachec_mlir.inputs import Source, open_input
-from cachec_mlir.text.references import references, written
-from cachec_mlir.text.scanning import edited, name_of, scan
+from cachec_mlir.bytecode.reader import Bytecode, is_bytecode
+from cachec_mlir.module_input import Source, open_input
+from cachec_mlir.text.references import reference_text, references
+from cachec_mlir.text.scanner import apply_edits, name_of, scan
 from cachec_mlir.text.skeleton import Skeleton
-from cachec_mlir.text.stripping import strip_text
+from cachec_mlir.text.stripper import strip_text
 
 #: Marked keys: this, a digest, ``_``, a number, and an end that is no digit, so that a suffix can't make another one.
 _MARK = "cachec_"
@@ -45,13 +45,13 @@ class Renames(NamedTuple):
     names: Mapping[str, str]
     dropped: tuple[str, ...]
 
-    def encoded(self) -> bytes:
+    def encode(self) -> bytes:
         """As JSON: ``{"version": 1, "names": {...}, "dropped": [...]}``, sorted."""
         names = {new: self.names[new] for new in sorted(self.names)}
         return msgspec.json.encode({"version": _VERSION, "names": names, "dropped": sorted(self.dropped)})
 
     @classmethod
-    def decoded(cls, data: bytes) -> Renames:
+    def decode(cls, data: bytes) -> Renames:
         """Raises LinkError for what is no such record."""
         record = from_json(data, _Record, LinkError, "the record of renames is malformed")
         if record.version != _VERSION:
@@ -65,16 +65,16 @@ class _Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dropped: list[str]
 
 
-class Marked(NamedTuple):
+class MarkedModule(NamedTuple):
     """A stripped text with keys of its own. names: key -> name before."""
 
     ir: bytes
     names: Mapping[str, str]
 
-    def recorded(self, after: Source) -> Renames:
-        """What became of the keys in ``after``, the compiler's output, text or bytecode.
+    def find_renames(self, after: Source) -> Renames:
+        """Return the names of the keys in ``after``, the compiler's output, text or bytecode.
 
-        Raises LinkError for a resource that is none of those that were marked.
+        Raises LinkError for a resource that was not marked.
         """
         names: dict[str, str] = {}
         for key in sorted(_keys(after)):
@@ -95,8 +95,8 @@ class Marked(NamedTuple):
         return self.names.get(stem)
 
 
-def mark(ir: Source, salt: str = "") -> Marked:
-    """A stripped text whose resources have keys that can't be confused. The same text has the same keys each time.
+def mark(ir: Source, salt: str = "") -> MarkedModule:
+    """Return a stripped text with unambiguous keys of its resources. The same text gets the same keys each time.
 
     salt: what tells it from another module of the same text that will be in the same module as it one day.
     Raises UsageError for bytecode, LinkError for a text that has bytes of its own (the compiler could make others from
@@ -121,14 +121,14 @@ def mark(ir: Source, salt: str = "") -> Marked:
     edits: list[tuple[int, int, bytes]] = []
     for each in used:
         number = numbers.setdefault(each.name, len(numbers))
-        edits.append((each.start, each.end, written("resource", "", f"{stem}_{number}{_END}")))
-    return Marked(edited(text, edits), {f"{stem}_{number}{_END}": name for name, number in numbers.items()})
+        edits.append((each.start, each.end, reference_text("resource", "", f"{stem}_{number}{_END}")))
+    return MarkedModule(apply_edits(text, edits), {f"{stem}_{number}{_END}": name for name, number in numbers.items()})
 
 
-def recorded(before: Mapping[str, Resource], after: Mapping[str, Resource]) -> Renames:
-    """Which resource of ``before`` each of ``after`` is, by their bytes; both as ``strip(module).resources``.
+def find_renames(before: Mapping[str, Resource], after: Mapping[str, Resource]) -> Renames:
+    """Match each resource of ``after`` with one of ``before`` by their bytes; both are ``strip(module).resources``.
 
-    Reads all of them. Raises LinkError where one of ``after`` is none of ``before``, or is two of them.
+    Reads all of them. Raises LinkError if one of ``after`` matches none or several of ``before``.
     """
     by_digest: dict[str, list[str]] = {}
     for name, resource in before.items():

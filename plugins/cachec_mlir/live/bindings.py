@@ -60,26 +60,26 @@ class Bindings:
 
         Resources without bytes stay without. Raises CheckpointError, naming ``label``, with what MLIR says of it.
         """
-        return self._parsed(lambda context: self._ir.Module.parse(data, context), label)
+        return self._parse(lambda context: self._ir.Module.parse(data, context), label)
 
     def parse_file(self, path: str | os.PathLike[str]) -> Any:
-        """The same from a file, which LLVM maps: of bytecode, aligned resources are used where they lie."""
-        return self._parsed(lambda context: self._ir.Module.parseFile(os.fspath(path), context), os.fspath(path))
+        """Parse a file, which LLVM maps: it uses aligned resources of bytecode in place."""
+        return self._parse(lambda context: self._ir.Module.parseFile(os.fspath(path), context), os.fspath(path))
 
     @property
     def resource(self) -> Any:
         """The class of attributes that are resources."""
         return self._ir.DenseResourceElementsAttr
 
-    def _parsed(self, parse: Callable[[Any], Any], label: str) -> Any:
+    def _parse(self, parse: Callable[[Any], Any], label: str) -> Any:
         context = self._context()
         try:
             return parse(context)
         except (self._ir.MLIRError, ValueError) as error:
-            said = str(error)[:_SHOWN]
+            message = str(error)[:_SHOWN]
             raise CheckpointError(
                 f"{label}: the MLIR of {self.name!r} can't read it (text travels between LLVM versions, bytecode does "
-                f"not): {said}"
+                f"not): {message}"
             ) from error
 
     def _context(self) -> Any:

@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from cachec_mlir.inputs import ModuleInput
-from cachec_mlir.text.scanning import COMMENT, EDGE, STRING, Marks
+from cachec_mlir.module_input import ModuleInput
+from cachec_mlir.text.scanner import COMMENT, EDGE, STRING, Marks
 
 #: Characters from which a literal is set aside.
 _LONG = 64
@@ -69,7 +69,7 @@ class Skeleton:
         return MARKER.sub(lambda match: self.raw(int(match[1])), text)
 
     def raw(self, number: int) -> bytes:
-        """A literal as it stands in the text."""
+        """Return a literal as it is in the text."""
         literal = self.literals[number]
         return bytes(self.module.view()[literal.start : literal.end])
 

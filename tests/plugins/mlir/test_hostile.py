@@ -15,13 +15,13 @@ import pytest
 from cachec.errors import CheckpointError, LinkError, UsageError
 from cachec.weights import from_arrays
 from cachec_mlir import Bytecode, link, mark, refer, relink, strip, topology
-from cachec_mlir.inputs import open_input
+from cachec_mlir.module_input import open_input
 from cachec_mlir.text.references import references
-from cachec_mlir.text.structure import Structure
+from cachec_mlir.text.regions import Structure
 from tests.hostile.make_mlir import CASES
 from tests.plugins.mlir.conftest import BLOBS, SETTINGS, Builder, arrays, inline_program, number, program
 from tests.plugins.mlir.test_topology import CONTROL_FLOW
-from tests.plugins.mlir.text.test_globals import FORMS
+from tests.plugins.mlir.text.test_weight_forms import FORMS
 
 
 def everything(data: bytes) -> None:

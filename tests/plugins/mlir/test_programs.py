@@ -13,7 +13,7 @@ from cachec.errors import CheckpointError, LinkError, UsageError
 from cachec.weights import WeightSet
 from cachec_mlir import link, program
 from cachec_mlir.live.bindings import Bindings, write_bytecode
-from cachec_mlir.text.symbols import alpha, alpha_manifest
+from cachec_mlir.text.alpha_renaming import alpha, alpha_manifest
 from tests.plugins.mlir.conftest import arrays, inline_program
 from tests.plugins.mlir.conftest import program as text_program
 

@@ -37,8 +37,8 @@ def text(mlp: Callable[..., str], weights: Mapping[str, WeightSpec], batch: int,
 
 class TestNative(PluginConformance):
     plugin = plugin
-    compilers = ("cachec_native.linking", "iree.compiler", "jaxlib")
-    runtimes = ("cachec_native.linking",)
+    compilers = ("cachec_native.linker", "iree.compiler", "jaxlib")
+    runtimes = ("cachec_native.linker",)
 
     def stages(self, cache: cachec.Cache) -> tuple[Any, Any]:
         return stages(cache, partial(text, example().mlp))

@@ -105,7 +105,7 @@ def test_sets_that_do_not_fit_are_refused(library):
 
 MEMORY = """
 import json, sys, numpy as np, cachec
-import cachec_native.linking
+import cachec_native.linker
 weights = cachec.open_weights(sys.argv[1])
 file = cachec.File(sys.argv[2], kind="native:library", manifest=weights.manifest)
 shape = (1, weights["w1"].shape[0])

@@ -9,7 +9,7 @@ from cachec.errors import CheckpointError, LinkError, UsageError, WeightsChanged
 from cachec.model import WeightSpec
 from cachec.weights import WeightSet, open_weights
 from cachec_mlir import Bytecode, is_bytecode, link, strip, topology
-from cachec_mlir.bytecode.reading import varint
+from cachec_mlir.bytecode.reader import varint
 from tests.plugins.mlir.conftest import BLOBS, SETTINGS, Builder, number
 
 NAMES = [name for name, _ in BLOBS]
@@ -28,7 +28,7 @@ def test_resources_are_ranges_of_the_file(tmp_path, wide):
     module = Bytecode(path)
     assert (module.version, module.producer) == (6, b"by hand")
     assert list(module.resources) == NAMES
-    assert module.declared == ()
+    assert module.names_without_bytes == ()
     for name, raw in BLOBS:
         found = module.resources[name]
         assert (found.group, found.key, found.alignment, found.nbytes) == ("builtin", name, 16, len(raw))
@@ -95,7 +95,7 @@ def test_strip_keeps_all_but_blobs(wide):
     data = Builder(wide=wide).finish(BLOBS, SETTINGS)
     stripped = strip(data)
     module, before = Bytecode(stripped.ir), Bytecode(data)
-    assert list(module.declared) == NAMES
+    assert list(module.names_without_bytes) == NAMES
     assert not module.resources
     for old, new in zip(before.sections, module.sections, strict=True):
         assert old.id == new.id

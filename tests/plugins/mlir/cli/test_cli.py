@@ -134,7 +134,7 @@ def test_a_hash_is_remembered_in_the_store_that_is_there(folder: Path, monkeypat
     def refuse(*_: object, **__: object) -> str:
         raise AssertionError("it was hashed before")
 
-    monkeypatch.setattr(sys.modules["cachec_mlir.hashes"], "topology", refuse)
+    monkeypatch.setattr(sys.modules["cachec_mlir.topology_hash"], "topology", refuse)
     assert run("hash", "a.mlir", "b.mlir").stdout == lines
 
 
@@ -272,7 +272,7 @@ def test_relink_takes_a_record_and_refuses_what_may_be_another_s(folder: Path) -
     assert not Path("x.mlir").exists()
     run("relink", "new.mlir", "old.mlir", "-o", "x.mlir", "--name", "w=w_2", "--name", "w_2=w")
     assert b"".join(strip("x.mlir").resources["w"].blob.pieces()) == w["w_2"].tobytes()
-    Path("record").write_bytes(Renames({"w": "w", "w_2": "w_2"}, ()).encoded())
+    Path("record").write_bytes(Renames({"w": "w", "w_2": "w_2"}, ()).encode())
     run("relink", "new.mlir", "old.mlir", "-o", "y.mlir", "--renames", "record")
     assert shown_json("diff", "old.mlir", "y.mlir", "--values")["same"]
     run("relink", "new.mlir", "old.mlir", "-o", "y.mlir", "--renames", "record", "--name", "w=w", code=2)

@@ -15,15 +15,15 @@ from cachec.weights import from_arrays, open_weights
 from cachec_mlir import (
     Bytecode,
     Renames,
+    find_renames,
     link,
     mark,
-    recorded,
     relink,
     relink_by_reference,
     strip,
 )
 from tests.plugins.mlir.conftest import IREE_OPT, Builder, arrays, program, trailer
-from tests.plugins.mlir.text.test_globals import X, compiled
+from tests.plugins.mlir.text.test_weight_forms import X, compiled
 
 COMPILE = (
     IREE_OPT.with_name("iree-compile"),
@@ -63,7 +63,7 @@ def test_marks_are_found_again_behind_every_phase(to):
     marked = mark(strip(program(0).encode()).ir)
     assert sorted(marked.names.values()) == ["w1", "w2"]
     assert mark(strip(program(1).encode()).ir) == marked
-    found = marked.recorded(phase(marked.ir, to))
+    found = marked.find_renames(phase(marked.ir, to))
     assert sorted(found.names.values()) == ["w1", "w2"]
     assert found.dropped == ()
 
@@ -75,7 +75,7 @@ def test_weights_of_a_file_go_with_the_ir_of_a_later_phase(to, form, iree_opt, t
     """Compiled once without bytes, linked with those of two files, run."""
     marked = mark(strip(program(0).encode()).ir)
     later = phase(marked.ir, to, *(["--emit-mlir-bytecode"] if form == "bytecode" else []))
-    record = Renames.decoded(marked.recorded(later).encoded())
+    record = Renames.decode(marked.find_renames(later).encode())
     for seed in (0, 1):
         (tmp_path / "old").write_bytes(iree_opt(program(seed).encode(), "--emit-bytecode"))
         relink(later, tmp_path / "old", tmp_path / "new.mlir", renames=record)
@@ -107,7 +107,7 @@ def test_two_modules_in_one_context(package, tmp_path):
     with pytest.raises(LinkError, match=r"may be|no bytes for"):
         relink(second, tmp_path / "old.mlir", tmp_path / "out")
     assert re.findall(rb"dense_resource<([^>]*)>", third) != re.findall(rb"dense_resource<([^>]*)>", marked.ir)
-    relink(third, tmp_path / "old.mlir", tmp_path / "out", renames=marked.recorded(third))
+    relink(third, tmp_path / "old.mlir", tmp_path / "out", renames=marked.find_renames(third))
     found = strip(tmp_path / "out")
     order = re.findall(rb"dense_resource<([^>]*)>", found.ir)
     for key, value in zip(order, two.values(), strict=True):
@@ -133,10 +133,10 @@ def test_what_the_compiler_made_is_refused():
     marked = mark(b'"op"() {value = dense_resource<w> : tensor<4xf32>} : () -> ()\n')
     for key in ("w", "w_1", "jit_eval"):
         with pytest.raises(LinkError, match=f"resource '{key}' of the output was made by the compiler"):
-            marked.recorded(f'"op"() {{value = dense_resource<{key}> : tensor<4xf32>}} : () -> ()\n'.encode())
-    assert marked.recorded(b'"op"() : () -> ()').dropped == ("w",)
+            marked.find_renames(f'"op"() {{value = dense_resource<{key}> : tensor<4xf32>}} : () -> ()\n'.encode())
+    assert marked.find_renames(b'"op"() : () -> ()').dropped == ("w",)
     with pytest.raises(LinkError, match="made by the compiler"):
-        marked.recorded(Builder().finish([("w", None)]))
+        marked.find_renames(Builder().finish([("w", None)]))
 
 
 def test_what_can_not_be_marked():
@@ -152,30 +152,30 @@ def test_what_can_not_be_marked():
 def test_recorded_by_content(iree_opt):
     before = strip(iree_opt(program(0).encode(), "--emit-bytecode"))
     renamed = program(0).replace("dense_resource<w1>", "dense_resource<w2_1>").replace("w1: ", "w2_1: ")
-    found = recorded(before.resources, strip(renamed.encode()).resources)
+    found = find_renames(before.resources, strip(renamed.encode()).resources)
     assert found == Renames({"w2_1": "w1", "w2": "w2"}, ())
     only = {"w": arrays(0)["w2"]}
-    assert recorded(before.resources, strip(trailer(only).encode()).resources) == Renames({"w": "w2"}, ("w1",))
+    assert find_renames(before.resources, strip(trailer(only).encode()).resources) == Renames({"w": "w2"}, ("w1",))
     with pytest.raises(LinkError, match="'w' of the output has the bytes of none that went in"):
-        recorded(before.resources, strip(trailer({"w": arrays(0)["w1"] + 1}).encode()).resources)
+        find_renames(before.resources, strip(trailer({"w": arrays(0)["w1"] + 1}).encode()).resources)
 
 
 def test_equal_weights_are_not_told_apart():
     ones = {"g1": np.ones(8, "f4"), "g2": np.ones(8, "f4")}
     before = strip(trailer(ones).encode()).resources
     with pytest.raises(LinkError, match=r"the bytes of 'g1' and of 'g2', which are equal; mark\(\)"):
-        recorded(before, before)
+        find_renames(before, before)
 
 
 def test_a_record_is_kept_as_text():
     record = Renames({"w0_2": "w0", "a": "b"}, ("c",))
-    assert Renames.decoded(record.encoded()) == record
-    assert record.encoded() == b'{"version":1,"names":{"a":"b","w0_2":"w0"},"dropped":["c"]}'
-    for bad in (b"", b"{}", b"[]", b'{"version":1,"names":{"a":1},"dropped":[]}', record.encoded()[:-1], b"\xff"):
+    assert Renames.decode(record.encode()) == record
+    assert record.encode() == b'{"version":1,"names":{"a":"b","w0_2":"w0"},"dropped":["c"]}'
+    for bad in (b"", b"{}", b"[]", b'{"version":1,"names":{"a":1},"dropped":[]}', record.encode()[:-1], b"\xff"):
         with pytest.raises(LinkError, match="malformed"):
-            Renames.decoded(bad)
+            Renames.decode(bad)
     with pytest.raises(LinkError, match="version 1, found 2"):
-        Renames.decoded(record.encoded().replace(b'"version":1', b'"version":2'))
+        Renames.decode(record.encode().replace(b'"version":1', b'"version":2'))
 
 
 # --- relink
@@ -320,7 +320,7 @@ def test_by_reference_reads_little(tmp_path):
     assert _read_so_far() - before < 1_500_000
     assert len(done.weights()) == count
     assert done.archive.stat().st_size < 1_000_000
-    assert Bytecode(tmp_path / "out").declared == tuple(names)
+    assert Bytecode(tmp_path / "out").names_without_bytes == tuple(names)
 
 
 def _read_so_far() -> int:

@@ -193,7 +193,7 @@ class Counting(FileDigests):
 
 @pytest.fixture
 def counted(monkeypatch) -> list[object]:
-    module = sys.modules["cachec_mlir.hashes"]
+    module = sys.modules["cachec_mlir.topology_hash"]
     calls: list[object] = []
     real = module.topology
     monkeypatch.setattr(module, "topology", lambda source, **how: calls.append(source) or real(source, **how))
