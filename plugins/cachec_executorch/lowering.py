@@ -115,7 +115,7 @@ def _emitted(loaded: LoadedProgram, config: Mapping[str, Any], written: tuple[st
     return bytes(lowered.buffer), entries
 
 
-def _copy_returned_weights(program: torch.export.ExportedProgram, outside: Set[str]) -> None:
+def _copy_returned_weights(program: Any, outside: Set[str]) -> None:
     """What ``program`` returns of the placeholders ``outside`` becomes a copy, which is an operation of its own.
 
     ExecuTorch plans memory for each output, and forgets of a weight that is one what is to be in there: all operations

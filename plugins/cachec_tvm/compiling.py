@@ -43,7 +43,7 @@ def compiled(program: Program, target: str) -> File:
     return file
 
 
-def _of_torch(program: Program, target: tvm.target.Target) -> File:
+def _of_torch(program: Program, target: Any) -> File:
     from cachec_tvm.exported import imported
     from cachec_tvm.files import joined
 
@@ -54,7 +54,7 @@ def _of_torch(program: Program, target: tvm.target.Target) -> File:
     return file
 
 
-def _build(module: tvm.IRModule, target: tvm.target.Target, file: File) -> None:
+def _build(module: Any, target: Any, file: File) -> None:
     tvm.compile(module, target=target).export_library(str(file.path), fcompile=_link)
 
 
