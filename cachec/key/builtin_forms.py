@@ -7,18 +7,15 @@ import logging
 import sys
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from cachec.base.display_text import module_of
 from cachec.base.hashing import digest_bytes
 from cachec.base.instances import attribute, attributes
 from cachec.base.unsendable import Unsendable
 from cachec.key.constant_forms import code_form
-
-if TYPE_CHECKING:
-    from cachec.key.canonical_forms import FormWriter
 
 #: Globals of every module that only tell where it comes from.
 OF_MODULES: Final = frozenset(
@@ -31,6 +28,22 @@ OF_MODULES: Final = frozenset(
 
 class FormlessError(Exception):
     """A value has no form: the message says what and where."""
+
+
+class FormWriter(Protocol):
+    """Writes the forms of the parts of a value, and of functions; see ``canonical_forms``."""
+
+    def form(self, value: Any) -> bytes: ...
+
+    def node(self, kind: str, *parts: bytes) -> bytes: ...
+
+    def forms(self, kind: str, values: Iterable[object]) -> bytes: ...
+
+    def encode_unordered(self, kind: str, values: Iterable[object]) -> bytes: ...
+
+    def pairs(self, kind: str, pairs: Iterable[tuple[object, object]]) -> bytes: ...
+
+    def function(self, value: types.FunctionType) -> bytes: ...
 
 
 def _module(walk: FormWriter, value: types.ModuleType) -> bytes:

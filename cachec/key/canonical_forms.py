@@ -140,7 +140,7 @@ class Forms:
             return None, f"a value that can't be read ({type(error).__name__}: {error})"
 
     def _walk_value(self, value: object, meet: Callable[[object], None] | None) -> bytes:
-        walk = FormWriter(self)
+        walk = _ValueWriter(self)
         form = walk.form(value)
         if meet is not None:
             for each in walk.identities():
@@ -186,7 +186,7 @@ class Forms:
         return found is value
 
 
-class FormWriter:
+class _ValueWriter:
     """One form being made.
 
     A value that is reached again from inside itself is written as how many levels above it is; one that was written

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cachec.base.lazy import lazily
-from cachec.recording.thread_owner import current
+from cachec.recording import thread_owner
 
 if TYPE_CHECKING:
     from cachec.recording.recorder import CommandRun, FileState, ReadRecorder, recording
@@ -13,6 +13,13 @@ else:  # a hit asks for the current one alone
     __getattr__, __dir__ = lazily(
         globals(), {"cachec.recording.recorder": ["CommandRun", "FileState", "ReadRecorder", "recording"]}
     )
+
+
+def current() -> ReadRecorder | None:
+    """The recorder of the stage that this context runs in, or that this thread was started by, or given a job by; None
+    outside of all."""
+    recorder: ReadRecorder | None = thread_owner.current()
+    return recorder
 
 
 __all__ = ["CommandRun", "FileState", "ReadRecorder", "current", "recording"]

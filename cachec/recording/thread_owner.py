@@ -11,18 +11,15 @@ import weakref
 from contextvars import Context, ContextVar
 from functools import lru_cache, partial
 from types import CodeType, FrameType
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-if TYPE_CHECKING:
-    from cachec.recording.recorder import ReadRecorder
+from typing import Any, NamedTuple
 
 #: The recorder of this context; None outside of every stage.
-here: ContextVar[ReadRecorder | None] = ContextVar("cachec_recorder", default=None)
+here: ContextVar[Any] = ContextVar("cachec_recorder", default=None)
 
 _POOL = "concurrent.futures.thread"
 
 
-def current() -> ReadRecorder | None:
+def current() -> Any:
     """The recorder of the innermost stage, of those that run, for which this thread works. None where there is none, or
     where nobody knows: a thread that was there before may have its work from anywhere."""
     found = _going_on(here.get())
@@ -82,7 +79,7 @@ def ends() -> None:
             table.lent[place] = thing, around
 
 
-def has_threads(recorder: ReadRecorder) -> bool:
+def has_threads(recorder: Any) -> bool:
     """Whether other threads may work for a run: this one is of a pool, or the run has started one that lives, or has
     given a pool a job that has not begun."""
     if here.get() is None:
@@ -108,7 +105,7 @@ class _Job(NamedTuple):
     """item: gone once the job is done. recorder: whose it is. epoch: what was lent out when it was met."""
 
     item: weakref.ref[Any]
-    recorder: ReadRecorder | None
+    recorder: Any
     function: CodeType | None
     epoch: object
 
@@ -129,7 +126,7 @@ class _ThreadTable:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.thread = _Thread()
-        self.lent: dict[int, tuple[object, ReadRecorder | None]] = {}
+        self.lent: dict[int, tuple[object, Any]] = {}
         self.going_on = 0
         self.epoch = object()
 
@@ -144,7 +141,7 @@ def _thread_table() -> _ThreadTable:
     return _ThreadTable()
 
 
-def _going_on(recorder: ReadRecorder | None) -> ReadRecorder | None:
+def _going_on(recorder: Any) -> Any:
     """What a run leaves behind may go on for those around it."""
     while recorder is not None and not recorder.is_on:
         recorder = recorder.parent

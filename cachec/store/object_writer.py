@@ -4,26 +4,34 @@ from __future__ import annotations
 
 import errno
 import os
+from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from blake3 import blake3
 
 from cachec.base import fsio
 from cachec.model import ArtifactRef
 
-if TYPE_CHECKING:
-    from cachec.store.objects import Objects
-
 _COPY_CHUNK = 1 << 26
 #: What ``copy_file_range`` says where it can't serve these two files; they are then copied by hand.
 _NO_KERNEL_COPY = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM})
 
 
+class ObjectFolder(Protocol):
+    """Where an object goes; ``objects.Objects`` is one."""
+
+    tmp: Path
+
+    def new_staging(self) -> fsio.Staging: ...
+
+    def publish(self, staged: fsio.Staging, ref: ArtifactRef) -> None: ...
+
+
 class ObjectWriter:
     """An object in the making."""
 
-    def __init__(self, objects: Objects) -> None:
+    def __init__(self, objects: ObjectFolder) -> None:
         self._objects = objects
         self._hasher = blake3()
         self._size = 0
