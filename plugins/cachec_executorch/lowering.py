@@ -115,7 +115,7 @@ def _emit(loaded: LoadedProgram, config: Mapping[str, Any], written: tuple[str, 
     return bytes(lowered.buffer), entries
 
 
-def _copy_returned_weights(program: Any, weight_nodes: Set[str]) -> None:
+def _copy_returned_weights(program: torch.export.ExportedProgram, weight_nodes: Set[str]) -> None:
     """Insert a copy operation for each output of ``program`` that is one of the placeholders ``weight_nodes``.
 
     ExecuTorch plans memory for each output. If an output is a weight, it forgets the weight's bytes, and all operations

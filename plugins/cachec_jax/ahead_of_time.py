@@ -81,14 +81,15 @@ def _no_weights() -> WeightSet:
     return WeightSet.from_arrays({})
 
 
-def _spec(leaf: Any) -> Any:
+def _spec(value: Any) -> Any:
     """Return the type of an array, and any other value as it is."""
     import jax
 
-    if isinstance(leaf, jax.ShapeDtypeStruct) or not hasattr(leaf, "shape"):
-        return leaf
-    sharding = leaf.sharding if getattr(leaf, "committed", False) else None
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding, weak_type=getattr(leaf, "weak_type", False))
+    if isinstance(value, jax.ShapeDtypeStruct) or not hasattr(value, "shape"):
+        return value
+    sharding = value.sharding if getattr(value, "committed", False) else None
+    weak_type = getattr(value, "weak_type", False)
+    return jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=sharding, weak_type=weak_type)
 
 
 def _is_symbolic(tree: Any) -> bool:

@@ -13,12 +13,16 @@ import re
 import types
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from cachec.errors import ProcessBoundProgram, clip
 from cachec_jax.internals import debugging, ir, lowering_record
+
+if TYPE_CHECKING:
+    from jax._src.interpreters.pxla import UnloadedMeshExecutable
+    from jaxlib.mlir.ir import Operation
 
 #: Targets of custom calls that name such an object: by JAX's ``callback.py``, ``buffer_callback.py``,
 #: ``custom_partitioning.py``, ``debugging.py`` and ``jax2tf/call_tf.py``.
@@ -40,7 +44,7 @@ def refuse_lowered(lowered: Any) -> None:
     _raise_if_process_bound(objects, effects, callback_calls(lowered.compiler_ir("stablehlo")))
 
 
-def refuse_compiled(executable: Any) -> None:
+def refuse_compiled(executable: UnloadedMeshExecutable) -> None:
     """The same for the ``UnloadedMeshExecutable`` of a ``jax.stages.Compiled``."""
     objects = [*executable.host_callbacks, *(executable.keepalive or ())]
     _raise_if_process_bound(objects, [*executable.unordered_effects, *executable.ordered_effects], [])
@@ -69,7 +73,7 @@ def _custom_calls(module: Any) -> list[tuple[str, Any]]:
     """Return the target and the operation of each custom call."""
     found: list[tuple[str, Any]] = []
 
-    def visit(operation: Any) -> Any:
+    def visit(operation: Operation) -> Any:
         if operation.name == "stablehlo.custom_call":
             found.append((ir.StringAttr(operation.attributes["call_target_name"]).value, operation))
         return ir.WalkResult.ADVANCE
@@ -132,7 +136,7 @@ def _wrapped_objects(value: Any) -> Iterator[Any]:
         yield from (getattr(value, name, None) for name in names)
 
 
-def _cell_content(cell: Any) -> Iterator[Any]:
+def _cell_content(cell: types.CellType) -> Iterator[Any]:
     try:
         yield cell.cell_contents
     except ValueError:  # not filled yet

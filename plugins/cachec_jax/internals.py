@@ -11,9 +11,15 @@ from importlib import import_module
 from inspect import signature
 from operator import attrgetter
 from types import FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from cachec.errors import UnsupportedVersion
+
+if TYPE_CHECKING:
+    import jax.experimental.layout
+    import numpy as np
+    from jax._src.interpreters.pxla import MeshExecutable, UnloadedMeshExecutable
+    from jaxlib._jax import Client
 
 _SRC = "jax._src."
 
@@ -88,7 +94,7 @@ def lowering_record(lowering: Any) -> Mapping[str, Any]:
 _FORMER: Mapping[str, Any] = {"spmd_lowering": True, "auto_spmd_lowering": False, "pmap_nreps": 1}
 
 
-def devices_of_executable(executable: Any) -> Any:
+def devices_of_executable(executable: UnloadedMeshExecutable) -> Any:
     """The devices of an ``UnloadedMeshExecutable``."""
     return executable.device_list if hasattr(executable, "device_list") else executable.device_assignment
 
@@ -126,14 +132,14 @@ def make_executable(*, device_list: Any, **values: Any) -> Any:
     return made(**values, **former, **{devices: device_list}).load()
 
 
-def make_compiled(executable: Any, infos: Any, out_tree: Any, *, no_kwargs: bool) -> Any:
+def make_compiled(executable: MeshExecutable, infos: Any, out_tree: Any, *, no_kwargs: bool) -> Any:
     """A ``jax.stages.Compiled`` without constants."""
     made = __getattr__("stages").Compiled
     constants: dict[str, Any] = {"const_args": []} if "const_args" in signature(made).parameters else {}
     return made(executable=executable, args_info=infos, out_tree=out_tree, no_kwargs=no_kwargs, **constants)
 
 
-def deserialize_executable(client: Any, data: bytes, devices: Any) -> Any:
+def deserialize_executable(client: Client, data: bytes, devices: Any) -> Any:
     """Load the bytes that XLA serialised. A release without the argument for devices uses those in ``data``."""
     try:
         return client.deserialize_executable(data, executable_devices=devices)
@@ -191,7 +197,7 @@ def make_abstract_mesh(sizes: Any, names: Any, types: Any, device: tuple[Any, ..
     return mesh.AbstractMesh(sizes, names, axis_types=types)
 
 
-def layout_parts(layout: Any) -> tuple[Any, Any, int]:
+def layout_parts(layout: jax.experimental.layout.Layout) -> tuple[Any, Any, int]:
     """Order, tiling and bits of an element, as ``Layout`` takes them."""
     tiling = layout.tiling if hasattr(layout, "tiling") else layout._tiling
     bits = "sub_byte_element_size_in_bits"
@@ -208,7 +214,7 @@ def changing_values(variable: Any) -> bool:
     return any(getattr(variable, name, None) is not None for name in ("initial_qdd", "final_qdd"))
 
 
-def is_high(part: Any) -> bool:
+def is_high(part: object) -> bool:
     """Whether a jaxpr or a type is of the kind that JAX first lowers to another one; never in older releases."""
     return bool(getattr(part, "is_high", False))
 
@@ -227,7 +233,13 @@ def host_array(value: Any) -> Any:
     return value.val if wrapped else value
 
 
-def typed_literals() -> tuple[type, ...]:
+class TypedLiteral(Protocol):
+    """A number with a dtype in a jaxpr."""
+
+    dtype: np.dtype[Any]
+
+
+def typed_literals() -> tuple[type[TypedLiteral], ...]:
     """Return the classes of JAX for numbers with a dtype; older releases have none."""
     try:
         literals = import_module(f"{_SRC}literals")
@@ -263,7 +275,7 @@ def run_jit(
     return tuple(results[:7]) if _takes_constants() else (*results[:5], *results[-2:])
 
 
-def fast_path(executable: Any, results: tuple[Any, ...], given: list[Any], constants: list[Any]) -> Any:
+def fast_path(executable: MeshExecutable, results: tuple[Any, ...], given: list[Any], constants: list[Any]) -> Any:
     """Return the data with which JAX dispatches the next such call without Python; None if it can't."""
     if constants and not _takes_constants():
         return None
@@ -286,7 +298,7 @@ def fast_path(executable: Any, results: tuple[Any, ...], given: list[Any], const
     return make(**{name: values[name] for name in signature(make).parameters})
 
 
-def place_constants(executable: Any, arrays: list[Any]) -> Any:
+def place_constants(executable: MeshExecutable, arrays: list[Any]) -> Any:
     """Place the arrays on the executable's devices; older releases place them at each call."""
     return executable.shard_const_args(arrays) if hasattr(executable, "shard_const_args") else arrays
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,6 +27,10 @@ from cachec_jax.program_format import (
     check_toolchain,
     uses_lapack,
 )
+
+if TYPE_CHECKING:
+    from jaxlib._jax import ArrayImpl, Client, SingleDeviceSharding
+    from jaxlib.xla_client import DeviceList
 
 #: Dtypes with the same size in NumPy or ml_dtypes as in XLA.
 _DTYPES = frozenset(
@@ -159,11 +163,11 @@ class _Cpu:
     """The objects of jaxlib for the CPU, by their use."""
 
     #: One for the process, as JAX has one.
-    client: Any
-    device_list: Any
-    sharding: Any
-    handler: Any
-    put: Any
+    client: Client
+    device_list: type[DeviceList]
+    sharding: type[SingleDeviceSharding]
+    handler: Callable[..., Any]
+    put: Callable[..., ArrayImpl]
 
     def devices(self) -> dict[int, Any]:
         return {device.id: device for device in self.client.local_devices()}
@@ -254,7 +258,7 @@ def _checked_array(value: Any, aval: AvalForm, name: str) -> np.ndarray[Any, Any
 class _ResultBuffer:
     """The memory of a result of XLA, which it keeps alive."""
 
-    def __init__(self, result: Any, nbytes: int) -> None:
+    def __init__(self, result: ArrayImpl, nbytes: int) -> None:
         self._result = result
         self.__array_interface__ = {
             "version": 3,
@@ -264,7 +268,7 @@ class _ResultBuffer:
         }
 
 
-def _result_array(result: Any, aval: AvalForm) -> np.ndarray[Any, Any]:
+def _result_array(result: ArrayImpl, aval: AvalForm) -> np.ndarray[Any, Any]:
     result.block_until_ready()
     dtype = _dtype(aval.dtype)
     nbytes = math.prod(aval.shape) * dtype.itemsize

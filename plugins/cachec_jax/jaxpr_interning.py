@@ -198,8 +198,7 @@ class _StructuralKey:
         if isinstance(value, core.Jaxpr):
             return self._jaxpr_key(value)
         if isinstance(value, typed_literals()):
-            literal: Any = value
-            value = np.asarray(literal, literal.dtype)
+            value = np.asarray(value, value.dtype)
         value = host_array(value)
         if isinstance(value, np.ndarray | np.generic) and value.size <= _SMALL and not value.dtype.hasobject:
             return kind, value.dtype, value.shape, value.tobytes()

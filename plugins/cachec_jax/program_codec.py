@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jaxlib
@@ -31,6 +31,9 @@ from cachec_jax.sharding_codec import (
     sharding_of,
 )
 
+if TYPE_CHECKING:
+    from jax._src.interpreters.pxla import AllArgsInfo
+
 #: Platform of a client -> XLA's registry of functions.
 _REGISTRIES = {"cpu": "Host", "gpu": "CUDA", "cuda": "CUDA", "rocm": "ROCM"}
 
@@ -40,7 +43,7 @@ _HLO_TARGET = re.compile(r'custom_call_target="([^"]*)"')
 _BYTES_ATTRIBUTE = "_cachec_stored"
 
 
-def encode_program(program: Any, names: Sequence[str] | None = None) -> bytes:
+def encode_program(program: jax.stages.Compiled | jax.stages.Lowered, names: Sequence[str] | None = None) -> bytes:
     """Encode a ``jax.stages.Compiled`` or ``Lowered``.
 
     names: the names of the weights that are the leaves of its first argument, in their order. The decoded program takes
@@ -56,7 +59,7 @@ def encode_program(program: Any, names: Sequence[str] | None = None) -> bytes:
     return join_program(form, data)
 
 
-def _encode_compiled(program: Any, names: Sequence[str] | None) -> tuple[ProgramForm, bytes]:
+def _encode_compiled(program: jax.stages.Compiled, names: Sequence[str] | None) -> tuple[ProgramForm, bytes]:
     known: Any = getattr(program._executable, "_unloaded_executable", None)
     if type(known) is not pxla.UnloadedMeshExecutable:
         raise UnstorableValue(f"a {type(program._executable).__name__} can't be stored; compile with jax.jit")
@@ -85,7 +88,7 @@ def _encode_compiled(program: Any, names: Sequence[str] | None) -> tuple[Program
     return form, data
 
 
-def _encode_lowered(program: Any, names: Sequence[str] | None) -> tuple[ProgramForm, bytes]:
+def _encode_lowered(program: jax.stages.Lowered, names: Sequence[str] | None) -> tuple[ProgramForm, bytes]:
     lowering = program._lowering
     if type(lowering) is not pxla.MeshComputation or internals.devices_of_lowering(lowering) is None:
         raise UnstorableValue(f"a {type(lowering).__name__} for no device of this process can't be stored")
@@ -134,7 +137,7 @@ def _refuse_process_bound(made: Any, known: Callable[[str, Any], Any], params: A
         raise UnstorableValue("a program that XLA places by itself can't be stored; use a NamedSharding, or one device")
 
 
-def _targets_of_hlo(program: Any) -> set[str]:
+def _targets_of_hlo(program: jax.stages.Compiled) -> set[str]:
     """Return the targets of the custom calls of a ``Compiled``."""
     modules = program.runtime_executable().hlo_modules()
     return {target for module in modules for target in _HLO_TARGET.findall(module.to_string())}
@@ -160,7 +163,12 @@ def _toolchain(backend: Any, devices: Any) -> Toolchain:
     return Toolchain(jax.__version__, jaxlib.__version__, backend.platform, backend.platform_version, ids, kinds)
 
 
-def _signature(program: Any, names: Sequence[str] | None, arguments: Any, used: Collection[int]) -> dict[str, Any]:
+def _signature(
+    program: jax.stages.Compiled | jax.stages.Lowered,
+    names: Sequence[str] | None,
+    arguments: AllArgsInfo,
+    used: Collection[int],
+) -> dict[str, Any]:
     """Return the fields of a ProgramForm about arguments and results. used: the indexes of the arguments in use."""
     in_tree, count = form_of(program.in_tree), len(arguments.in_avals)
     taken: Sequence[int] = range(count)

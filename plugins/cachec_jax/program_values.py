@@ -67,7 +67,7 @@ def compare(fresh: Any, stored: Any) -> str | None:
     return None if _text(fresh) == _text(stored) else "the programs differ"
 
 
-def _text(program: Any) -> str:
+def _text(program: jax.stages.Compiled | jax.stages.Lowered | jax.export.Exported) -> str:
     kind = _kind(program)
     if kind != "compiled":
         return str(program.mlir_module() if kind == "exported" else program.as_text())

@@ -16,7 +16,7 @@ from cachec_jax import internals
 from cachec_jax.program_format import TreeForm
 
 
-def form_of(structure: Any) -> TreeForm:
+def form_of(structure: jax.tree_util.PyTreeDef) -> TreeForm:
     """Raises PluginError for static data that is neither a plain value nor a class or function with a name."""
     node_data = structure.node_data()
     if node_data is None:

@@ -4,8 +4,9 @@ with (``Plugin.self_test``)."""
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,6 +16,9 @@ from cachec.model import Reason
 from cachec.programs.artifact import File
 from cachec.programs.linker import link
 from cachec.weights import WeightSet
+
+if TYPE_CHECKING:
+    import jax
 
 _X = np.linspace(-1, 1, 8, dtype="f4").reshape(2, 4)
 
@@ -40,7 +44,7 @@ def _check_settings() -> None:
         _expect(plugin.ambient() != before, "a changed option counts")
 
 
-def _function(weights: Any, x: Any) -> Any:
+def _function(weights: Mapping[str, jax.Array], x: jax.Array) -> jax.Array:
     import jax.numpy as jnp
 
     return jnp.tanh(x @ weights["a"])

@@ -71,7 +71,7 @@ def _dtype(name: str) -> Any:
         raise PluginError(f"a stored program has the unknown dtype {name[:80]!r}") from error
 
 
-def sharding_form(sharding: Any) -> ShardingForm:
+def sharding_form(sharding: jax.sharding.Sharding) -> ShardingForm:
     """Raises PluginError for an unknown kind of sharding."""
     if isinstance(sharding, sharding_impls.UnspecifiedValue):
         return ShardingForm("unspecified")
@@ -129,7 +129,7 @@ _SHARDINGS: Mapping[str, Callable[[ShardingForm, list[Any]], Any]] = {
 def fingerprint(value: Any) -> Fingerprint:
     """Hash a device, a mesh or a placement. Raises UnstorableValue for a placement without a stored form."""
     if isinstance(value, Mesh):
-        described: Any = (_axes(value), [_device_form(device) for device in value.devices.flat])
+        described: tuple[object, ...] = (_axes(value), [_device_form(device) for device in value.devices.flat])
     elif isinstance(value, AbstractMesh):
         described = (_axes(value), internals.abstract_device(value))
     elif isinstance(value, (NamedSharding, SingleDeviceSharding)):
@@ -148,7 +148,7 @@ def _device_form(device: Any) -> tuple[int, str, str, int]:
     return device.id, device.device_kind, device.platform, device.process_index
 
 
-def layout_form(layout: Any) -> LayoutForm | None:
+def layout_form(layout: jax.experimental.layout.Layout | None) -> LayoutForm | None:
     """Raises PluginError for a layout that the compiler chooses."""
     if layout is None:
         return None

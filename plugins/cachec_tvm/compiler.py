@@ -43,7 +43,7 @@ def compile_program(program: Program, target: str) -> File:
     return file
 
 
-def _compile_torch(program: Program, target: Any) -> File:
+def _compile_torch(program: Program, target: tvm.target.Target) -> File:
     from cachec_tvm.library_file import join_file
     from cachec_tvm.torch_importer import import_program
 
@@ -54,7 +54,7 @@ def _compile_torch(program: Program, target: Any) -> File:
     return file
 
 
-def _build(module: Any, target: Any, file: File) -> None:
+def _build(module: tvm.IRModule, target: tvm.target.Target, file: File) -> None:
     tvm.compile(module, target=target).export_library(str(file.path), fcompile=_link)
 
 

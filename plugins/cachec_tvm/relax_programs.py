@@ -107,13 +107,13 @@ class _Numbering(PyExprMutator):  # type: ignore[misc]  # tvm has no types
         super().__init__()
         self._count = 0
 
-    def visit_var_def_(self, variable: Any) -> Any:
+    def visit_var_def_(self, variable: relax.Var) -> relax.Var:
         return self._rename(variable, relax.Var)
 
-    def visit_dataflow_var_def_(self, variable: Any) -> Any:
+    def visit_dataflow_var_def_(self, variable: relax.DataflowVar) -> relax.Var:
         return self._rename(variable, relax.DataflowVar)
 
-    def _rename(self, variable: Any, kind: Any) -> Any:
+    def _rename(self, variable: relax.Var, kind: type[relax.Var]) -> relax.Var:
         made = kind(f"v{self._count}", variable.ty)
         self._count += 1
         self.set_var_remap(variable, made)
