@@ -47,7 +47,8 @@ _KINDS: Mapping[str, type] = {"none": type(None), "dict": dict, "list": list, "t
 
 _KEYS = frozenset({str, int, float, bool})
 
-#: Of jaxlib. Older ones place arrays, and name what a processor can, in other ways; there JAX runs the program.
+#: Of jaxlib. Older ones place arrays, and name what a processor can, in other ways; newer ones ask for more. There JAX
+#: runs the program.
 _RELEASES = ">=0.10,<0.11"
 
 
@@ -58,7 +59,7 @@ def is_direct(form: ProgramForm, data: bytes) -> bool:
     layouts = (*form.in_layouts, *form.out_layouts, *form.dispatch_layouts)
     return (
         form.kind == "compiled"
-        and compare(version_of("jaxlib"), _RELEASES) >= 0
+        and compare(version_of("jaxlib"), _RELEASES) == 0
         and form.toolchain.platform == "cpu"
         and len(form.toolchain.devices) == 1
         and all(map(_is_plain, (*form.arguments, *form.results)))
