@@ -25,7 +25,11 @@ _OF_TEXT: Final = frozenset({"__doc__", "__firstlineno__", "__static_attributes_
 
 _STORE_NAME: Final = dis.opmap["STORE_NAME"]
 _EXTENDED: Final = dis.opmap["EXTENDED_ARG"]
+_LOAD_CONST: Final = dis.opmap["LOAD_CONST"]
 _CONSTANTS: Final = frozenset(dis.hasconst)
+
+#: What loads a number below 256 on Python 3.14; None on older ones.
+_SMALL_INT: Final = dis.opmap.get("LOAD_SMALL_INT")
 
 #: Code object -> its form; a code object never changes.
 _known: WeakKeyDictionary[CodeType, bytes] = WeakKeyDictionary()
@@ -39,6 +43,8 @@ def code_form(code: CodeType) -> bytes:
     instructions, constants = bytearray(code.co_code), []
     for offset, number in _loaded_constants(code):
         # The number of a constant depends on whether there is a docstring, so the constants themselves take its place.
+        if instructions[offset] == _SMALL_INT:
+            instructions[offset] = _LOAD_CONST  # as of line 256
         instructions[offset + 1] = 0
         constant = None if _is_of_text(code, offset + 2) else code.co_consts[number]
         constants.append(code_form(constant) if type(constant) is CodeType else encode(constant, _nothing))
@@ -50,14 +56,14 @@ def code_form(code: CodeType) -> bytes:
 
 
 def _loaded_constants(code: CodeType) -> Iterator[tuple[int, int]]:
-    """Where an instruction loads a constant: its offset, and the number of the constant."""
+    """Where an instruction loads a constant, or a number that only tells of the text: its offset, and its argument."""
     raw, argument = code.co_code, 0
     for offset in range(0, len(raw), 2):
         operation = raw[offset]
         argument = argument << 8 | raw[offset + 1]
         if operation == _EXTENDED:
             continue
-        if operation in _CONSTANTS:
+        if operation in _CONSTANTS or (operation == _SMALL_INT and _is_of_text(code, offset + 2)):
             yield offset, argument
         argument = 0
 

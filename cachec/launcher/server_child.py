@@ -10,6 +10,7 @@ whose file it does not watch.
 
 from __future__ import annotations
 
+import array  # noqa: F401 - recv_fds imports it, and a child that imports a module ends
 import fcntl
 import os
 import signal
