@@ -48,6 +48,7 @@ print(json.dumps([cache.events.counts[Reason.HIT], heavy, found["y"].tolist(), m
 
 
 def compiled_by(module: Served, cache: cachec.Cache, **options):
+    """In a checkout, what this package remembers of a loaded library counts: then a process compiles once more."""
     shapes = {"x": {0: ("batch", 2, 16)}, "flag": None}
     return cachec_torch.aot(module, (torch.ones(3, 8), 7), shapes, options=QUICK, cache=cache, **options)
 
