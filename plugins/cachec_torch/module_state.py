@@ -14,6 +14,7 @@ import torch
 from torch.nn.modules import module as modules
 
 from cachec.errors import PluginError
+from cachec_torch.described import describe
 
 #: What every module holds, apart from the switch ``training``: tables of weights, parts and hooks.
 _TABLES = frozenset(vars(torch.nn.Module())) - {"training"}
@@ -136,7 +137,9 @@ class ModuleState:
             self._watch(value, where)
             return {key: self._value(each, f"{where}[{key!r}]") for key, each in value.items()}
         self._follow(value, where)
-        return value
+        # What only this process means in it (the hash of a generation config) is left out.
+        described = NotImplemented if isinstance(value, type | FunctionType) else describe(value)
+        return value if described is NotImplemented else described
 
     def _part_name(self, module: torch.nn.Module, where: str) -> str:
         name: str | None = self._parts.get(module)

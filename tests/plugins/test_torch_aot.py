@@ -48,6 +48,7 @@ print(json.dumps([cache.events.counts[Reason.HIT], heavy, found["y"].tolist(), m
 
 
 def compiled_by(module: Served, cache: cachec.Cache, **options):
+    """In a checkout, what this package remembers of a loaded library counts: then a process compiles once more."""
     shapes = {"x": {0: ("batch", 2, 16)}, "flag": None}
     return cachec_torch.aot(module, (torch.ones(3, 8), 7), shapes, options=QUICK, cache=cache, **options)
 
@@ -318,6 +319,18 @@ def test_what_counts(monkeypatch) -> None:
 
 def test_values_of_weights_do_not_count() -> None:
     assert key_of(served(0)) == key_of(served(1)) == key_of(changed(lambda m: m.shift.add_(1)))
+
+
+def test_what_only_this_process_means_does_not_count() -> None:
+    kind = type("GenerationConfig", (), {"__module__": "transformers.generation.configuration_utils"})
+    found = []
+    for number in (1, 2):
+        module = nn.Linear(2, 2)
+        module.generation_config = kind()
+        module.generation_config.__dict__.update(_original_object_hash=number, length=20)
+        found.append(repr(ModuleState(module, None).structure))
+    assert found[0] == found[1]
+    assert "'length', 20" in found[0] or "'length': 20" in found[0]
 
 
 # --- what is refused
