@@ -189,11 +189,11 @@ class _ServerRequest:
         self._child = os.pidfd_open(self._number)
 
     def ending(self) -> CommandResult | None:
-        """Have the child do it. Signals that would end this process go to the child, which hands them to the command;
-        this process ends by them once that has, unless the command ended well all the same."""
+        """Have the child do it. Signals that would end this process go to the child, which hands them to all processes
+        of the command; this process ends by them once that has, unless the command ended well all the same."""
         replaced = []
         try:
-            for number in (_signal.SIGTERM, _signal.SIGHUP, _signal.SIGINT):
+            for number in (_signal.SIGTERM, _signal.SIGHUP, _signal.SIGINT, _signal.SIGQUIT):
                 before = _signal.getsignal(number)
                 if before in (_signal.SIG_DFL, _signal.default_int_handler):
                     replaced.append((number, before))
