@@ -31,8 +31,11 @@ _TIME_WARNINGS = (b"-Wdate-time", b"might prevent reproducible builds", b"date o
 _IN_THE_WAY = (
     *("-w", "--no-warnings", "-Wp,-w", "-Xclang", "-Xpreprocessor", "-cc1", "@", "-MJ", "-fverbose-asm", "-save-temps"),
     *("-frecord-", "-grecord-", "-gcodeview-command-line", "--gen-cdb-fragment-path", "-specs", "--specs", "-v"),
-    *("-###", "-flto", "-Wno-everything", "-Wno-date-time"),
+    *("-###", "-flto", "-Wno-everything", "-Wno-date-time", "--help", "-fmodule", "-emit-ast", "--precompile"),
 )
+
+#: Suffixes of headers: a compiler that is given one precompiles it, with its flags (GCC, "Overall Options").
+_HEADERS = (".h", ".H", ".hh", ".hp", ".hxx", ".hpp", ".HPP", ".h++", ".tcc")
 
 #: What stands for the name of a file, or follows from one.
 _FILE_WORDS = (
@@ -63,6 +66,10 @@ def time_flags(command: CommandSpec) -> tuple[str, ...]:
     """The flags by which a compiler tells that the time came into its result; none where they can't be given."""
     args = command.argv[1:]
     if command.adapter is None or any(arg.startswith(_IN_THE_WAY) or "=date-time" in arg for arg in args):
+        return ()
+    if "-Q" in args or any(arg.endswith("-header") for arg in args):
+        return ()
+    if any(path.endswith(_HEADERS) for path in command.models.values()):
         return ()
     if not {"-Wdate-time", "-Weverything"}.isdisjoint(args) and any(arg.startswith("-Werror") for arg in args):
         return ()  # ours says that it is no error
@@ -114,6 +121,8 @@ def why_nondeterministic(command: CommandSpec, files: Mapping[str, str], words: 
             return f"{path} may put the time or the date into the result"
     if any("windows" in arg for arg in command.argv[1:]):
         return "an object file for Windows holds the time of its compile (PE format, TimeDateStamp)"
+    if any(arg.endswith("-help") or arg.startswith("--help") for arg in command.argv[1:]):
+        return "help is as wide as the terminal"
     if not reports and any(os.fsdecode(word) in arg for word in words for arg in command.argv):
         return "an argument may put the time or the date into the result"
     return ""

@@ -240,3 +240,25 @@ def test_a_program_that_another_path_did_not_lead_to(launcher: Launcher, monkeyp
     write("two/sought", "#!/bin/sh\necho found\n")
     os.chmod("two/sought", 0o755)
     assert output(*places) == "found\n"
+
+
+@pytest.mark.parametrize(
+    ("compiler", "line"),
+    [
+        ("gcc", "-Q --help=warnings"),
+        (CLANG, "-x c-header x.h -o a.o -Xclang -fno-pch-timestamp"),
+        (CLANG, "-x c-header x.h -o a.o"),
+        (CLANG, "x.h -o a.o"),
+        (CLANG, "-emit-ast x.c -o a.o"),
+        (CLANG, "-g -frecord-command-line -c x.c -o a.o"),
+    ],
+)
+def test_what_holds_the_flags_of_a_compiler_does_not_hold_ours(launcher: Launcher, compiler: str, line: str) -> None:
+    need(compiler)
+    write("x.h", "int f(void);\n")
+    write("x.c", "int f(void) { return 1; }\n")
+    write("a.o", "")
+    bare = subprocess.run([compiler, *line.split()], capture_output=True, text=True, check=True)
+    made = Path("a.o").read_bytes()
+    assert launcher.run(compiler, *line.split()).stdout == bare.stdout
+    assert Path("a.o").read_bytes() == made
