@@ -99,6 +99,13 @@ def end_session(leader: int) -> None:
         time.sleep(0.002)
 
 
+def kill_session() -> None:
+    """Kill all others that run in the session of this process, which leads it."""
+    for pid in _running_in(os.getpid()) - {os.getpid()}:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
 def ask_session_to_end(leader: int) -> None:
     """Send SIGTERM to what is left of the session of a process that has ended, and is not reaped yet."""
     _signal_session(leader, signal.SIGTERM)
@@ -110,11 +117,15 @@ def _signal_session(leader: int, number: int) -> bool:
     with contextlib.suppress(OSError):
         if _place_of(leader)[0] not in "ZX":
             return False
-    running = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _runs_in(pid, leader)]
+    running = _running_in(leader)
     for pid in running:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
     return bool(running)
+
+
+def _running_in(session: int) -> set[int]:
+    return {pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _runs_in(pid, session)}
 
 
 def _runs_in(pid: int, session: int) -> bool:

@@ -135,10 +135,11 @@ def run_traced(
     cwd: str,
     stdin: str | int | None,
     descriptors: Sequence[int] = (),
+    owns_group: bool = False,
     keeper: Keeper | None = None,
 ) -> TracedRun:
     """Run a command to its end. stdin: a file, a descriptor, ``CLOSED``; None: nothing. descriptors: others it has.
-    keeper: see ``supervisor.trace``.
+    owns_group, keeper: see ``supervisor.trace``.
 
     Raises OSError where it can't be started.
     """
@@ -162,6 +163,7 @@ def run_traced(
                 descriptors=descriptors,
                 readers={stream.taken: stream.read for stream in streams},
                 ends_with_us=True,
+                owns_group=owns_group,
                 keeper=keeper,
             )
         for stream in streams:

@@ -189,11 +189,11 @@ class _ServerRequest:
         self._child = os.pidfd_open(self._number)
 
     def ending(self) -> CommandResult | None:
-        """Let the child run the command. Signals that would end this process go to the child, which sends them to the
-        command. This process then ends by them after the command, unless the command succeeded."""
+        """Let the child run the command. Signals that would end this process go to the child, which sends them to all
+        processes of the command. This process then ends by them after the command, unless the command succeeded."""
         replaced = []
         try:
-            for number in (_signal.SIGTERM, _signal.SIGHUP, _signal.SIGINT):
+            for number in (_signal.SIGTERM, _signal.SIGHUP, _signal.SIGINT, _signal.SIGQUIT):
                 before = _signal.getsignal(number)
                 if before in (_signal.SIG_DFL, _signal.default_int_handler):
                     replaced.append((number, before))

@@ -36,7 +36,7 @@ CHECK_SECONDS = 20.0
 SETTLE_SECONDS = fsio.SETTLE_SECONDS
 
 #: Signals that a child hands to the command before it ends by them.
-_FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+_FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
 
 #: Children that wait for another request, beside one for each processor: Ninja runs two commands more than these.
 _SPARE = 2

@@ -20,9 +20,11 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable
+from types import FrameType
 from typing import NoReturn
 
 from cachec.base.fsio import Identity, identity_fields, identity_if_there
+from cachec.commands.process import GRACE_SECONDS, kill_session
 from cachec.launcher import client
 from cachec.launcher.result import pack, unpack
 from cachec.launcher.stage import ServerChildState
@@ -110,6 +112,9 @@ def _answer(connection: socket.socket, server_state: ServerChildState) -> bool:
         return False
     _end_with(connection)
     ending = conclude(line, {}, server_state=server_state)
+    if _is_closed(connection):
+        kill_session()
+        return False
     # What the other reads and writes from here on is no news, and with it all is done.
     fcntl.fcntl(connection, fcntl.F_SETFL, fcntl.fcntl(connection, fcntl.F_GETFL) & ~os.O_ASYNC)
     is_as_before = ending is not None and ending.stored
@@ -172,14 +177,28 @@ def _has_children(keeper: int) -> bool:
 
 
 def _end_with(connection: socket.socket) -> None:
-    """Have the kernel send SIGTERM where the other end goes: as the launcher's end is the command's."""
+    """Have the kernel send SIGIO where the other end goes: as the launcher's end is the command's."""
+    signal.signal(signal.SIGIO, _ask_command_to_end)
+    signal.signal(signal.SIGALRM, lambda *_: kill_session())
     fcntl.fcntl(connection, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(connection, fcntl.F_SETSIG, signal.SIGTERM)
     fcntl.fcntl(connection, fcntl.F_SETFL, fcntl.fcntl(connection, fcntl.F_GETFL) | os.O_ASYNC)
+    if _is_closed(connection):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _ask_command_to_end(_number: int, _frame: FrameType | None) -> None:
+    """Pass SIGTERM on to the command; what has not ended after a while is killed."""
+    signal.signal(signal.SIGIO, signal.SIG_IGN)
+    signal.setitimer(signal.ITIMER_REAL, GRACE_SECONDS, GRACE_SECONDS)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _is_closed(connection: socket.socket) -> bool:
+    """Whether the other end has gone."""
     connection.setblocking(False)
     try:
-        if not connection.recv(1):
-            os.kill(os.getpid(), signal.SIGTERM)
+        return not connection.recv(1)
     except BlockingIOError:
-        pass  # it is there, and waits
-    connection.setblocking(True)
+        return False  # it is there, and waits
+    finally:
+        connection.setblocking(True)

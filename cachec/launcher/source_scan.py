@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
@@ -31,8 +32,11 @@ _TIME_WARNINGS = (b"-Wdate-time", b"might prevent reproducible builds", b"date o
 _IN_THE_WAY = (
     *("-w", "--no-warnings", "-Wp,-w", "-Xclang", "-Xpreprocessor", "-cc1", "@", "-MJ", "-fverbose-asm", "-save-temps"),
     *("-frecord-", "-grecord-", "-gcodeview-command-line", "--gen-cdb-fragment-path", "-specs", "--specs", "-v"),
-    *("-###", "-flto", "-Wno-everything", "-Wno-date-time"),
+    *("-###", "-flto", "-Wno-everything", "-Wno-date-time", "--help", "-fmodule", "-emit-ast", "--precompile"),
 )
+
+#: Suffixes of headers: a compiler that is given one precompiles it, with its flags (GCC, "Overall Options").
+_HEADERS = (".h", ".H", ".hh", ".hp", ".hxx", ".hpp", ".HPP", ".h++", ".tcc")
 
 #: Macros with the name of a file, or a value that depends on it.
 _FILE_WORDS = (
@@ -52,6 +56,9 @@ _MAX_BYTES = 1 << 25
 #: How a syntax tree of clang begins (clang/lib/Serialization/ASTWriter.cpp), and flags that put it into an object file.
 _AST, _WRAPPING = b"CPCH", ("-gmodules", "-fmodule-format=obj")
 
+#: How a precompiled header of GCC begins (gcc/c-family/c-pch.cc), and what may be the path of a header in it.
+_GCH, _PATH = b"gpch", re.compile(rb"[!-~]*/[!-~]+")
+
 _SYSTEM = ("/usr/", "/lib/", "/opt/")
 
 
@@ -63,6 +70,10 @@ def time_flags(command: CommandSpec) -> tuple[str, ...]:
     """The flags by which a compiler tells that the time came into its result; none where they can't be given."""
     args = command.argv[1:]
     if command.adapter is None or any(arg.startswith(_IN_THE_WAY) or "=date-time" in arg for arg in args):
+        return ()
+    if "-Q" in args or any(arg.endswith("-header") for arg in args):
+        return ()
+    if any(path.endswith(_HEADERS) for path in command.models.values()):
         return ()
     if not {"-Wdate-time", "-Weverything"}.isdisjoint(args) and any(arg.startswith("-Werror") for arg in args):
         return ()  # ours says that it is no error
@@ -110,10 +121,13 @@ def why_nondeterministic(command: CommandSpec, files: Mapping[str, str], words: 
         if not is_pasted and text.times.isdisjoint(words):
             continue
         # GCC does not warn about the system's headers.
-        if not reports or path.startswith(_SYSTEM) or text.is_of_system or _is_system(command, path):
+        is_system = any(each.startswith(_SYSTEM) or _is_system(command, each) for each in (path, *text.headers))
+        if not reports or text.is_of_system or is_system:
             return f"{path} may put the time or the date into the result"
     if any("windows" in arg for arg in command.argv[1:]):
         return "an object file for Windows holds the time of its compile (PE format, TimeDateStamp)"
+    if any(arg.endswith("-help") or arg.startswith("--help") for arg in command.argv[1:]):
+        return "help is as wide as the terminal"
     if not reports and any(os.fsdecode(word) in arg for word in words for arg in command.argv):
         return "an argument may put the time or the date into the result"
     return ""
@@ -188,6 +202,8 @@ class _Text(NamedTuple):
     times: frozenset[bytes]
     is_of_system: bool
     names_file: bool
+    #: Of a precompiled header, those that it was made of and that name one of ``TIMES``.
+    headers: tuple[str, ...] = ()
 
 
 class _NoText(Exception):
@@ -208,11 +224,14 @@ def _text(path: str, digest: str) -> _Text:
     with open(path, "rb", 0) as file:
         status = os.fstat(file.fileno())
         data = file.read(1 << 16)
-        if status.st_size > _MAX_BYTES or data.startswith((b"\x7fELF", b"!<ar")):
+        is_precompiled = data.startswith(_GCH)
+        if (status.st_size > _MAX_BYTES and not is_precompiled) or data.startswith((b"\x7fELF", b"!<ar")):
             raise _NoText
         data += file.read()
     if mode_and_content_digest(status.st_mode, digest_bytes(data)) != digest:
         raise OSError(errno.ESTALE, "changed while the command ran, or right after it", path)
+    if is_precompiled:
+        return _precompiled(data)
     return _Text(
         quiets=_QUIETS.search(data) is not None,
         compares_times=b"GCC dependency" in data or b"clang dependency" in data,
@@ -221,3 +240,27 @@ def _text(path: str, digest: str) -> _Text:
         is_of_system=b"system_header" in data,
         names_file=any(word in data for word in _FILE_WORDS),
     )
+
+
+def _precompiled(data: bytes) -> _Text:
+    """What is said of a precompiled header of GCC. It holds the names of all macros, and GCC reports the time where it
+    expands one later; but in a header of the system, which may take it from another of these."""
+    texts = {os.fsdecode(path): _header(path) for path in {*_PATH.findall(data)}}
+    headers = {path: text for path, text in texts.items() if any(word in text for word in TIMES)}
+    return _Text(
+        quiets=False,
+        compares_times=False,
+        pastes_times=False,
+        times=frozenset(TIMES),
+        is_of_system=any(b"system_header" in text for text in headers.values()),
+        names_file=True,
+        headers=tuple(headers),
+    )
+
+
+def _header(path: bytes) -> bytes:
+    """The text of a header; empty where it can't be read."""
+    if os.path.isfile(path):
+        with contextlib.suppress(OSError), open(path, "rb") as file:
+            return file.read(_MAX_BYTES)
+    return b""

@@ -58,7 +58,13 @@ def run_command(
     timestamps = PreservedTimestamps(command.outputs if command.options.restat else (), opened.store.digests)
     flags = source_scan.time_flags(command)
     traced = partial(
-        run_traced, environ=environ, cwd=command.cwd, stdin=source, descriptors=descriptors, keeper=opened.keeper
+        run_traced,
+        environ=environ,
+        cwd=command.cwd,
+        stdin=source,
+        descriptors=descriptors,
+        owns_group=opened.keeper is not None,  # a child of the server leads a session of its own
+        keeper=opened.keeper,
     )
     run = traced([argv[0], *flags, *argv[1:]])
     sees_time = bool(flags) and source_scan.warns_of_time(run.ended.stderr)

@@ -119,7 +119,9 @@ class Child:
         self._program = ctypes.create_string_buffer(program, len(program))
         #: Where the child has ``program`` in its memory.
         self.program_address = ctypes.addressof(self._program)
-        arguments = program, token, signals.in_child(), signals.ends_with_us
+        # The child takes a signal once it has its own handlers: ours would lose it there.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, (*_TERMINAL_SIGNALS, *_FORWARDED_SIGNALS))
+        arguments = program, token, signals.in_child(), mask, signals.ends_with_us
         self.pid = os.fork()
         if self.pid == 0:
             try:
@@ -130,6 +132,7 @@ class Child:
         theirs.close()
         _running.add(self.pid)
         signals.send_to(self.pid)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def go_bare(self) -> None:
         self._order(_BARE)
@@ -190,9 +193,10 @@ class Signals:
     Only the main thread can set that; in another thread all stays as it is.
     """
 
-    def __init__(self, *, ends_with_us: bool = False) -> None:
-        """ends_with_us: see ``trace``."""
+    def __init__(self, *, ends_with_us: bool = False, owns_group: bool = False) -> None:
+        """ends_with_us, owns_group: see ``trace``."""
         self.ends_with_us = ends_with_us
+        self._owns_group = owns_group
         self._saved: dict[signal.Signals, Any] = {}
         self._pid = 0
         self._pending: list[int] = []
@@ -235,11 +239,15 @@ class Signals:
 
     def _forward(self, number: int, frame: FrameType | None) -> None:
         self._note(number, frame)
+        if self._owns_group:
+            signal.signal(number, signal.SIG_IGN)  # this process is in the group, too
+            os.killpg(0, number)
+            signal.signal(number, self._forward)
         if not self._pid:
             self._pending.append(number)
-            return
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self._pid, number)
+        elif not self._owns_group:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._pid, number)
 
     def end_if_pending(self) -> None:
         """End by a signal that came when there was no command to take it. To be called when they are as before."""
@@ -321,13 +329,15 @@ def _run_child(
     program: bytes,
     token: int,
     signals: Mapping[int, bool],
+    mask: set[int],
     ends_with_parent: bool,
     parent: socket.socket,
 ) -> None:
-    """The child, up to execve(2). signals: whether each is ignored."""
+    """The child, up to execve(2). signals: whether each is ignored. mask: those that are blocked in the command."""
     gc.disable()  # nothing of the parent is to be finalized here
     for number, is_ignored in signals.items():
         signal.signal(number, signal.SIG_IGN if is_ignored else signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     if ends_with_parent:  # of one that has ended already there is no order below
         libc().prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
     _set_streams(command.streams)

@@ -23,9 +23,8 @@ _PROGRAM = _CONTENT | Kind.EXECUTED
 
 _ORDINARY = frozenset({stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK})
 
-#: Devices without state: null, zero, full, random, urandom (``Documentation/admin-guide/devices.txt``). And the
-#: terminal, tty: each start of bash opens it.
-_STATELESS_DEVICES = frozenset({*(os.makedev(1, minor) for minor in (3, 5, 7, 8, 9)), os.makedev(5, 0)})
+#: Devices without state: null, zero, full, random, urandom (``Documentation/admin-guide/devices.txt``).
+STATELESS_DEVICES = frozenset(os.makedev(1, minor) for minor in (3, 5, 7, 8, 9))
 
 #: The platform part of a key names driver and device.
 _ACCELERATORS = (b"/dev/nvidia", b"/dev/dri/", b"/dev/kfd", b"/dev/accel")
@@ -302,7 +301,7 @@ class AccessRecorder:
     ) -> Commit | None:
         """A device, a named pipe or a socket."""
         mode = status.st_mode
-        if stat.S_ISCHR(mode) and (status.st_rdev in _STATELESS_DEVICES or full.startswith(_ACCELERATORS)):
+        if stat.S_ISCHR(mode) and (status.st_rdev in STATELESS_DEVICES or full.startswith(_ACCELERATORS)):
             return None
         if self._is_own(full, follow, status):
             return None

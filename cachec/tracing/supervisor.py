@@ -54,6 +54,7 @@ def trace(
     descriptors: Sequence[int] = (),
     readers: Mapping[int, Reader] | None = None,
     ends_with_us: bool = False,
+    owns_group: bool = False,
     keeper: Keeper | None = None,
 ) -> Accesses:
     """Run ``command`` once, and return how it ended and what it looked up and changed.
@@ -62,13 +63,15 @@ def trace(
     of ``subprocess``; None: the first word of the command. stdin, stdout, stderr: descriptors; None: those of this
     process. descriptors: others that the command inherits, of which is told whether it uses one. readers: what takes
     data from descriptors while the command runs. ends_with_us: the command gets SIGTERM where this process is killed;
-    and a signal that comes when it can't be passed on ends this process. keeper: one that serves other runs too; None:
-    the run has its own. Only the main thread can pass signals on, and ignore those of the terminal. Raises OSError
-    where the program, the folder or a descriptor can't be used, and ValueError for words that the kernel does not take.
+    and a signal that comes when it can't be passed on ends this process. owns_group: the group of this process has only
+    the processes of the command, and signals are passed on to all of them. keeper: one that serves other runs too;
+    None: the run has its own. Only the main thread can pass signals on, and ignore those of the terminal. Raises
+    OSError where the program, the folder or a descriptor can't be used, and ValueError for words that the kernel does
+    not take.
     """
     environ = os.environ if env is None else env
     command_ = StartedCommand.of(command, program, environ, cwd, (stdin, stdout, stderr))
-    signals = Signals(ends_with_us=ends_with_us)
+    signals = Signals(ends_with_us=ends_with_us, owns_group=owns_group)
     with signals.set(), subreaper():
         machine = architecture()
         if machine is None:

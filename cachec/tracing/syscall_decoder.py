@@ -6,7 +6,9 @@ Arguments: the manual page of each call; flags: ``include/uapi/linux/fcntl.h``, 
 from __future__ import annotations
 
 import os
+import re
 import socket
+import stat
 import struct
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -23,7 +25,7 @@ from cachec.tracing.process_paths import (
     named_descriptor,
     umask_of,
 )
-from cachec.tracing.recorder import AccessRecorder, Commit
+from cachec.tracing.recorder import STATELESS_DEVICES, AccessRecorder, Commit
 from cachec.tracing.syscalls import READS_DESCRIPTOR, WRITES_DESCRIPTOR
 
 #: Takes the thread and the arguments of a call; returns what is to be recorded once it goes on.
@@ -99,8 +101,11 @@ _MAKES = {
 
 _NAMESPACE_CALLS = ["chroot", "unshare", "setns", "mount", "umount2", "pivot_root", "move_mount", "open_tree", "clone"]
 
-#: A request of ioctl(2), from ``include/uapi/asm-generic/ioctls.h``.
-_FIONREAD = 0x541B
+#: Requests of ioctl(2), from ``include/uapi/asm-generic/ioctls.h``.
+_FIONREAD, _TIOCGWINSZ = 0x541B, 0x5413
+
+#: Programs of GCC. They ask for the width of messages on a terminal, and their messages go to none.
+_GCC = re.compile(r"(.*-)?(gcc|g\+\+|cpp|gfortran|cc1|cc1plus|f951|lto1|lto-wrapper)(-[\d.]+)?")
 
 #: ``include/uapi/linux/seccomp.h`` and ``bpf_common.h``.
 _BPF_RETURN, _ACTION, _TRACE = 0x06, 0xFFFF0000, 0x7FF00000
@@ -240,7 +245,7 @@ class SyscallDecoder:
         if text.startswith((b"/dev/", b"/proc/")):
             self._note_given(pid, text)
         folder, path = self._locate(pid, descriptor & 0xFFFFFFFF, text) if text else (b"", b"")
-        if not path:
+        if not path or _is_probe_of_bash(pid, path, flags):
             return None
         if flags & _NO_CONTENT:
             return self._recorder.record_lookup(folder, path, not flags & os.O_NOFOLLOW, _STATUS)
@@ -362,7 +367,12 @@ class SyscallDecoder:
         if arguments[1] & 0xFFFFFFFF == _FIONREAD:
             return self._use_descriptor((0,), pid, arguments)
         is_stdin = not arguments[0] & 0xFFFFFFFF and 0 in self._given and self._is_given(pid, 0)
-        return partial(setattr, self._recorder, "asks_for_terminal", True) if is_stdin else None
+        if not is_stdin:
+            return None
+        is_size = arguments[1] & 0xFFFFFFFF == _TIOCGWINSZ
+        if is_size and _may_be_terminal(self._given[0]) and not _GCC.fullmatch(_program_name(pid)):
+            return self._recorder.problem(TraceProblemKind.DEVICE, "the size of its terminal")
+        return partial(setattr, self._recorder, "asks_for_terminal", True)
 
     def _set_filter(self, pid: int, arguments: tuple[int, ...]) -> Commit | None:
         """A filter is ``struct sock_fprog``, of ``struct sock_filter``. Calls that are reported here reach no tracer of
@@ -382,3 +392,21 @@ class SyscallDecoder:
 
     def _refuse(self, reason: TraceProblemKind, name: str, _pid: int, _arguments: tuple[int, ...]) -> Commit | None:
         return self._recorder.problem(reason, name)
+
+
+def _program_name(pid: int) -> str:
+    """The name of the program that a process runs; empty where the process has ended."""
+    try:
+        return os.path.basename(os.readlink(f"/proc/{pid}/exe"))
+    except OSError:
+        return ""
+
+
+def _is_probe_of_bash(pid: int, path: bytes, flags: int) -> bool:
+    """Whether bash opens its terminal as it starts, to close it at once (check_dev_tty() of its shell.c)."""
+    is_probe = flags & ~os.O_CLOEXEC == os.O_RDWR | os.O_NONBLOCK and path.startswith((b"/dev/tty", b"/dev/pts/"))
+    return is_probe and _program_name(pid) == "bash"
+
+
+def _may_be_terminal(given: os.stat_result | None) -> bool:
+    return given is None or (stat.S_ISCHR(given.st_mode) and given.st_rdev not in STATELESS_DEVICES)

@@ -369,6 +369,45 @@ def test_signals_reach_the_compiler_which_decides(launcher: Launcher, served: Se
     assert Path("clean").read_text() == "cleaned\n"
 
 
+#: A process that writes late, unless a signal ends it.
+_LATE = "i=0; while [ $i -lt 600 ]; do i=$((i + 1)); sleep 0.05; done; echo old > out"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT])
+@pytest.mark.sampled
+def test_signals_reach_what_the_command_started(launcher: Launcher, served: Servers, number: signal.Signals) -> None:
+    if signal.getsignal(number) is signal.SIG_IGN:
+        pytest.skip(f"{number.name} is ignored by all that is started here, as under nohup")
+    os.mkfifo("begun")
+    os.mkfifo("alive")
+    write("late.sh", f"echo > begun; {_LATE}")
+    process = _start(served, "--output=out", "--", "sh", "-c", "exec 9> alive 2> /dev/null; sh late.sh; exit", "sh")
+    with open("alive", "rb") as alive:
+        Path("begun").read_text()
+        process.send_signal(number)
+        process.communicate(timeout=120)
+        assert process.returncode == -number
+        assert alive.read() == b""
+    assert not os.path.exists("out")
+
+
+@pytest.mark.parametrize(
+    "script",
+    [f"trap '' TERM; echo > begun; {_LATE}", f"(trap '' TERM; echo > begun; {_LATE}) & wait"],
+    ids=["the command", "a process that it started"],
+)
+def test_what_ignores_that_the_call_was_killed_is_killed(launcher: Launcher, served: Servers, script: str) -> None:
+    os.mkfifo("begun")
+    os.mkfifo("alive")
+    process = _start(served, "--output=out", "--", "sh", "-c", f"exec 9> alive 2> /dev/null; {script}", "sh")
+    with open("alive", "rb") as alive:
+        Path("begun").read_text()
+        process.kill()
+        process.communicate(timeout=120)
+        assert alive.read() == b""
+    assert not os.path.exists("out")
+
+
 def test_a_launcher_in_a_launcher_does_not_wait_for_that(launcher: Launcher, served: Servers) -> None:
     how = _with(CACHEC_LOG="all", CACHEC_LOCK_TIMEOUT="1")
     environment = [f"--env={name}" for name in how["env"]]

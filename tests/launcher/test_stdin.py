@@ -78,10 +78,13 @@ def test_what_is_asked_of_a_terminal_counts(launcher: Launcher) -> None:
     assert [_run(launcher, line, kind) for kind in KINDS] == ["hit"] * len(KINDS)
 
 
-@pytest.mark.parametrize(("request_", "kinds"), [("TIOCGWINSZ", ["miss", "miss"]), ("FIONREAD", ["miss", "bypass"])])
+@pytest.mark.parametrize(
+    ("request_", "kinds"),
+    [("TCGETS", ["miss", "miss"]), ("TIOCGWINSZ", ["miss", "bypass"]), ("FIONREAD", ["miss", "bypass"])],
+)
 def test_what_else_a_terminal_answers(launcher: Launcher, request_: str, kinds: list[str]) -> None:
-    """Its size is nobody's business, but what it holds is standard input."""
-    script = f"import fcntl, termios\ntry: fcntl.ioctl(0, termios.{request_}, bytes(8))\nexcept OSError: pass"
+    """Whether it is one counts. Its size does not, and what it holds is standard input."""
+    script = f"import fcntl, termios\ntry: fcntl.ioctl(0, termios.{request_}, bytes(64))\nexcept OSError: pass"
     found = [_run(launcher, (sys.executable, "-S", "-c", script), kind) for kind in ("nothing", "terminal")]
     assert [each.partition(":")[0] for each in found] == kinds
 

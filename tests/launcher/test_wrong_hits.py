@@ -240,3 +240,59 @@ def test_a_program_that_another_path_did_not_lead_to(launcher: Launcher, monkeyp
     write("two/sought", "#!/bin/sh\necho found\n")
     os.chmod("two/sought", 0o755)
     assert output(*places) == "found\n"
+
+
+@pytest.mark.parametrize(
+    ("compiler", "line"),
+    [
+        ("gcc", "-Q --help=warnings"),
+        (CLANG, "-x c-header x.h -o a.o -Xclang -fno-pch-timestamp"),
+        (CLANG, "-x c-header x.h -o a.o"),
+        (CLANG, "x.h -o a.o"),
+        (CLANG, "-emit-ast x.c -o a.o"),
+        (CLANG, "-g -frecord-command-line -c x.c -o a.o"),
+    ],
+)
+def test_what_holds_the_flags_of_a_compiler_does_not_hold_ours(launcher: Launcher, compiler: str, line: str) -> None:
+    need(compiler)
+    write("x.h", "int f(void);\n")
+    write("x.c", "int f(void) { return 1; }\n")
+    write("a.o", "")
+    bare = subprocess.run([compiler, *line.split()], capture_output=True, text=True, check=True)
+    made = Path("a.o").read_bytes()
+    assert launcher.run(compiler, *line.split()).stdout == bare.stdout
+    assert Path("a.o").read_bytes() == made
+
+
+def test_the_help_of_a_compiler_is_as_wide_as_the_terminal(launcher: Launcher) -> None:
+    need("gcc")
+    assert _reason(launcher, "gcc", "--help=warnings") == "bypass:volatile-input"
+
+
+@pytest.mark.parametrize(
+    ("header", "source", "made", "used"),
+    [
+        ("int f(void);", "int g(void) { return f(); }", "miss", "hit"),
+        ("int f(void);", "const char *now = __TIME__;", "miss", "bypass"),
+        ("#define NOW __TIME__", "const char *now = NOW;", "bypass", "bypass"),
+        ("#define NOW __TIME__", "int g;", "bypass", "hit"),
+        ("static const char *now = __TIME__;", "const char *g(void) { return now; }", "bypass", "hit"),  # that of then
+        ("#define F(x) __##x##__", "const char *now = F(TIME);", "miss", "bypass"),
+        ("#include <first.h>", "#include <second.h>", "bypass", "bypass"),
+    ],
+    ids=["none", "in the source", "defined", "only defined", "expanded", "pasted", "in headers of the system"],
+)
+def test_the_time_and_a_precompiled_header_of_gcc(
+    launcher: Launcher, header: str, source: str, made: str, used: str
+) -> None:
+    need("gcc")
+    write("x.h", f"{header}\n")
+    write("a.c", f"{source}\n")
+    (launcher.folder / "system").mkdir()
+    write("system/first.h", "#define NOW __TIME__\n")
+    write("system/second.h", "static const char *now = NOW; const char *g(void) { return now; }\n")
+    flags = ("-isystem", "system", "-Winvalid-pch")
+    assert _reason(launcher, "gcc", *flags, "-x", "c-header", "x.h", "-o", "x.h.gch").partition(":")[0] == made
+    use = ("gcc", *flags, "-include", "x.h", "-c", "a.c", "-o", "a.o")
+    assert [_reason(launcher, *use).partition(":")[0] for _ in range(3)][-1] == used
+    assert _reason(launcher, *use, "-w").partition(":")[0] == "bypass"  # it reports nothing

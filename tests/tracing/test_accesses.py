@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from cachec.base import fsio
 from cachec.tracing.accesses import Accesses, Effect, Kind, TracedInput, TraceProblemKind
 from cachec.tracing.supervisor import trace
 from tests.needs import need
@@ -334,6 +335,27 @@ def test_whether_standard_input_is_used(work: Path, line: str, uses: bool) -> No
     with open(work / "in", "rb") as given, open(os.devnull, "wb") as null:
         accesses = trace(["sh", "-c", line], stdin=given.fileno(), stdout=null.fileno(), stderr=null.fileno())
     assert accesses.uses_stdin is uses
+
+
+@pytest.mark.parametrize(
+    ("line", "uses"),
+    [
+        ("read x < /dev/tty", True),
+        ("echo x > /dev/tty", True),
+        ("bash -c 'echo x > /dev/tty'", True),
+        ("bash -c true", False),
+        ("test -e /dev/tty", False),
+        (f"{sys.executable} -c 'import os; os.get_terminal_size(0)'", True),
+        (f"{sys.executable} -c 'import os; os.isatty(0)'", False),
+        (f"{sys.executable} -c 'import os; os.get_terminal_size(0)' < /dev/null", False),
+        ("echo > a.c; gcc -c a.c", False),
+    ],
+)
+def test_whether_the_terminal_is_used(work: Path, line: str, uses: bool) -> None:
+    ours, theirs = os.openpty()
+    with fsio.closing(ours), fsio.closing(theirs):
+        accesses = run("sh", "-c", line, stdin=theirs)
+    assert reasons(accesses) == ({TraceProblemKind.DEVICE} if uses else set())
 
 
 @pytest.mark.parametrize("name", ["/dev/stdin", "/proc/self/fd/0", "/dev/fd/0", "/dev//fd/0", "/proc/thread-self/fd/0"])
