@@ -5,7 +5,7 @@ any other.
 
 A read of a command is one of these kinds; each is taken again for a later look by ``key.trace_validation``:
 
-    content       a file that was opened: its mode and its content
+    content       a file that was opened: its mode, its content, its owner, and whether it has several names
     lookup        a path of which no more was asked than stat(2) or readlink(2) tell, there or not
     names         the names in a folder, and their types
     attributes    extended attributes
@@ -32,11 +32,12 @@ from cachec.commands.process import ProcessResult, run_process
 from cachec.key.trace_validation import (
     FOLDER,
     attributes_digest,
-    content_digest,
     exists_digest,
     folder_digest,
     mode_digest,
     names_digest,
+    opened_digest,
+    stat_and_hash,
     umask_digest,
 )
 from cachec.model import Read, Reason
@@ -279,6 +280,8 @@ class Reads:
         self._passes = passes
         self._made_before = made_before
         self._is_unsized = is_unsized
+        #: Of the files that were opened, by the paths of their reads: digests of their contents alone.
+        self.contents: dict[str, str] = {}
         self._made: dict[str, set[str]] = {}
         self._made_folders = {
             each.path for each in run.accesses.changes if each.after is not None and stat.S_ISDIR(each.after.mode)
@@ -351,7 +354,7 @@ class Reads:
             return
         is_file = each.state is not None and stat.S_ISREG(each.state.mode)
         if is_file and each.kinds & (Kind.CONTENT | Kind.EXECUTED):
-            yield self._content(full, where, flag)
+            yield self._content(full, where, opened_flags(each))
         elif each.state is not None and is_file and self._is_unsized(full):
             mode = mode_digest(each.state.mode, is_empty=not each.state.size)
             yield Read("lookup", where, f"{flag} mode".strip(), mode)
@@ -380,11 +383,16 @@ class Reads:
         numbers = state.nlink, state.size, state.dev, state.ino
         return digest_bytes(described_state(state.mode, *numbers, owner, each.target or ""))
 
-    def _content(self, full: str, where: str, flag: str = "") -> Read:
-        digest = content_digest(full, flag, self._digests)
+    def _content(self, full: str, where: str, flags: str = "") -> Read:
+        read = self._opened(full, where, flags)
         if os.stat(full).st_ctime > self._run.started - _CLOCK_SECONDS:
             raise InputChanged(f"{full} was changed just before the command ran, or while it did")
-        return Read("content", where, flag, digest)
+        return read
+
+    def _opened(self, full: str, where: str, flags: str) -> Read:
+        found = stat_and_hash(full, flags, self._digests)
+        self.contents[where] = found[-1]
+        return Read("content", where, flags, opened_digest(*found))
 
     def _names(self, each: TracedInput, full: str, where: str) -> Read:
         assert each.names is not None
@@ -410,7 +418,7 @@ class Reads:
         """A path that the run looked at and then made, replaced or removed counts by existence, and as a folder."""
         if each.state is not None and each.kinds & (Kind.CONTENT | Kind.EXECUTED):
             if is_empty(each.state) and is_empty(state_of(os.stat(full))):
-                return Read("content", where, flag, content_digest(full, flag, self._digests))
+                return self._opened(full, where, opened_flags(each))
             raise InputChanged(f"the command read {full} and then changed it")
         if each.state is not None and stat.S_ISDIR(each.state.mode):  # a link to one is not removed in the same way
             return Read("lookup", where, f"{flag} folder".strip(), FOLDER)
@@ -438,6 +446,13 @@ class Reads:
             )
         if not is_same:
             raise InputChanged(f"{full} changed while the command ran")
+
+
+def opened_flags(each: TracedInput) -> str:
+    """The flags of ``content_digest``: a call that names a path may have asked for the number of links."""
+    assert each.state is not None
+    words = "" if each.follow else "link", "status" if each.kinds & Kind.STATUS else ""
+    return " ".join(filter(None, (*words, owner_words(each.state.uid, each.state.gid).decode().strip())))
 
 
 def _tracked_state(state: State, kinds: int) -> tuple[object, ...]:

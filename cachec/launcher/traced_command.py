@@ -200,7 +200,7 @@ class _ReadRecorder:
                 if read.kind == "lookup" and by_content and os.path.realpath(full) in by_content:
                     continue
                 if read.kind == "content":
-                    files[full] = read.digest
+                    files[full] = reads.contents[read.where]
                 is_here = read.kind == "lookup" and read.where == places.cwd  # asked by PWD: another one elsewhere
                 anchored = "." if is_here else places.to_anchored(read.where) if read.where else ""
                 self._recorder.add_traced_read(

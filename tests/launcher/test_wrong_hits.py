@@ -240,3 +240,44 @@ def test_a_program_that_another_path_did_not_lead_to(launcher: Launcher, monkeyp
     write("two/sought", "#!/bin/sh\necho found\n")
     os.chmod("two/sought", 0o755)
     assert output(*places) == "found\n"
+
+
+def _printed(launcher: Launcher, *line: object) -> tuple[str, str]:
+    """The reason, and what was written to standard output, by the direct road where that has an answer."""
+    ran = launcher.direct(*line) or launcher.run(*line)
+    assert ran.code == 0, ran.stderr
+    return launcher.last().reason.value, ran.stdout.strip()
+
+
+_OPENED = "import os; open('a'); s = os.stat('a'); print(s.st_nlink, s.st_uid)"
+
+
+def test_a_second_name_of_an_opened_file(launcher: Launcher) -> None:
+    write("a", "text\n")
+    line = (sys.executable, "-c", _OPENED)
+    assert _printed(launcher, *line)[1].startswith("1 ")
+    assert _printed(launcher, *line)[0] == "hit"
+    os.link("a", "../b")
+    reason, text = _printed(launcher, *line)
+    assert (reason, text[:2]) == ("miss:dependency-changed", "2 ")
+    assert launcher.last().detail == "content a has a second name (a hard link)"
+    os.link("a", "../c")
+    assert _printed(launcher, *line)[0] == "hit"  # as stores of packages add names all the time
+    only_opened = (sys.executable, "-c", "print(open('a').read())")
+    _printed(launcher, *only_opened)
+    os.unlink("../b")
+    os.unlink("../c")
+    assert _printed(launcher, *only_opened)[0] == "hit"
+    assert _printed(launcher, *line)[0] == "hit"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_the_owner_of_an_opened_file(launcher: Launcher) -> None:
+    write("a", "text\n")
+    line = (sys.executable, "-c", _OPENED)
+    for owner, was in ((0, "miss:new-input"), (1000, "miss:dependency-changed"), (1000, "hit"), (0, "hit")):
+        os.chown("a", owner, owner)
+        assert _printed(launcher, *line) == (was, f"1 {owner}")
+    os.chown("a", 1001, 0)
+    assert _printed(launcher, *line) == ("miss:dependency-changed", "1 1001")
+    assert launcher.last().detail == "content a belongs to another user or group"
