@@ -64,6 +64,7 @@ class TraceProblemKind(enum.StrEnum):
     DEVICE = "device"
     PIPE = "named-pipe"
     PRIVILEGE = "privilege"
+    OTHER_RIGHTS = "other-rights"
     MOVED_FOLDER = "moved-folder"
     LEFT_BEHIND = "process-left-behind"
     SIGNAL = "signal"

@@ -281,3 +281,22 @@ def test_the_owner_of_an_opened_file(launcher: Launcher) -> None:
     os.chown("a", 1001, 0)
     assert _printed(launcher, *line) == ("miss:dependency-changed", "1 1001")
     assert launcher.last().detail == "content a belongs to another user or group"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize("call", ["setgid(1000)", "setuid(1000)", "setresuid(-1, 1000, -1)"])
+def test_a_file_that_another_user_is_denied(launcher: Launcher, call: str) -> None:
+    """Root finds what is in a folder that the command may not enter any more."""
+    write("d/f", "text\n")
+    os.chmod("d", 0o700)
+    line = (sys.executable, "-c", f"import os; os.{call}; print(os.access('d/f', os.R_OK, effective_ids=True))")
+    assert _printed(launcher, *line)[0] == "bypass:undescribed-effect"
+    os.chmod("d", 0o755)
+    assert _printed(launcher, *line) == ("bypass:undescribed-effect", "True")
+    assert "it becomes another user" in launcher.last().detail
+
+
+def test_a_program_that_stays_the_same_user(launcher: Launcher) -> None:
+    line = (sys.executable, "-c", "import os; os.setuid(os.getuid()); os.setregid(-1, os.getegid()); print(1)")
+    assert _printed(launcher, *line)[0].startswith("miss:")
+    assert _printed(launcher, *line)[0] == "hit"
