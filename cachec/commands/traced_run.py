@@ -21,7 +21,7 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from typing import NamedTuple
 
@@ -262,22 +262,24 @@ class Reads:
         cwd: str,
         *,
         keyed: Callable[[str, str], str] | None = None,
-        named: Container[str] = (),
+        is_named: Callable[[str], bool] = lambda _: False,
         is_cache: Callable[[str], bool] = lambda _: False,
         passes: Callable[[str, TracedInput], bool] = lambda _path, _input: False,
         made_before: Callable[[str], bool] = lambda _path: False,
         is_unsized: Callable[[str], bool] = lambda _path: False,
     ) -> None:
-        """keyed: how a real path counts for a path; see ``lookup_digest``. named: real paths that are outputs, of which
-        a status does not count. is_cache: whether what the run changes at a real path is there to save time
-        alone. passes: whether what was looked up at a path is no input. made_before: whether a path in a listed folder
-        does not count, since it was made just before. is_unsized: whether the run can't have asked for the size of a
-        file: where it looked no further, type and mode of it count."""
+        """keyed: how a real path counts for a path; see ``lookup_digest``. is_named: whether a real path was declared
+        as an output, of which a status does not count, and of a folder only the names that the run does not write.
+        is_cache: whether what the run changes at a real path is there to save time alone. passes: whether what was
+        looked up at a path is no input. made_before: whether a path in a listed folder does not count, since it was
+        made just before. is_unsized: whether the run can't have asked for the size of a file: where it looked no
+        further, type and mode of it count."""
         self._run = run
         self._digests = digests
         self._cwd = os.path.realpath(cwd)
         self._keyed = keyed
-        self._named = named
+        self._is_named = is_named
+        self._named = {change.path for change in run.accesses.changes if is_named(change.path)}
         self._is_cache = is_cache
         self._passes = passes
         self._made_before = made_before
@@ -331,13 +333,14 @@ class Reads:
         where = each.path if each.folder == self._cwd and each.folder else full
         if full.startswith(_KERNEL):
             return
-        if (
-            self._named
-            and each.effect
-            and not each.kinds & _CONTENT_KINDS
-            and self._is_named(os.path.realpath(full), each)
-        ):
-            return
+        real = os.path.realpath(full) if self._named and (each.effect or each.names is not None) else ""
+        if each.effect and real in self._named:
+            is_used = each.is_asked or each.names is not None or each.effect & Effect.LISTED
+            if is_used and real in self._made_folders:
+                yield from self._others(each, real, where)
+                return
+            if not each.kinds & _CONTENT_KINDS:
+                return
         if self._passes(full, each):
             return
         if _PYCACHE in full:
@@ -351,7 +354,9 @@ class Reads:
         if each.effect:
             if not self._is_cache(os.path.realpath(full)):
                 yield self._of_changed(each, full, where, flag)
-                if each.names is not None:  # as they were
+                if each.names is not None and self._is_output_folder(real):
+                    yield from self._others(each, real, where)
+                elif each.names is not None:  # as they were
                     yield Read("names", where, "", names_digest(each.names))
             return
         is_file = each.state is not None and stat.S_ISREG(each.state.mode)
@@ -363,15 +368,26 @@ class Reads:
         elif each.kinds & ~(Kind.LISTING | Kind.ATTRIBUTES) or each.state is None:
             yield Read("lookup", where, flag, self._lookup_digest(each, full, where))
         self._check(each, full)
-        if each.names is not None:
+        if each.names is not None and self._is_output_folder(real):
+            yield from self._others(each, real, where)
+        elif each.names is not None:
             yield self._names(each, full, where)
         if each.kinds & Kind.ATTRIBUTES:
             yield Read("attributes", where, flag, attributes_digest(full, flag))
 
-    def _is_named(self, real: str, each: TracedInput) -> bool:
-        """Whether a path is an output of which a status does not count. Whether a folder is there does, unless mkdir
-        alone asked for it: where it is, the run might remove what is in it."""
-        return real in self._named and not (each.is_asked and real in self._made_folders)
+    def _is_output_folder(self, real: str) -> bool:
+        return self._is_named(real) and any(path.startswith(f"{real}/") for path in self._named)
+
+    def _others(self, each: TracedInput, real: str, where: str) -> Iterator[Read]:
+        """What else is in a declared folder that the run looked into, or asked for, and in those that it made there:
+        the run would remove that, and then it is not stored. One that only makes the folder asks nothing."""
+        if each.names is not None:
+            self._check_names(each, real)
+        below = sorted(path for path in self._named & self._made_folders if path.startswith(f"{real}/"))
+        for folder in (real, *below):
+            own = self._made.get(folder, set())
+            others = names_digest(_without(own, names_in(folder)))
+            yield Read("names", where + folder[len(real) :], _joined_names(own), others)
 
     def _lookup_digest(self, each: TracedInput, full: str, where: str) -> str:
         """``lookup_digest`` of what the run found."""
@@ -398,11 +414,17 @@ class Reads:
 
     def _names(self, each: TracedInput, full: str, where: str) -> Read:
         assert each.names is not None
-        own = self._made.get(os.path.realpath(full), set())
-        if _without(own, names_in(full)) != _without(own, each.names):
-            raise InputChanged(f"other files came or went in {full} while the command ran")
+        self._check_names(each, full)
         names = [name for name in each.names if not self._made_before(os.path.join(full, name.partition("/")[0]))]
-        return Read("names", where, "", names_digest(names))
+        real = os.path.realpath(full)
+        named = {name for name in self._made.get(real, ()) if f"{real}/{name}" in self._named}
+        return Read("names", where, _joined_names(named) if named else "", names_digest(_without(named, names)))
+
+    def _check_names(self, each: TracedInput, full: str) -> None:
+        """See that no other process has changed the names in a folder."""
+        own = self._made.get(os.path.realpath(full), set())
+        if _without(own, names_in(full)) != _without(own, each.names or ()):
+            raise InputChanged(f"other files came or went in {full} while the command ran")
 
     def _of_bytecode(self, each: TracedInput, where: str) -> Iterator[Read]:
         """Python takes a file in __pycache__ for the module beside it, as long as that has its time and size."""
@@ -466,6 +488,10 @@ def _tracked_state(state: State, kinds: int) -> tuple[object, ...]:
         return state.mode, state.dev, state.ino, owner
     times = (state.dev, state.ino, state.mtime_ns, state.ctime_ns) if kinds & ~Kind.STATUS else ()
     return state.mode, state.nlink, state.size, owner, times
+
+
+def _joined_names(names: Iterable[str]) -> str:
+    return "/" + "/".join(sorted(names))
 
 
 def _without(own: set[str], names: Iterable[str]) -> set[str]:

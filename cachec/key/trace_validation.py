@@ -302,7 +302,7 @@ class Dependencies:
         if read.kind == "lookup":
             return lookup_digest(read.where, read.name)
         if read.kind == "names":
-            return self.names(read.where)
+            return self.names(read.where, read.name)
         if read.kind == "attributes":
             return attributes_digest(read.where, read.name)
         if read.kind in {"source", "modules"}:
@@ -338,10 +338,13 @@ class Dependencies:
             return ABSENT
 
     @staticmethod
-    def names(path: str) -> str:
-        """The names in a folder and their types; ``ABSENT`` where they can't be read."""
+    def names(path: str, own: str) -> str:
+        """The names in a folder and their types; ``ABSENT`` where they can't be read. own: names that do not count,
+        each after a slash, as the run writes them; then a folder that is not there is an empty one."""
         try:
-            return names_digest(names_in(path))
+            return names_digest(each for each in names_in(path) if each.partition("/")[0] not in own.split("/"))
+        except FileNotFoundError:
+            return names_digest(()) if own else ABSENT
         except OSError:
             return ABSENT
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -122,8 +122,7 @@ def _record_run(
     if run.accesses.changes and not changes and not run.ended.stdout:
         recorder.refuse_storage(Reason.UNDESCRIBED, "all that it wrote is in caches of programs, which are no outputs")
     if recorder.storage_refusal() is None:
-        named = {change.path for change in changes if allowed.is_named(change.path)}
-        _ReadRecorder(opened, command, run, recorder, sees_time=sees_time).record(named, allowed.is_cache)
+        _ReadRecorder(opened, command, run, recorder, sees_time=sees_time).record(allowed)
     _check_written(command, changes, recorder)
     if recorder.storage_refusal() is not None:  # what it wrote may be what no store holds
         return _unstored_result(run)
@@ -168,8 +167,7 @@ class _ReadRecorder:
         self._run = run
         self._recorder = recorder
 
-    def record(self, named: set[str], is_cache: Callable[[str], bool]) -> None:
-        """named: real paths that are outputs. is_cache: of others, whether they are a program's to save time."""
+    def record(self, allowed: AllowedOutputs) -> None:
         places, command = self._opened.places, self._command
         store = os.path.realpath(default_folder(dict(self._opened.variables), command.cwd) or "/nonexistent")
         withheld = {os.path.realpath(path) for path, key in command.weights.items() if key == "name"}
@@ -181,8 +179,8 @@ class _ReadRecorder:
             self._opened.store.digests,
             command.cwd,
             keyed=places.folder,
-            named=named,
-            is_cache=is_cache,
+            is_named=allowed.is_named,
+            is_cache=allowed.is_cache,
             passes=lambda path, _: path in keyed or (bool(withheld) and os.path.realpath(path) in withheld),
         )
         opened = self._run.opened_files()

@@ -42,6 +42,8 @@ class Effect:
     REMOVED = 4
     #: Owner, mode, times or extended attributes were set.
     ATTRIBUTES = 8
+    #: The names in a folder that the run had made were read: where it is there before, there may be others.
+    LISTED = 16
 
 
 class TraceProblemKind(enum.StrEnum):
