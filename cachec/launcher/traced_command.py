@@ -21,13 +21,13 @@ from cachec.key.trace_validation import stdin_digest, terminal_digest
 from cachec.launcher import source_scan
 from cachec.launcher.build_tools import BY_TIME, advice
 from cachec.launcher.command import CommandSpec
-from cachec.launcher.command_key import environment, files_in_key
+from cachec.launcher.command_key import environment, files_in_key, variable_rule
 from cachec.launcher.direct import default_folder
 from cachec.launcher.outputs import AllowedOutputs, PreservedTimestamps, check_stored
 from cachec.launcher.path_map import find_leaks
 from cachec.launcher.result import mistake_words, path_to_start
 from cachec.launcher.stage import CommandContext, CommandFailed
-from cachec.launcher.variable_reads import find_variable_reads
+from cachec.launcher.variable_reads import find_neutral_reads, find_variable_reads
 from cachec.model import Read, Reason
 from cachec.programs.artifact import File
 from cachec.recording import ReadRecorder
@@ -294,6 +294,9 @@ def _result(
         recorder.add_read(Read("folder", name, shown, places.digest(name)))
     written = [*streams, *linked, *map(_content, files)]
     for read in find_variable_reads(run.accesses.inputs, places, opened.variables, written):
+        recorder.add_read(read)
+    rule = variable_rule(command)
+    for read in find_neutral_reads(command.argv, rule, run.accesses.inputs, places, opened.variables, written):
         recorder.add_read(read)
     return {"stdout": templates[0], "stderr": templates[1], "outputs": outputs, "modes": modes, "paths": paths}
 
