@@ -5,7 +5,7 @@ any other.
 
 A read of a command is one of these kinds; each is taken again for a later look by ``key.trace_validation``:
 
-    content       a file that was opened: its mode and its content
+    content       a file that was opened: its mode, its content, its owner, and whether it has several names
     lookup        a path of which no more was asked than stat(2) or readlink(2) tell, there or not
     names         the names in a folder, and their types
     attributes    extended attributes
@@ -21,7 +21,7 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from typing import NamedTuple
 
@@ -32,11 +32,12 @@ from cachec.commands.process import ProcessResult, run_process
 from cachec.key.trace_validation import (
     FOLDER,
     attributes_digest,
-    content_digest,
     exists_digest,
     folder_digest,
     mode_digest,
     names_digest,
+    opened_digest,
+    stat_and_hash,
     umask_digest,
 )
 from cachec.model import Read, Reason
@@ -68,6 +69,7 @@ _REASONS = {
     traced.TraceProblemKind.DEVICE: Reason.UNDESCRIBED,
     traced.TraceProblemKind.PIPE: Reason.UNDESCRIBED,
     traced.TraceProblemKind.PRIVILEGE: Reason.UNDESCRIBED,
+    traced.TraceProblemKind.OTHER_RIGHTS: Reason.UNDESCRIBED,
     traced.TraceProblemKind.MOVED_FOLDER: Reason.UNDESCRIBED,
     traced.TraceProblemKind.LEFT_BEHIND: Reason.UNDESCRIBED,
     traced.TraceProblemKind.SIGNAL: Reason.UNDESCRIBED,
@@ -89,6 +91,7 @@ WORDS = {
     traced.TraceProblemKind.DEVICE: "it uses a device",
     traced.TraceProblemKind.PIPE: "it uses a named pipe that was there before",
     traced.TraceProblemKind.PRIVILEGE: "it starts a program with other rights, which it does not get under the tracer",
+    traced.TraceProblemKind.OTHER_RIGHTS: "it becomes another user or drops rights, so it may be denied what is there",
     traced.TraceProblemKind.MOVED_FOLDER: "it moves a folder that was there before",
     traced.TraceProblemKind.LEFT_BEHIND: "it left a process behind",
     traced.TraceProblemKind.SIGNAL: "it got a signal from outside",
@@ -261,26 +264,30 @@ class Reads:
         cwd: str,
         *,
         keyed: Callable[[str, str], str] | None = None,
-        named: Container[str] = (),
+        is_named: Callable[[str], bool] = lambda _: False,
         is_cache: Callable[[str], bool] = lambda _: False,
         passes: Callable[[str, TracedInput], bool] = lambda _path, _input: False,
         made_before: Callable[[str], bool] = lambda _path: False,
         is_unsized: Callable[[str], bool] = lambda _path: False,
     ) -> None:
-        """keyed: how a real path counts for a path; see ``lookup_digest``. named: real paths that are outputs, of which
-        a status does not count. is_cache: whether what the run changes at a real path is there to save time
-        alone. passes: whether what was looked up at a path is no input. made_before: whether a path in a listed folder
-        does not count, since it was made just before. is_unsized: whether the run can't have asked for the size of a
-        file: where it looked no further, type and mode of it count."""
+        """keyed: how a real path counts for a path; see ``lookup_digest``. is_named: whether a real path was declared
+        as an output, of which a status does not count, and of a folder only the names that the run does not write.
+        is_cache: whether what the run changes at a real path is there to save time alone. passes: whether what was
+        looked up at a path is no input. made_before: whether a path in a listed folder does not count, since it was
+        made just before. is_unsized: whether the run can't have asked for the size of a file: where it looked no
+        further, type and mode of it count."""
         self._run = run
         self._digests = digests
         self._cwd = os.path.realpath(cwd)
         self._keyed = keyed
-        self._named = named
+        self._is_named = is_named
+        self._named = {change.path for change in run.accesses.changes if is_named(change.path)}
         self._is_cache = is_cache
         self._passes = passes
         self._made_before = made_before
         self._is_unsized = is_unsized
+        #: Of the files that were opened, by the paths of their reads: digests of their contents alone.
+        self.contents: dict[str, str] = {}
         self._made: dict[str, set[str]] = {}
         self._made_folders = {
             each.path for each in run.accesses.changes if each.after is not None and stat.S_ISDIR(each.after.mode)
@@ -328,13 +335,14 @@ class Reads:
         where = each.path if each.folder == self._cwd and each.folder else full
         if full.startswith(_KERNEL):
             return
-        if (
-            self._named
-            and each.effect
-            and not each.kinds & _CONTENT_KINDS
-            and self._is_named(os.path.realpath(full), each)
-        ):
-            return
+        real = os.path.realpath(full) if self._named and (each.effect or each.names is not None) else ""
+        if each.effect and real in self._named:
+            is_used = each.is_asked or each.names is not None or each.effect & Effect.LISTED
+            if is_used and real in self._made_folders:
+                yield from self._others(each, real, where)
+                return
+            if not each.kinds & _CONTENT_KINDS:
+                return
         if self._passes(full, each):
             return
         if _PYCACHE in full:
@@ -348,27 +356,40 @@ class Reads:
         if each.effect:
             if not self._is_cache(os.path.realpath(full)):
                 yield self._of_changed(each, full, where, flag)
-                if each.names is not None:  # as they were
+                if each.names is not None and self._is_output_folder(real):
+                    yield from self._others(each, real, where)
+                elif each.names is not None:  # as they were
                     yield Read("names", where, "", names_digest(each.names))
             return
         is_file = each.state is not None and stat.S_ISREG(each.state.mode)
         if is_file and each.kinds & (Kind.CONTENT | Kind.EXECUTED):
-            yield self._content(full, where, flag)
+            yield self._content(full, where, opened_flags(each))
         elif each.state is not None and is_file and self._is_unsized(full):
             mode = mode_digest(each.state.mode, is_empty=not each.state.size)
             yield Read("lookup", where, f"{flag} mode".strip(), mode)
         elif each.kinds & ~(Kind.LISTING | Kind.ATTRIBUTES) or each.state is None:
             yield Read("lookup", where, flag, self._lookup_digest(each, full, where))
         self._check(each, full)
-        if each.names is not None:
+        if each.names is not None and self._is_output_folder(real):
+            yield from self._others(each, real, where)
+        elif each.names is not None:
             yield self._names(each, full, where)
         if each.kinds & Kind.ATTRIBUTES:
             yield Read("attributes", where, flag, attributes_digest(full, flag))
 
-    def _is_named(self, real: str, each: TracedInput) -> bool:
-        """Whether a path is an output of which a status does not count. Whether a folder is there does, unless mkdir
-        alone asked for it: where it is, the run might remove what is in it."""
-        return real in self._named and not (each.is_asked and real in self._made_folders)
+    def _is_output_folder(self, real: str) -> bool:
+        return self._is_named(real) and any(path.startswith(f"{real}/") for path in self._named)
+
+    def _others(self, each: TracedInput, real: str, where: str) -> Iterator[Read]:
+        """What else is in a declared folder that the run looked into, or asked for, and in those that it made there:
+        the run would remove that, and then it is not stored. One that only makes the folder asks nothing."""
+        if each.names is not None:
+            self._check_names(each, real)
+        below = sorted(path for path in self._named & self._made_folders if path.startswith(f"{real}/"))
+        for folder in (real, *below):
+            own = self._made.get(folder, set())
+            others = names_digest(_without(own, names_in(folder)))
+            yield Read("names", where + folder[len(real) :], _joined_names(own), others)
 
     def _lookup_digest(self, each: TracedInput, full: str, where: str) -> str:
         """``lookup_digest`` of what the run found."""
@@ -382,19 +403,30 @@ class Reads:
         numbers = state.nlink, state.size, state.dev, state.ino
         return digest_bytes(described_state(state.mode, *numbers, owner, each.target or ""))
 
-    def _content(self, full: str, where: str, flag: str = "") -> Read:
-        digest = content_digest(full, flag, self._digests)
+    def _content(self, full: str, where: str, flags: str = "") -> Read:
+        read = self._opened(full, where, flags)
         if os.stat(full).st_ctime > self._run.started - _CLOCK_SECONDS:
             raise InputChanged(f"{full} was changed just before the command ran, or while it did")
-        return Read("content", where, flag, digest)
+        return read
+
+    def _opened(self, full: str, where: str, flags: str) -> Read:
+        found = stat_and_hash(full, flags, self._digests)
+        self.contents[where] = found[-1]
+        return Read("content", where, flags, opened_digest(*found))
 
     def _names(self, each: TracedInput, full: str, where: str) -> Read:
         assert each.names is not None
-        own = self._made.get(os.path.realpath(full), set())
-        if _without(own, names_in(full)) != _without(own, each.names):
-            raise InputChanged(f"other files came or went in {full} while the command ran")
+        self._check_names(each, full)
         names = [name for name in each.names if not self._made_before(os.path.join(full, name.partition("/")[0]))]
-        return Read("names", where, "", names_digest(names))
+        real = os.path.realpath(full)
+        named = {name for name in self._made.get(real, ()) if f"{real}/{name}" in self._named}
+        return Read("names", where, _joined_names(named) if named else "", names_digest(_without(named, names)))
+
+    def _check_names(self, each: TracedInput, full: str) -> None:
+        """See that no other process has changed the names in a folder."""
+        own = self._made.get(os.path.realpath(full), set())
+        if _without(own, names_in(full)) != _without(own, each.names or ()):
+            raise InputChanged(f"other files came or went in {full} while the command ran")
 
     def _of_bytecode(self, each: TracedInput, where: str) -> Iterator[Read]:
         """Return the reads of a file in __pycache__, which Python uses as long as its module has the same time and
@@ -413,7 +445,7 @@ class Reads:
         """Return the read of a path that the run made, replaced or removed later: by existence, and as a folder."""
         if each.state is not None and each.kinds & (Kind.CONTENT | Kind.EXECUTED):
             if is_empty(each.state) and is_empty(state_of(os.stat(full))):
-                return Read("content", where, flag, content_digest(full, flag, self._digests))
+                return self._opened(full, where, opened_flags(each))
             raise InputChanged(f"the command read {full} and then changed it")
         if each.state is not None and stat.S_ISDIR(each.state.mode):  # a link to one is not removed in the same way
             return Read("lookup", where, f"{flag} folder".strip(), FOLDER)
@@ -443,6 +475,13 @@ class Reads:
             raise InputChanged(f"{full} changed while the command ran")
 
 
+def opened_flags(each: TracedInput) -> str:
+    """The flags of ``content_digest``: a call that names a path may have asked for the number of links."""
+    assert each.state is not None
+    words = "" if each.follow else "link", "status" if each.kinds & Kind.STATUS else ""
+    return " ".join(filter(None, (*words, owner_words(each.state.uid, each.state.gid).decode().strip())))
+
+
 def _tracked_state(state: State, kinds: int) -> tuple[object, ...]:
     """What may not change of a path that is used in these ways: what a status tells, and of a file's content all."""
     owner = owner_words(state.uid, state.gid)
@@ -452,6 +491,10 @@ def _tracked_state(state: State, kinds: int) -> tuple[object, ...]:
         return state.mode, state.dev, state.ino, owner
     times = (state.dev, state.ino, state.mtime_ns, state.ctime_ns) if kinds & ~Kind.STATUS else ()
     return state.mode, state.nlink, state.size, owner, times
+
+
+def _joined_names(names: Iterable[str]) -> str:
+    return "/" + "/".join(sorted(names))
 
 
 def _without(own: set[str], names: Iterable[str]) -> set[str]:

@@ -110,30 +110,47 @@ def status_digest(status: os.stat_result, fields: str) -> str:
 
 
 def content_digest(path: str, flags: str, digests: FileDigests) -> str:
-    """The digest of the mode and the content of a file that a command opened. flags: ``link`` where one at the end is
-    not followed. Raises OSError."""
-    if flags and os.path.islink(path):
+    """The digest of a file that a command opened. flags: words of ``link`` (one at the end is not followed),
+    ``status`` (whether the file has several names counts) and the owner that it had, where ``owner_words`` has one.
+    Raises OSError."""
+    return opened_digest(*stat_and_hash(path, flags, digests))
+
+
+def stat_and_hash(path: str, flags: str, digests: FileDigests) -> tuple[os.stat_result, str, str]:
+    """What ``opened_digest`` takes of a file: status, flags, digest of its content. Raises OSError."""
+    if "link" in flags and os.path.islink(path):
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
     status = os.stat(path)
     digest = digests.remembered(status) or (digests.of_installed(path) if status.st_uid == 0 else digests.of_path(path))
-    return mode_and_content_digest(status.st_mode, digest)
+    return status, flags, digest
 
 
-def mode_and_content_digest(mode: int, content: str) -> str:
-    """The same of a file with that mode and digest of its content."""
-    return digest_bytes(b"%o %b" % (mode, content.encode()))
+def opened_digest(status: os.stat_result, flags: str, content: str) -> str:
+    """The same of a file with that status and digest of its content."""
+    is_linked = "status" in flags and status.st_nlink > 1
+    return _opened_digest(status.st_mode, owner_words(status.st_uid, status.st_gid), is_linked, content)
 
 
-def content_change(path: str, digest: str, digests: FileDigests) -> str:
+def _opened_digest(mode: int, owner: bytes, is_linked: bool, content: str) -> str:
+    return digest_bytes(b"%o%b%b %b" % (mode, owner, b" linked" if is_linked else b"", content.encode()))
+
+
+def content_change(path: str, flags: str, digest: str, digests: FileDigests) -> str:
     """How a file differs from what ``content_digest`` was taken of, in words."""
     try:
         now = os.stat(path)
         content = digests.of_path(path)
     except OSError as error:
         return "is gone" if isinstance(error, FileNotFoundError) else f"can't be read ({error.strerror})"
+    owner, is_linked = owner_words(now.st_uid, now.st_gid), "status" in flags and now.st_nlink > 1
     for mode in range(0o10000):
-        if mode_and_content_digest(stat.S_IFREG | mode, content) == digest:
+        if _opened_digest(stat.S_IFREG | mode, owner, is_linked, content) == digest:
             return f"has the mode {stat.S_IMODE(now.st_mode):o}, and had {mode:o}"
+    if _opened_digest(now.st_mode, owner, not is_linked, content) == digest:
+        return f"has {'a second name (a hard link)' if is_linked else 'no second name (a hard link) any more'}"
+    before = "".join(f" {word}" for word in flags.split() if "/" in word).encode()
+    if before != owner and _opened_digest(now.st_mode, before, is_linked, content) == digest:
+        return "belongs to another user or group"
     return "has other content"
 
 
@@ -285,7 +302,7 @@ class Dependencies:
         if read.kind == "lookup":
             return lookup_digest(read.where, read.name)
         if read.kind == "names":
-            return self.names(read.where)
+            return self.names(read.where, read.name)
         if read.kind == "attributes":
             return attributes_digest(read.where, read.name)
         if read.kind in {"source", "modules"}:
@@ -311,7 +328,7 @@ class Dependencies:
 
     def change(self, read: Read) -> str:
         """How what a read saw differs from what is there now, in words; empty where the kind of read says all."""
-        return content_change(read.where, read.digest, self._digests) if read.kind == "content" else ""
+        return content_change(read.where, read.name, read.digest, self._digests) if read.kind == "content" else ""
 
     def content(self, path: str, flags: str) -> str:
         """Mode and content of a file; ``ABSENT`` where it is not there or not to be read."""
@@ -321,10 +338,13 @@ class Dependencies:
             return ABSENT
 
     @staticmethod
-    def names(path: str) -> str:
-        """The names in a folder and their types; ``ABSENT`` where they can't be read."""
+    def names(path: str, own: str) -> str:
+        """The names in a folder and their types; ``ABSENT`` where they can't be read. own: names that do not count,
+        each after a slash, as the run writes them; then a folder that is not there is an empty one."""
         try:
-            return names_digest(names_in(path))
+            return names_digest(each for each in names_in(path) if each.partition("/")[0] not in own.split("/"))
+        except FileNotFoundError:
+            return names_digest(()) if own else ABSENT
         except OSError:
             return ABSENT
 

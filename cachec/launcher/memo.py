@@ -25,7 +25,7 @@ from cachec.events import inert
 from cachec.key.tools.command_variables import Rule, overlap
 from cachec.key.tools.environment import LOCALE
 from cachec.key.tools.executables import which
-from cachec.key.trace_validation import mode_and_content_digest
+from cachec.key.trace_validation import opened_digest
 from cachec.launcher import adapters, direct
 from cachec.launcher.command import CommandSpec
 from cachec.launcher.command_key import environment, files_in_key, variable_rule, variables_of_run
@@ -230,7 +230,7 @@ class Draft:
             digest = self._digests.of_installed(path)
             if direct.identity(path) != state:
                 raise _Unfit
-        if mode_and_content_digest(status.st_mode, digest) != read.digest:
+        if opened_digest(status, read.name, digest) != read.digest:
             raise _Unfit
         self._files[path] = digest
         self._states[path] = state

@@ -80,7 +80,9 @@ def _attributes(target: str | bytes) -> list[str]:
 
 
 def check_folder(target: str, mode: int) -> None:
-    """The same of a stored folder, and one that is there."""
+    """The same of a stored folder, and one that is there. A command may replace a link to one."""
+    if os.path.islink(target):
+        raise OSError(errno.EEXIST, "it is a link", target)
     if os.path.isdir(target):
         _check_mode(os.stat(target).st_mode & 0o777, mode, target)
 

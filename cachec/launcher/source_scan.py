@@ -11,7 +11,6 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from cachec.base.hashing import digest_bytes
-from cachec.key.trace_validation import mode_and_content_digest
 from cachec.launcher.command import CommandSpec
 
 #: Macros with the time of the compilation, or of a file (C17, 6.10.8.1; GCC, "Common Predefined Macros").
@@ -211,7 +210,7 @@ class _NoText(Exception):
 
 
 def _texts(files: Mapping[str, str]) -> Iterator[tuple[str, _Text]]:
-    """files: path -> digest of mode and content. Raises OSError, where a file has changed too."""
+    """files: path -> digest of its content. Raises OSError, where a file has changed too."""
     for path, digest in files.items():
         try:
             yield path, _text(path, digest)
@@ -228,7 +227,7 @@ def _text(path: str, digest: str) -> _Text:
         if (status.st_size > _MAX_BYTES and not is_precompiled) or data.startswith((b"\x7fELF", b"!<ar")):
             raise _NoText
         data += file.read()
-    if mode_and_content_digest(status.st_mode, digest_bytes(data)) != digest:
+    if digest_bytes(data) != digest:
         raise OSError(errno.ESTALE, "changed while the command ran, or right after it", path)
     if is_precompiled:
         return _precompiled(data)

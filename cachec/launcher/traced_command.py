@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,13 +21,13 @@ from cachec.key.trace_validation import stdin_digest, terminal_digest
 from cachec.launcher import source_scan
 from cachec.launcher.build_tools import BY_TIME, advice
 from cachec.launcher.command import CommandSpec
-from cachec.launcher.command_key import environment, files_in_key
+from cachec.launcher.command_key import environment, files_in_key, variable_rule
 from cachec.launcher.direct import default_folder
 from cachec.launcher.outputs import AllowedOutputs, PreservedTimestamps, check_stored
 from cachec.launcher.path_map import find_leaks
 from cachec.launcher.result import mistake_words, path_to_start
 from cachec.launcher.stage import CommandContext, CommandFailed
-from cachec.launcher.variable_reads import find_variable_reads
+from cachec.launcher.variable_reads import find_neutral_reads, find_variable_reads
 from cachec.model import Read, Reason
 from cachec.programs.artifact import File
 from cachec.recording import ReadRecorder
@@ -128,8 +128,7 @@ def _record_run(
     if run.accesses.changes and not changes and not run.ended.stdout:
         recorder.refuse_storage(Reason.UNDESCRIBED, "all that it wrote is in caches of programs, which are no outputs")
     if recorder.storage_refusal() is None:
-        named = {change.path for change in changes if allowed.is_named(change.path)}
-        _ReadRecorder(opened, command, run, recorder, sees_time=sees_time).record(named, allowed.is_cache)
+        _ReadRecorder(opened, command, run, recorder, sees_time=sees_time).record(allowed)
     _check_written(command, changes, recorder)
     if recorder.storage_refusal() is not None:  # what it wrote may be what no store holds
         return _unstored_result(run)
@@ -174,8 +173,7 @@ class _ReadRecorder:
         self._run = run
         self._recorder = recorder
 
-    def record(self, named: set[str], is_cache: Callable[[str], bool]) -> None:
-        """named: real paths that are outputs. is_cache: of others, whether they are a program's to save time."""
+    def record(self, allowed: AllowedOutputs) -> None:
         places, command = self._opened.places, self._command
         store = os.path.realpath(default_folder(dict(self._opened.variables), command.cwd) or "/nonexistent")
         withheld = {os.path.realpath(path) for path, key in command.weights.items() if key == "name"}
@@ -187,8 +185,8 @@ class _ReadRecorder:
             self._opened.store.digests,
             command.cwd,
             keyed=places.folder,
-            named=named,
-            is_cache=is_cache,
+            is_named=allowed.is_named,
+            is_cache=allowed.is_cache,
             passes=lambda path, _: path in keyed or (bool(withheld) and os.path.realpath(path) in withheld),
         )
         opened = self._run.opened_files()
@@ -206,7 +204,7 @@ class _ReadRecorder:
                 if read.kind == "lookup" and by_content and os.path.realpath(full) in by_content:
                     continue
                 if read.kind == "content":
-                    files[full] = read.digest
+                    files[full] = reads.contents[read.where]
                 is_here = read.kind == "lookup" and read.where == places.cwd  # asked by PWD: another one elsewhere
                 anchored = "." if is_here else places.to_anchored(read.where) if read.where else ""
                 self._recorder.add_traced_read(
@@ -302,6 +300,9 @@ def _result(
         recorder.add_read(Read("folder", name, shown, places.digest(name)))
     written = [*streams, *linked, *map(_content, files)]
     for read in find_variable_reads(run.accesses.inputs, places, opened.variables, written):
+        recorder.add_read(read)
+    rule = variable_rule(command)
+    for read in find_neutral_reads(command.argv, rule, run.accesses.inputs, places, opened.variables, written):
         recorder.add_read(read)
     return {"stdout": templates[0], "stderr": templates[1], "outputs": outputs, "modes": modes, "paths": paths}
 

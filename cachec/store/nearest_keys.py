@@ -210,7 +210,8 @@ class Neighbours(NamedTuple):
 
 def neighbours(place: Neighbourhood, rows: Mapping[str, Recent], parts: Sequence[Part]) -> Neighbours:
     """The keys nearest to a call: of the same inputs by name, then by content, or of the same arguments; then with the
-    fewest parts that differ, then the newest."""
+    fewest parts that differ, then the newest. For files of the same names the number of parts comes before the content:
+    a command whose source was edited twice is nearest to the same command."""
     contents = [each.content for each in place.inputs if each.content is not None]
 
     def is_known(each: ComparedInput) -> bool:
@@ -224,7 +225,8 @@ def neighbours(place: Neighbourhood, rows: Mapping[str, Recent], parts: Sequence
     ]
     by_content = [set(rows[row].keys) for row in (*contents, *place.contents)]
     by_arguments = [set(rows[row].keys) for row in place.arguments if row]
-    found: dict[Digest, tuple[tuple[int, int, int], Near]] = {}
+    is_program = any(part.kind is PartKind.PROGRAM for part in parts)
+    found: dict[Digest, tuple[tuple[int, int, int, int], Near]] = {}
     mine = {*prints_of(parts)}
     for name in place.rows():
         distance = rows[name]._distance(mine)
@@ -233,7 +235,8 @@ def neighbours(place: Neighbourhood, rows: Mapping[str, Recent], parts: Sequence
                 named = sum(near.key in keys for keys in by_name) if by_name else 0
                 alike = sum(near.key in keys for keys in by_content) if by_content else 0
                 alike += bool(by_arguments) and all(near.key in keys for keys in by_arguments)
-                found[near.key] = (-named, -alike, distance(near)), near
+                is_edited = named and not is_program  # a path says which file that is, a program's name does not
+                found[near.key] = (-named, 0 if is_edited else -alike, distance(near), -alike), near
     ranked = sorted(found.values(), key=lambda each: each[0])
     return Neighbours(tuple(near for _, near in ranked), unknown)
 

@@ -42,6 +42,8 @@ class Effect:
     REMOVED = 4
     #: Owner, mode, times or extended attributes were set.
     ATTRIBUTES = 8
+    #: The names in a folder that the run had made were read: where it is there before, there may be others.
+    LISTED = 16
 
 
 class TraceProblemKind(enum.StrEnum):
@@ -64,6 +66,7 @@ class TraceProblemKind(enum.StrEnum):
     DEVICE = "device"
     PIPE = "named-pipe"
     PRIVILEGE = "privilege"
+    OTHER_RIGHTS = "other-rights"
     MOVED_FOLDER = "moved-folder"
     LEFT_BEHIND = "process-left-behind"
     SIGNAL = "signal"

@@ -161,7 +161,8 @@ class AccessRecorder:
             return None  # it is gone, or not ours to read: its lookup is recorded
         if self._claims:
             if self._is_own(folder, True, status):
-                return None
+                own = self._claims.get(folder)
+                return None if own is None else partial(own.add, Effect.LISTED)
             for path, claim in self._claims.items():
                 if os.path.dirname(path) == folder:
                     name = os.fsdecode(os.path.basename(path))

@@ -107,6 +107,11 @@ _FIONREAD, _TIOCGWINSZ = 0x541B, 0x5413
 #: Programs of GCC. They ask for the width of messages on a terminal, and their messages go to none.
 _GCC = re.compile(r"(.*-)?(gcc|g\+\+|cpp|gfortran|cc1|cc1plus|f951|lto1|lto-wrapper)(-[\d.]+)?")
 
+#: Calls that set identities of a process, and how many arguments of them are such.
+_SET_USERS = {"setuid": 1, "setfsuid": 1, "setreuid": 2, "setresuid": 3}
+_SET_GROUPS = {"setgid": 1, "setfsgid": 1, "setregid": 2, "setresgid": 3}
+_UNCHANGED = 0xFFFFFFFF
+
 #: ``include/uapi/linux/seccomp.h`` and ``bpf_common.h``.
 _BPF_RETURN, _ACTION, _TRACE = 0x06, 0xFFFF0000, 0x7FF00000
 
@@ -161,6 +166,7 @@ class SyscallDecoder:
             "sendmsg": self._send_message,
             "sendmmsg": self._send_message,
             "rt_sigaction": self._set_handler,
+            "capset": lambda _pid, _arguments: self._drop_capabilities(),
             "umask": lambda _pid, _arguments: partial(setattr, recorder, "uses_umask", True),
         }
         for name, (descriptor, path, flags, kind) in _LOOKUPS.items():
@@ -179,6 +185,9 @@ class SyscallDecoder:
             named[name] = partial(self._refuse, TraceProblemKind.NAMESPACE, name)
         for name in _UNSUPPORTED_CALLS:
             named[name] = partial(self._refuse, TraceProblemKind.UNSUPPORTED_CALL, name)
+        for table, own in ((_SET_USERS, os.geteuid()), (_SET_GROUPS, os.getegid())):
+            for name, count in table.items():
+                named[name] = partial(self._set_identity, name, count, own)
         self._by_number = {numbers[name]: handler for name, handler in named.items() if name in numbers}
 
     def handle(self, number: int, pid: int, arguments: tuple[int, ...]) -> Commit | None:
@@ -389,6 +398,16 @@ class SyscallDecoder:
                 TraceProblemKind.UNSUPPORTED_CALL, "seccomp with SECCOMP_RET_TRACE, as strace --seccomp-bpf"
             )
         return None
+
+    def _set_identity(self, name: str, count: int, own: int, _pid: int, arguments: tuple[int, ...]) -> Commit | None:
+        """The supervisor takes the states of files: it finds some that another user is denied."""
+        if {each & 0xFFFFFFFF for each in arguments[:count]} <= {own, _UNCHANGED}:
+            return None
+        return self._recorder.problem(TraceProblemKind.OTHER_RIGHTS, name)
+
+    def _drop_capabilities(self) -> Commit | None:
+        """Only root reads by a capability what his permissions deny."""
+        return None if os.geteuid() else self._recorder.problem(TraceProblemKind.OTHER_RIGHTS, "capset")
 
     def _refuse(self, reason: TraceProblemKind, name: str, _pid: int, _arguments: tuple[int, ...]) -> Commit | None:
         return self._recorder.problem(reason, name)

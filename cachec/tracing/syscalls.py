@@ -88,6 +88,15 @@ pivot_root 155 41
 move_mount 429 429
 open_tree 428 428
 clone 56 220
+setuid 105 146
+setgid 106 144
+setreuid 113 145
+setregid 114 143
+setresuid 117 147
+setresgid 119 149
+setfsuid 122 151
+setfsgid 123 152
+capset 126 91
 rt_sigaction 13 134
 io_uring_setup 425 425
 seccomp 317 277

@@ -187,6 +187,54 @@ def test_a_folder_of_another_mode_is_left_to_the_command(launcher: Launcher) -> 
         assert launcher.last().reason.value == ("hit" if mode == 0o755 else "bypass:undescribed-effect")
 
 
+_CLEANERS = {
+    "made anew": "rm -rf gen; mkdir -p gen/sub; for i in $(cat list); do echo $i > gen/$i; echo $i > gen/sub/$i; done",
+    "emptied": "mkdir -p gen/sub; find gen -type f -delete; for i in $(cat list); do echo $i > gen/sub/$i; done",
+}
+
+
+@pytest.mark.parametrize("way", _CLEANERS)
+def test_a_declared_folder_that_the_command_empties(launcher: Launcher, way: str) -> None:
+    """What it writes there may lie there; where anything else does, a hit would leave that."""
+
+    def run() -> str:
+        launcher.run("sh", "-c", _CLEANERS[way], options=["--outputs", "gen"])
+        found = {path.name for path in Path("gen").rglob("*") if path.is_file()}
+        assert found == set(Path("list").read_text().split())
+        return launcher.last().reason.value.partition(":")[0]
+
+    write("list", "a b")
+    assert [run(), run(), run()] == ["miss", "hit", "hit"]
+    shutil.rmtree("gen")
+    assert run() == "hit"
+    Path("gen/sub/a").unlink()
+    assert run() == "hit"
+    for other in ("gen/other", "gen/sub/other"):
+        write(other, "")
+        assert [run(), run()] == ["bypass", "hit"]
+    write("list", "a")
+    assert [run(), run(), run()] == ["bypass", "miss", "hit"]
+
+
+def test_a_declared_folder_that_is_a_link(launcher: Launcher) -> None:
+    line, options = ("sh", "-c", "rm -rf gen; mkdir gen; echo 1 > gen/a"), ["--outputs", "gen"]
+    launcher.run(*line, options=options)
+    shutil.rmtree("gen")
+    os.mkdir("other")
+    os.symlink("other", "gen")
+    launcher.run(*line, options=options)
+    assert launcher.last().reason.value == "bypass:undescribed-effect"
+
+
+def test_a_declared_folder_of_several_commands(launcher: Launcher) -> None:
+    """What others write there does not count for one that asks for no more than the folder."""
+    options = ["--outputs", "build"]
+    for reason in ("miss", "hit"):
+        for name in ("a", "b"):
+            launcher.run("sh", "-c", f"mkdir -p build; echo {name} > build/{name}", options=options)
+            assert launcher.last().reason.value.partition(":")[0] == reason
+
+
 def test_a_link_to_a_folder_that_the_command_makes_counts(launcher: Launcher) -> None:
     line = ("sh", "-c", "mkdir -p made; echo 1 > way/a.out")
     for options in ([], ["--outputs", "made", "--outputs", "other"]):

@@ -61,3 +61,41 @@ def test_a_home_folder_in_the_project_counts(launcher: Launcher, monkeypatch: py
         assert Path("out").read_text() == number
         kinds.append(launcher.last().reason.kind)
     assert kinds == ["miss", "hit", "miss", "hit"]
+
+
+_SHA, _LATER = "6f1ed002ab5595859014ebf0951522d9a1b2c3d4", "f00dd002ab5595859014ebf0951522d9a1b2c3d4"
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "line", "counts"),
+    [
+        ("CI_COMMIT_SHA", (_SHA, _LATER), "echo $CI_COMMIT_SHA > out", True),
+        ("GITHUB_SHA", (_SHA, _LATER), "env | grep SHA= > out", True),
+        ("GITHUB_SHA", (_SHA, _LATER), "sh ./script > out", True),
+        ("GITHUB_SHA", (_SHA, _LATER), "cat a.txt > out", False),
+        ("BUILD_NUMBER", ("17", "18"), "sh ./script > out", True),
+        ("BUILD_NUMBER", (None, "18"), "sh ./script > out", True),
+        ("BUILD_NUMBER", ("17", "18"), "echo 17 > out", False),
+        ("SHLVL", ("1", "2"), "echo 1 > out", False),
+        ("GITHUB_TOKEN", (_SHA, _LATER), "echo $GITHUB_TOKEN > out", False),
+    ],
+)
+def test_a_variable_of_ci_counts_where_the_result_holds_it(
+    launcher: Launcher,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    values: tuple[str | None, str],
+    line: str,
+    counts: bool,
+) -> None:
+    write("a.txt", "text")
+    write("script", "echo ${GITHUB_SHA:-unset} | cut -c1-7; echo $BUILD_NUMBER\n")
+
+    def reason(value: str | None) -> str:
+        monkeypatch.delenv(name, raising=False) if value is None else monkeypatch.setenv(name, value)
+        assert launcher.run("sh", "-c", line).code == 0
+        return launcher.last().reason.value.partition(":")[0]
+
+    assert [reason(values[0]), reason(values[0])] == ["miss", "hit"]
+    assert reason(values[1]) == ("miss" if counts else "hit")
+    assert [reason(values[1]), reason(values[0])] == ["hit", "hit"]

@@ -179,7 +179,7 @@ def test_no_value_of_a_variable_is_in_the_store(launcher: Launcher, monkeypatch:
     assert [path for path in files if b"hunter2" in path.read_bytes()] == []
 
 
-#: Variable -> whether it counts for a command whose adapter names no variable of the kind.
+#: Variable -> whether it counts for a command whose adapter names no variable of the kind; its result does not hold it.
 COUNTS = {
     **dict.fromkeys(("MYCC_LEVEL", "CFLAGS", "FORCE_COLOR", "CI", "WORKSPACE", "VIRTUAL_ENV", "SIGNING_KEY"), True),
     **dict.fromkeys(("TOKENIZER", "TOKENIZERS_PARALLELISM", "LD_BIND_NOW", "TZ", "BUILD_TYPE", "TERMINATE"), True),
@@ -196,7 +196,8 @@ def test_which_variables_count_without_an_adapter(
     launcher: Launcher, monkeypatch: pytest.MonkeyPatch, name: str, counts: bool
 ) -> None:
     write("a.txt", "x")
-    line, options = ("sh", "-c", f'echo "${name}" > out'), ["--input=a.txt", "--output=out"]
+    verb = "echo" if counts else "test"  # those that don't count do where the result holds their value
+    line, options = ("sh", "-c", f'{verb} "${name}" > out'), ["--input=a.txt", "--output=out"]
     monkeypatch.setenv(name, "/")
     launcher.run(*line, options=options)
     assert launcher.direct(*line, options=options) is not None

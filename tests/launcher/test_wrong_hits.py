@@ -296,3 +296,63 @@ def test_the_time_and_a_precompiled_header_of_gcc(
     use = ("gcc", *flags, "-include", "x.h", "-c", "a.c", "-o", "a.o")
     assert [_reason(launcher, *use).partition(":")[0] for _ in range(3)][-1] == used
     assert _reason(launcher, *use, "-w").partition(":")[0] == "bypass"  # it reports nothing
+
+
+def _printed(launcher: Launcher, *line: object) -> tuple[str, str]:
+    """The reason, and what was written to standard output, by the direct road where that has an answer."""
+    ran = launcher.direct(*line) or launcher.run(*line)
+    assert ran.code == 0, ran.stderr
+    return launcher.last().reason.value, ran.stdout.strip()
+
+
+_OPENED = "import os; open('a'); s = os.stat('a'); print(s.st_nlink, s.st_uid)"
+
+
+def test_a_second_name_of_an_opened_file(launcher: Launcher) -> None:
+    write("a", "text\n")
+    line = (sys.executable, "-c", _OPENED)
+    assert _printed(launcher, *line)[1].startswith("1 ")
+    assert _printed(launcher, *line)[0] == "hit"
+    os.link("a", "../b")
+    reason, text = _printed(launcher, *line)
+    assert (reason, text[:2]) == ("miss:dependency-changed", "2 ")
+    assert launcher.last().detail == "content a has a second name (a hard link)"
+    os.link("a", "../c")
+    assert _printed(launcher, *line)[0] == "hit"  # as stores of packages add names all the time
+    only_opened = (sys.executable, "-c", "print(open('a').read())")
+    _printed(launcher, *only_opened)
+    os.unlink("../b")
+    os.unlink("../c")
+    assert _printed(launcher, *only_opened)[0] == "hit"
+    assert _printed(launcher, *line)[0] == "hit"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_the_owner_of_an_opened_file(launcher: Launcher) -> None:
+    write("a", "text\n")
+    line = (sys.executable, "-c", _OPENED)
+    for owner, was in ((0, "miss:new-input"), (1000, "miss:dependency-changed"), (1000, "hit"), (0, "hit")):
+        os.chown("a", owner, owner)
+        assert _printed(launcher, *line) == (was, f"1 {owner}")
+    os.chown("a", 1001, 0)
+    assert _printed(launcher, *line) == ("miss:dependency-changed", "1 1001")
+    assert launcher.last().detail == "content a belongs to another user or group"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize("call", ["setgid(1000)", "setuid(1000)", "setresuid(-1, 1000, -1)"])
+def test_a_file_that_another_user_is_denied(launcher: Launcher, call: str) -> None:
+    """Root finds what is in a folder that the command may not enter any more."""
+    write("d/f", "text\n")
+    os.chmod("d", 0o700)
+    line = (sys.executable, "-c", f"import os; os.{call}; print(os.access('d/f', os.R_OK, effective_ids=True))")
+    assert _printed(launcher, *line)[0] == "bypass:undescribed-effect"
+    os.chmod("d", 0o755)
+    assert _printed(launcher, *line) == ("bypass:undescribed-effect", "True")
+    assert "it becomes another user" in launcher.last().detail
+
+
+def test_a_program_that_stays_the_same_user(launcher: Launcher) -> None:
+    line = (sys.executable, "-c", "import os; os.setuid(os.getuid()); os.setregid(-1, os.getegid()); print(1)")
+    assert _printed(launcher, *line)[0].startswith("miss:")
+    assert _printed(launcher, *line)[0] == "hit"

@@ -70,6 +70,7 @@ def call(**values: object) -> tuple[Part, ...]:
         ([{"file__f": "a:1"}, {"file__f": "b:1"}], {"file__f": "a:2"}, 0),
         ([{"file__f": "a:1", "arg__o": 5, "distribution__t": 5}, {"file__f": "b:1"}], {"file__f": "a:2"}, 0),
         ([{"program__p": "m:1", "arg__o": 5, "distribution__t": 5}, {"program__p": "m:2"}], {"program__p": "m:1"}, 0),
+        ([{"file__f": "a:1", "arg__o": 5, "env__l": 1}, {"file__f": "a:2"}], {"file__f": "a:1"}, 1),
         ([{"program__p": "1", "arg__o": 5, "distribution__t": 5}, {"program__p": "2"}], {"program__p": "1"}, 1),
         ([{"file__f": "/x/a:1", "arg__o": 5}, {"file__f": "/x/b:1"}], {"file__f": "/y/a:1"}, 0),
         ([{"arg__f": "f:1", "arg__o": 5}, {"arg__f": "g:1"}], {"arg__f": "f:2"}, 0),
@@ -86,6 +87,7 @@ def call(**values: object) -> tuple[Part, ...]:
     ],
     ids=[
         *("one change", "fewest", "newest of equals", "same file", "same argument", "input first", "same program"),
+        *("a file as it once was",),
         *("a program without a name", "in another folder", "same callable", "same output", "added parts"),
     ],
 )
