@@ -133,9 +133,9 @@ class _Encoder:
         try:
             same = msgspec.json.decode(msgspec.json.encode(meta))
         except (TypeError, ValueError) as error:
-            raise UnstorableResult(f"{path}: the meta of plugin {plugin.name!r} is no JSON: {error}") from error
+            raise UnstorableResult(f"{path}: plugin {plugin.name!r} gives a meta that is no JSON: {error}") from error
         if type(meta) is not dict or same != meta:
-            raise UnstorableResult(f"{path}: JSON does not give back the meta of plugin {plugin.name!r} as it is")
+            raise UnstorableResult(f"{path}: plugin {plugin.name!r} gives a meta that JSON does not give back")
         return Leaf(f"plugin:{plugin.name}", tuple(out.artifacts), same)
 
 
