@@ -5,6 +5,7 @@ from __future__ import annotations
 import cmath
 import enum
 import os
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -36,6 +37,7 @@ _INSTEAD: Final[Mapping[type, str]] = {
     memoryview: "return bytes(...), which nobody can change",
     set: "return a sorted list: the order of a set differs from process to process",
     frozenset: "return a sorted list: the order of a set differs from process to process",
+    OrderedDict: "return dict(...), which has the same order",
     Weight: "return the set, narrowed by weights.select([name])",
 }
 
