@@ -224,11 +224,13 @@ class EventLog:
         return line
 
     def _tell(self, line: str, level: int) -> None:
+        """To standard error, or to the logger ``cachec`` where that has handlers of its own. Those of the root logger,
+        which any library sets up, would show other lines than the setting says."""
         shown = _printable(line)
         logging = sys.modules.get("logging")
         if logging is not None:
             logger = logging.getLogger("cachec")
-            if logger.hasHandlers():
+            if logger.handlers:
                 logger.log(level, "%s", shown.removeprefix("cachec: "))
                 return
         with contextlib.suppress(OSError, ValueError, AttributeError):  # stderr is closed, or there is none

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import compileall
 import gc
+import logging
 import os
 import signal
 import sys
@@ -144,3 +145,11 @@ def seconds_later(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
         monkeypatch.setattr(time, "time", lambda: before() + seconds)
 
     return put_forward
+
+
+@pytest.fixture
+def caplog(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
+    """Also of what cachec prints, which goes to handlers of its own logger and to none of the root logger's."""
+    monkeypatch.setattr(logging.getLogger("cachec"), "handlers", [caplog.handler])
+    monkeypatch.setattr(logging.getLogger("cachec"), "propagate", False)
+    return caplog

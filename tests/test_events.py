@@ -431,9 +431,22 @@ def test_each_kind_of_fault_is_told_once_and_counted_each_time(
 
 
 def test_lines_go_to_the_logger_where_it_has_handlers(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    log = EventLog(tmp_path)
+    """Handlers of its own: what a library gives the root logger is no reason to print other lines."""
+    log = EventLog(tmp_path, log="all")
+    monkeypatch.setattr(logging.getLogger("cachec"), "handlers", [])
+    monkeypatch.setattr(logging.getLogger("cachec"), "propagate", True)
+    assert logging.getLogger("cachec").hasHandlers(), "pytest gives the root logger some"
+    log.emit(outcome(Reason.FIRST_RUN))
+    log.emit(outcome())
+    assert [line.split()[1] for line in capsys.readouterr().err.splitlines()] == ["miss", "hit"]
+    assert caplog.records == []
+    monkeypatch.setattr(logging.getLogger("cachec"), "handlers", [caplog.handler])
+    monkeypatch.setattr(logging.getLogger("cachec"), "propagate", False)
     log.emit(outcome(Reason.CODE_CHANGED, detail="helper f changed %s"))
     assert capsys.readouterr().err == ""
     (record,) = caplog.records

@@ -5,6 +5,7 @@ from __future__ import annotations
 import cmath
 import enum
 import os
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -13,12 +14,12 @@ import msgspec
 
 from cachec.codecs import arrays, files, json_data, records, weight_sets
 from cachec.codecs.base import MAX_DEPTH, unstorable
-from cachec.errors import PluginError
+from cachec.errors import CachecError, StoreFault, Uncacheable, UnstorableResult
 from cachec.model import ArtifactRef, Leaf, Node, Record, Sequence
 from cachec.programs.artifact import Dir, File
 from cachec.programs.plugin import Plugin
 from cachec.programs.program import Program
-from cachec.programs.supported_versions import Asking
+from cachec.programs.supported_versions import GONE, Asking
 from cachec.store.artifacts import ArtifactSink
 from cachec.weights import Weight, WeightSet
 
@@ -36,6 +37,7 @@ _INSTEAD: Final[Mapping[type, str]] = {
     memoryview: "return bytes(...), which nobody can change",
     set: "return a sorted list: the order of a set differs from process to process",
     frozenset: "return a sorted list: the order of a set differs from process to process",
+    OrderedDict: "return dict(...), which has the same order",
     Weight: "return the set, narrowed by weights.select([name])",
 }
 
@@ -120,15 +122,22 @@ class _Encoder:
         return Record(name, tuple(fields), items)
 
     def _plugin(self, plugin: Plugin, value: object, path: str) -> Leaf:
+        """Whatever the plugin raises says nothing against the result, which its caller gets."""
         out = _Writer(self._sink)
         with Asking(plugin):
-            meta = plugin.encode(value, out)
+            try:
+                meta = plugin.encode(value, out)
+            except (*GONE, StoreFault, Uncacheable):
+                raise
+            except Exception as error:
+                words = str(error) if isinstance(error, CachecError) else f"plugin {plugin.name!r} met {error!r}"
+                raise UnstorableResult(f"{path}: {words}") from error
         try:
             same = msgspec.json.decode(msgspec.json.encode(meta))
         except (TypeError, ValueError) as error:
-            raise PluginError(f"plugin {plugin.name!r} stores {path} with a meta that is no JSON: {error}") from error
+            raise UnstorableResult(f"{path}: plugin {plugin.name!r} gives a meta that is no JSON: {error}") from error
         if type(meta) is not dict or same != meta:
-            raise PluginError(f"plugin {plugin.name!r} stores {path} with a meta that JSON does not give back as it is")
+            raise UnstorableResult(f"{path}: plugin {plugin.name!r} gives a meta that JSON does not give back")
         return Leaf(f"plugin:{plugin.name}", tuple(out.artifacts), same)
 
 

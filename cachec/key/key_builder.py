@@ -16,7 +16,7 @@ from cachec.base.bounded_dict import BoundedDict
 from cachec.base.distributions import Distributions
 from cachec.base.hashing import FileDigests, digest_bytes, frame
 from cachec.base.lazy import later
-from cachec.errors import UsageError
+from cachec.errors import Uncacheable, UsageError
 from cachec.key.argument_info import ArgumentInfo
 from cachec.key.arguments import Annotation, ArgumentKeys, Payload
 from cachec.key.code.fingerprint import CodeKey, CodeKeys
@@ -375,7 +375,10 @@ class KeyBuilder:
         from cachec.key.trace_validation import ABSENT
 
         found = [each for each in self._plugins.all() if each.name == plugin]
-        return library_settings.digest(found[0]) if found else ABSENT
+        try:
+            return library_settings.digest(found[0]) if found else ABSENT
+        except Uncacheable:  # a mode that no text describes: no run was in it
+            return ABSENT
 
     def generator_digest(self, name: str) -> str:
         """What stands for the state of a random generator of the process; ``ABSENT`` where it is not here."""

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 from cachec.base.callers import warn_caller
 from cachec.base.distributions import Distributions
-from cachec.errors import ProcessBoundProgram, Uncacheable, UnstorableValue, UnsupportedVersion
+from cachec.base.unsendable import ForbiddenUseError
+from cachec.errors import CachecError, ProcessBoundProgram, Uncacheable, UnstorableValue, UnsupportedVersion
 from cachec.model import Reason
 from cachec.programs.plugin import Plugin
 
@@ -25,7 +26,7 @@ _RELEASE = r"\d+(?:\.\d+)*"
 
 
 class Asking:
-    """A context in which a plugin is asked for something: GONE is an UnsupportedVersion there."""
+    """A context in which a plugin is asked for something: what its library raises is an UnsupportedVersion there."""
 
     __slots__ = ("_plugin",)
 
@@ -36,7 +37,7 @@ class Asking:
         pass
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        if isinstance(error, GONE):
+        if isinstance(error, Exception) and not isinstance(error, CachecError | OSError | ForbiddenUseError):
             tried = ", ".join(name + releases for name, releases in self._plugin.tried_releases.items())
             raise UnsupportedVersion(
                 f"{self._plugin.package} was tried with {tried or 'another library'}, and met "

@@ -17,7 +17,7 @@ from cachec.base.tracer_hiding import unseen
 from cachec.base.wait_strategy import Waiter
 from cachec.codecs import decode
 from cachec.commands.traced_run import InputChanged, Reads
-from cachec.errors import StageCrashed, StageOutOfMemory, StageTimedOut
+from cachec.errors import StageCrashed, StageOutOfMemory, StageTimedOut, Uncacheable
 from cachec.key import (
     library_patches,
     library_settings,
@@ -101,7 +101,10 @@ class IsolatedRun(Run):
         self._modules = self._project_modules()
         # Before the starter: what a plugin imports for it may set variables of the environment.
         self._table = self._tools.key_builder.forms.table(self._modules)
-        self._ambient = library_settings.snapshot(self._tools.plugins)
+        try:
+            self._ambient = library_settings.snapshot(self._tools.plugins)
+        except Uncacheable as error:
+            raise Fallback(str(error)) from error
         self._process = process_state.snapshot()
         self._library_states = self._tools.key_builder.library_states()
         try:

@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from cachec.errors import StoreFault, UnstorableResult
+from cachec.errors import StoreFault, Uncacheable, UnstorableResult
 from cachec.key.stage_options import StageOptions
 from cachec.model import Read
 from cachec.programs.artifact import Dir, File
 from cachec.programs.program import Program
+from cachec.programs.supported_versions import Asking
 from cachec.recording.observations import Observations
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def difference(run: Run, tools: EngineServices, options: StageOptions, fresh: An
         node = run.encode(fresh)
     except StoreFault as fault:
         return f"the fresh result can't be encoded: {fault.detail}"
-    except UnstorableResult as error:
+    except (UnstorableResult, Uncacheable) as error:
         return f"the fresh result can't be stored: {error}"
     if node == lookup.trace.value:
         return None
@@ -79,4 +80,8 @@ def difference(run: Run, tools: EngineServices, options: StageOptions, fresh: An
     plugin = tools.plugins.find(kind.partition(":")[0]) if kind else tools.plugins.for_type(type(fresh))
     if plugin is None:
         return f"no plugin compares a {type(fresh).__qualname__}, and its bytes differ"
-    return plugin.compare(fresh, lookup.value)
+    try:
+        with Asking(plugin):
+            return plugin.compare(fresh, lookup.value)
+    except Exception as error:  # noqa: BLE001 - of the plugin: the caller gets the fresh result all the same
+        return f"the bytes differ, and plugin {plugin.name!r} can't compare them: {error}"

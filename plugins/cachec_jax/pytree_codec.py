@@ -1,6 +1,7 @@
 """JAX's tree structures as JSON, and back, without pickle and without running code that a store names.
 
-A class, or a function in static data, is stored by its name. The name is looked up in loaded modules only.
+A class, or a function or sentinel in static data, is stored by its name. The name is looked up in loaded modules only.
+A sentinel is a global without state, in the module of its class, such as Equinox's ``MISSING``.
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ def _plain(value: Any) -> Any:
         return {kind.__name__: [_plain(item) for item in value]}
     if kind is dict:
         return {"dict": [[_plain(key), _plain(item)] for key, item in value.items()]}
-    return {"name": _name(value)}
+    sentinel = _sentinel_name(value)
+    return {"sentinel": sentinel} if sentinel else {"name": _name(value)}
 
 
 def _value(data: Any) -> Any:
@@ -87,8 +89,9 @@ def _name(value: Any) -> str:
     name = f"{getattr(value, '__module__', '')}:{getattr(value, '__qualname__', '')}"
     if not callable(value) or _resolve_name(name) is not value:
         raise UnstorableValue(
-            f"a tree with {str(value)[:80]!r} in its static data can't be stored: only plain values, and classes and "
-            "functions at the top level of a module, can"
+            f"a tree with {str(value)[:80]!r} in its static data can't be stored: only plain values, and classes, "
+            "functions and sentinels at the top level of a module, can; pass the leaves of jax.tree.flatten instead, "
+            "and unflatten them in the function"
         )
     return name
 
@@ -97,6 +100,24 @@ def _find_loaded(name: Any) -> Any:
     found = _resolve_name(name) if isinstance(name, str) else None
     if not callable(found):
         raise UnusableHere(f"{str(name)[:200]!r}, of a stored tree, is not loaded; import its module first")
+    return found
+
+
+def _sentinel_name(value: Any) -> str:
+    """The name of a global without state in the module of its class; empty for other objects."""
+    kind = type(value)
+    if kind.__mro__ != (kind, object) or getattr(value, "__dict__", None) or "__slots__" in vars(kind):
+        return ""
+    if kind is object or kind.__module__ in {"builtins", "__main__"}:
+        return ""
+    names = vars(sys.modules.get(kind.__module__, object))
+    return next((f"{kind.__module__}:{name}" for name, each in list(names.items()) if each is value), "")
+
+
+def _found_sentinel(name: Any) -> Any:
+    found = _resolve_name(name) if isinstance(name, str) else None
+    if _sentinel_name(found) != name:
+        raise UnusableHere(f"{str(name)[:200]!r}, of a stored tree, is no sentinel here; import its module first")
     return found
 
 
@@ -113,4 +134,5 @@ _KINDS: dict[str, Callable[[Any], Any]] = {
     "list": lambda items: list(map(_value, items)),
     "dict": lambda items: {_value(key): _value(item) for key, item in items},
     "name": _find_loaded,
+    "sentinel": _found_sentinel,
 }

@@ -17,6 +17,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from cachec_torch.modes import describe_modes
+
 #: Variables that torch and its compilers read begin so.
 PREFIXES = (
     *(
@@ -68,6 +70,10 @@ IRRELEVANT = (
 )
 
 
+#: The value of a switch that torch refuses to tell, as others say all of it.
+MIXED = "mixed"
+
+
 class Switch(NamedTuple):
     """A switch of the library. getter: its function, below ``torch``. default: what that returns, as text. earlier: the
     same in earlier releases."""
@@ -82,7 +88,10 @@ class Switch(NamedTuple):
         """What it is now, in this thread."""
         if self.name == "default_device":
             return default_device(torch)
-        return attrgetter(self.getter)(torch)(*self.arguments)
+        try:
+            return attrgetter(self.getter)(torch)(*self.arguments)
+        except RuntimeError:  # the getter of earlier releases, after a precision was set that it has no name for
+            return MIXED
 
     def is_default(self, value: str) -> bool:
         """Whether a value is the default, or the same in effect: a precision is ``ieee`` after it was set back."""
@@ -243,6 +252,7 @@ def settings() -> dict[str, str]:
         found["flush_denormal"] = "True"
     torch = sys.modules.get("torch")
     if is_imported(torch):
+        found |= describe_modes(torch)  # at first: asking for switches would run the code of a mode that it refuses
         found |= switched(torch) | _hook_texts()
         for module, prefix in OPTIONS.items():
             config = sys.modules.get(module)

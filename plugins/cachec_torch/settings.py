@@ -11,7 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
+from cachec_torch import modes
 from cachec_torch.ambient import (
+    MIXED,
     OPTIONS,
     Switch,
     default_device,
@@ -50,7 +52,8 @@ def read() -> dict[str, Any]:
     changed = {}
     for switch in switches():
         value = switch.value(torch)
-        if not switch.is_default(str(value)) and not switch.name.endswith(("_modes", "autocast")):
+        is_sent = value != MIXED and not switch.name.endswith(("_modes", "autocast"))
+        if is_sent and not switch.is_default(str(value)):
             changed[switch.name] = value
     enabled = {kind: torch.get_autocast_dtype(kind) for kind in _KINDS if torch.is_autocast_enabled(kind)}
     options = {}
@@ -61,6 +64,8 @@ def read() -> dict[str, Any]:
     threads = torch.get_num_threads()
     found = {
         "switches": changed,
+        "modes": modes.read(torch),
+        "anomaly": torch.is_anomaly_enabled() and [torch.is_anomaly_check_nan_enabled()],
         "autocast": enabled,
         "options": {module: values for module, values in options.items() if values},
         "threads": threads if threads != threads_at_import() else None,
@@ -83,6 +88,8 @@ def write(values: Mapping[str, Any]) -> None:
         torch.set_default_device(device)
     for switch in switches():
         _write_switch(torch, switch, wanted)
+    modes.write(torch, values.get("modes", {}))
+    torch.set_anomaly_enabled("anomaly" in values, *values.get("anomaly", ()))
     for kind in _KINDS:
         dtype = values.get("autocast", {}).get(kind)
         if torch.is_autocast_enabled(kind) != (dtype is not None):

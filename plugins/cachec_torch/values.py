@@ -96,10 +96,16 @@ def _encode_parts(value: Any) -> tuple[_TensorMeta | _NameMeta | _SizeMeta, byte
     kind = type(value)
     if kind not in {torch.Tensor, torch.nn.Parameter}:
         raise PluginError(f"a {kind.__module__}.{kind.__qualname__} has more to it than bytes; give its parts")
-    if value.layout != torch.strided or value.device.type != "cpu" or value.is_quantized:
+    if value.layout != torch.strided or value.device.type != "cpu":
         raise PluginError(f"a tensor of layout {value.layout} on {value.device} can't be stored; make it dense, .cpu()")
+    if value.is_quantized:
+        raise PluginError("a quantised tensor can't be stored; return its int_repr(), q_scale() and q_zero_point()")
     if value.grad_fn is not None:
         raise PluginError("a tensor that gradients flow through can't be stored; detach() it")
+    if value.grad is not None or vars(value):
+        raise PluginError(
+            "a tensor with a gradient or attributes of its own can't be stored; return them by themselves"
+        )
     flat = value.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
     data = flat.view(torch.uint8).numpy().data if flat.numel() else b""
     stride = list(torch.empty_like(value, device="meta").stride())  # dense, in the order of the axes that it has

@@ -13,7 +13,7 @@ import pytest
 
 from cachec import codecs
 from cachec.codecs.encoder import encode
-from cachec.errors import PluginError, StoreFault, UnstorableResult
+from cachec.errors import StoreFault, UnstorableResult
 from cachec.model import Fault, Leaf, WeightSpec
 from cachec.programs.artifact import Dir, File
 from cachec.programs.plugin import ArtifactWriter, Plugin
@@ -348,7 +348,7 @@ def test_a_plugin_stores_its_types_and_their_subclasses(bench: Any) -> None:
 def test_a_meta_that_json_does_not_give_back_is_the_plugins_fault(bench: Any, odd: object) -> None:
     plugin = bench.plugins["mod"] = ModulePlugin()
     plugin.odd = odd
-    with pytest.raises(PluginError, match=r"'mod'.*meta"):
+    with pytest.raises(UnstorableResult, match=r"'mod'.*meta"):
         bench.encode(Module("a", []))
 
 

@@ -258,6 +258,7 @@ def local() -> object:
         (Unknown(), r"test_values\.Unknown; a stage returns .*install a plugin"),
         (lambda: 0, "builtins.function"),
         ({1, 2}, "builtins.set; return a sorted list"),
+        (collections.OrderedDict(a=1), r"OrderedDict; return dict\("),
         (bytearray(b"a"), r"builtins.bytearray; return bytes\("),
         (Path("x"), r"return cachec\.File\(path\)"),
         (collections.OrderedDict(a=b""), "collections.OrderedDict"),

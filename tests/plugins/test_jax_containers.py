@@ -11,14 +11,16 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import msgspec
 import numpy as np
 import pytest
 
 import cachec
 from cachec import Reason
-from cachec.errors import PluginError, UnkeyableArgument
+from cachec.errors import PluginError, UnkeyableArgument, UnstorableValue, UnusableHere
 from cachec.weights import WeightSet
-from cachec_jax import lowering, to_stablehlo
+from cachec_jax import compile_xla, lowering, structures, to_stablehlo
+from cachec_jax.forms import TreeForm
 
 X = jax.ShapeDtypeStruct((2, 3), jnp.float32)
 
@@ -202,3 +204,59 @@ def test_functions_that_libraries_made_are_arguments_by_what_they_wrap(cache: ca
     keys = [at_one.key(function) for function in functions]
     assert len(set(keys)) == len(keys)
     assert keys == [at_one.key(function) for function in functions]
+
+
+class Absent:
+    """A class without state, one object of which says that nothing is there."""
+
+
+ABSENT = Absent()
+
+
+class Counting:
+    def __init__(self) -> None:
+        self.count = 1
+
+
+COUNTING = Counting()
+
+
+def structure(static: Any) -> Any:
+    return jax.tree.structure(Dense(0.0, None, activation=static))
+
+
+def test_a_sentinel_in_static_data_is_found_by_its_name() -> None:
+    there = structures.structure_of(structures.form_of(structure((ABSENT, {"a": ABSENT}))))
+    assert there == structure((ABSENT, {"a": ABSENT}))
+
+
+@pytest.mark.parametrize("value", [Absent(), COUNTING, object(), array], ids=["another", "state", "object", "array"])
+def test_other_objects_in_static_data_are_refused_with_a_way_out(value) -> None:
+    value = array(0, 2) if value is array else value
+    with pytest.raises(UnstorableValue, match="unflatten them in the function"):
+        structures.form_of(structure(value))
+
+
+@pytest.mark.parametrize("name", ["COUNTING", "Absent", "GONE", "array", 1])
+def test_a_stored_name_that_is_no_sentinel_is_refused(name) -> None:
+    form = structures.form_of(structure(ABSENT))
+    place = f"{__name__}:{name}" if name != 1 else 1
+    changed = msgspec.json.decode(
+        msgspec.json.encode(form).replace(f'"{__name__}:ABSENT"'.encode(), msgspec.json.encode(place)), type=TreeForm
+    )
+    with pytest.raises(UnusableHere, match="no sentinel here"):
+        structures.structure_of(changed)
+
+
+def test_modules_of_equinox_are_compiled_and_linked() -> None:
+    eqx = pytest.importorskip("equinox")
+    key, x = jax.random.key(0), np.linspace(-1, 1, 4, dtype="f4")
+    for module in (eqx.nn.Linear(4, 4, key=key), eqx.nn.LayerNorm(4), eqx.nn.MLP(4, 4, 4, 1, key=key)):
+        arrays, static = eqx.partition(module, eqx.is_array)
+        weights = WeightSet.from_tree(arrays)
+        built = compile_xla(
+            lambda p, x, static=static: eqx.combine(p, static)(x),
+            weights.placeholders(),
+            jax.ShapeDtypeStruct((4,), "float32"),
+        )
+        np.testing.assert_allclose(cachec.link(built, weights)(x), module(x), rtol=1e-5)

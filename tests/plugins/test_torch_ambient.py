@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import re
 import subprocess
@@ -15,8 +16,12 @@ import pytest
 import torch
 import torch._functorch.config
 import torch._inductor.config
+from torch.overrides import TorchFunctionMode
+from torch.serialization import LoadEndianness
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.hooks import RemovableHandle
 
+from cachec.model import Reason
 from cachec_torch import plugin
 from cachec_torch.ambient import (
     HOOKS,
@@ -29,6 +34,7 @@ from cachec_torch.ambient import (
     threads_at_import,
     unknown_switches,
 )
+from cachec_torch.modes import MODES
 
 ROOT = Path(__file__).parents[2]
 TORCH = Path(torch.__file__).parent
@@ -79,6 +85,16 @@ def changed(get: Any, set_: Any, value: Any):
         set_(before)
 
 
+def attribute(owner: Any, name: str, value: Any) -> AbstractContextManager[Any]:
+    return changed(lambda: getattr(owner, name), lambda new: setattr(owner, name, new), value)
+
+
+def of_torch(module: str, name: str, value: Any) -> AbstractContextManager[Any]:
+    """By the pair of a getter and a setter."""
+    owner = getattr(torch, module)
+    return changed(getattr(owner, f"get_{name}"), getattr(owner, f"set_{name}"), value)
+
+
 def option(module: str, name: str, value: Any) -> AbstractContextManager[Any]:
     import importlib
 
@@ -89,6 +105,9 @@ def there(module: Any, name: str, reported: dict[str, str]) -> dict[str, str]:
     """What is reported where this release has such an option or switch."""
     return reported if hasattr(module, name) else {}
 
+
+#: Of torch with the package that its strategies need.
+EINSUM = {"opt_einsum": "True, greedy"} if torch.backends.opt_einsum.is_available() else {}
 
 CHANGES: dict[str, tuple[Any, dict[str, str]]] = {
     "dtype": (
@@ -109,13 +128,82 @@ CHANGES: dict[str, tuple[Any, dict[str, str]]] = {
             else {"cublas_allow_tf32": "True"}
         ),
     ),
+    "precision of one backend": (
+        lambda: attribute(torch.backends.mkldnn.matmul, "fp32_precision", "bf16"),
+        {"fp32_precision/mkldnn/matmul": "bf16", "float32_matmul_precision": "mixed"},
+    ),
+    "anomalies": (torch.autograd.detect_anomaly, {"anomaly": "True"}),
+    "anomalies without NaN": (
+        lambda: torch.autograd.set_detect_anomaly(True, check_nan=False),
+        {"anomaly": "True", "anomaly_check_nan": "False"},
+    ),
+    "autocast without a cache": (
+        lambda: torch.autocast("cpu", torch.bfloat16, cache_enabled=False),
+        {"autocast": "cpu torch.bfloat16", "autocast_cache": "False"},
+    ),
+    "deterministic, and no fill": (
+        lambda: attribute(torch.utils.deterministic, "fill_uninitialized_memory", False),
+        {"deterministic_fill": "False"},
+    ),
+    "one thread of gradients": (
+        lambda: torch.autograd.set_multithreading_enabled(False),
+        {"backward_threads": "False"},
+    ),
+    "replayed views": (lambda: torch.autograd._force_original_view_tracking(True), {"view_replay": "True"}),
+    "forward gradients": (torch.autograd.forward_ad.dual_level, {"forward_level": "0"}),
+    "no forward gradients": (
+        lambda: torch.autograd.forward_ad._set_fwd_grad_enabled(False),
+        {"forward_gradients": "False"},
+    ),
+    "no hooks of saved tensors": (
+        lambda: torch.autograd.graph.disable_saved_tensors_hooks("not here"),
+        {"saved_tensors_hooks": "False"},
+    ),
+    "functions of classes": (torch._C.DisableTorchFunctionSubclass, {"functions_of_classes": "False"}),
+    "sparse tensors": (torch.sparse.check_sparse_tensor_invariants, {"check_sparse": "True"}),
+    "parametrizations": (torch.nn.utils.parametrize.cached, {"parametrizations_cached": "1"}),
+    "printing": (
+        lambda: attribute(torch._tensor_str.PRINT_OPTS, "precision", 8),
+        {f"printing/{name}": str(value) for name, value in vars(torch._tensor_str.PRINT_OPTS).items()}
+        | {"printing/precision": "8"},
+    ),
+    "einsum": (lambda: attribute(torch.backends.opt_einsum, "strategy", "greedy"), EINSUM),
+    "stance": (lambda: torch.compiler.set_stance("force_eager"), {"stance": "force_eager, False, None"}),
+    "backend of torch.compile": (
+        lambda: changed(torch.compiler.get_default_backend, torch.compiler.set_default_backend, "eager"),
+        {"default_backend": "eager"},
+    ),
+    "order of bytes in files": (
+        lambda: of_torch("serialization", "default_load_endianness", LoadEndianness.BIG),
+        {"load_byte_order": "LoadEndianness.BIG"},
+    ),
+    "checksums of files": (lambda: of_torch("serialization", "crc32_options", False), {"save_checksum": "False"}),
+    "mapped files": (
+        lambda: torch.serialization.set_default_mmap_options(mmap.MAP_SHARED),
+        {"load_mmap": str(int(mmap.MAP_SHARED))},
+    ),
+    "swapped parameters": (
+        lambda: of_torch("__future__", "swap_module_params_on_conversion", True),
+        {"swap_parameters": "True"},
+    ),
+    "overwritten parameters": (
+        lambda: of_torch("__future__", "overwrite_module_params_on_conversion", True),
+        {"overwrite_parameters": "True"},
+    ),
+    "fusion of TorchScript": (
+        lambda: changed(torch._C._jit_texpr_fuser_enabled, torch._C._jit_set_texpr_fuser_enabled, False),
+        {"jit_texpr_fuser": "False"},
+    ),
     "threads": (
         lambda: changed(torch.get_num_threads, torch.set_num_threads, threads_at_import() + 1),
         {"threads": str(threads_at_import() + 1)},
     ),
     "denormals": (lambda: changed(lambda: False, torch.set_flush_denormal, True), {"flush_denormal": "True"}),
     "no gradients": (torch.no_grad, {"grad": "False"}),
-    "inference": (torch.inference_mode, {"grad": "False", "inference_mode": "True"}),
+    "inference": (
+        torch.inference_mode,
+        dict.fromkeys(("grad", "forward_gradients", "backward_threads"), "False") | {"inference_mode": "True"},
+    ),
     "autocast": (lambda: torch.autocast("cpu", torch.bfloat16), {"autocast": "cpu torch.bfloat16"}),
     "autocast to half": (lambda: torch.autocast("cpu", torch.float16), {"autocast": "cpu torch.float16"}),
     "oneDNN": (lambda: torch.backends.mkldnn.flags(enabled=False), {"mkldnn_enabled": "False"}),
@@ -146,6 +234,80 @@ def test_a_change_is_reported_and_gone_afterwards(how) -> None:
     with change():
         assert dict(plugin.ambient().items() - before.items()) == reported
     assert plugin.ambient() == before
+
+
+class Doubling(TorchFunctionMode):
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+class Dispatching(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    ("around", "words"),
+    [
+        (Doubling, "Doubling"),
+        (TorchFunctionMode, "TorchFunctionMode"),
+        (Dispatching, "Dispatching"),
+        (lambda: torch.autograd.graph.saved_tensors_hooks(lambda x: x * 2, lambda x: x), "hooks of saved tensors"),
+        (lambda: torch.compiler.set_stance("default", force_backend=lambda graph, _: graph.forward), "function"),
+    ],
+)
+def test_a_mode_that_only_its_code_describes_is_refused(around, words, cache) -> None:
+    """Two modes of one class may do different things."""
+
+    @cache.stage(version="1", tools=["torch"])
+    def one() -> float:
+        return 1.0
+
+    with around():
+        result, outcome = cache.call(one)
+    assert (result, outcome.reason) == (1.0, Reason.PROCESS_BOUND)
+    assert words in outcome.detail
+
+
+def test_a_transformation_around_a_stage_is_refused(cache) -> None:
+    outcomes = []
+
+    @cache.stage(version="1", tools=["torch"])
+    def one() -> float:
+        return 1.0
+
+    def inside(x):
+        outcomes.append(cache.call(one)[1].reason)
+        return x
+
+    torch.func.vmap(inside)(torch.ones(2))
+    assert outcomes == [Reason.PROCESS_BOUND]
+
+
+def test_a_library_that_raises_for_a_setting_ends_no_call(cache, monkeypatch) -> None:
+    def broken() -> None:
+        raise ValueError("a setting of a newer release")
+
+    @cache.stage(version="1", tools=["torch"])
+    def one() -> float:
+        return 1.0
+
+    monkeypatch.setattr(torch, "get_num_threads", broken)
+    result, outcome = cache.call(one)
+    assert (result, outcome.reason) == (1.0, Reason.UNSUPPORTED_VERSION)
+    assert "a setting of a newer release" in outcome.detail
+
+
+def test_a_precision_that_the_earlier_getter_has_no_name_for(cache) -> None:
+    @cache.stage(version="1", tools=["torch"])
+    def one() -> float:
+        return 1.0
+
+    reasons = [cache.call(one)[1].reason]
+    for _ in range(2):
+        with attribute(torch.backends.mkldnn.matmul, "fp32_precision", "bf16"):
+            reasons.append(cache.call(one)[1].reason)
+    assert reasons == [Reason.FIRST_RUN, Reason.AMBIENT_CHANGED, Reason.HIT]
 
 
 @pytest.mark.parametrize("table", HOOKS)
@@ -197,8 +359,30 @@ def test_no_switch_of_torch_is_missing() -> None:
     assert unknown_switches() == (), "new switches: judge them in cachec_torch.ambient"
     setters = {name for name in dir(torch) if name.startswith(("set_", "use_"))}
     assert setters - {"set_vital"} == set(SETTERS), "new switches: judge them in cachec_torch.ambient"
-    names = {switch.name for switch in switches()} | {"threads", "flush_denormal"}
+    names = {switch.name for switch in switches()} | {"threads", "flush_denormal", "printing"}
+    names |= {mode.name for mode in MODES}
     assert set(filter(None, SETTERS.values())) <= names
+
+
+def test_no_setter_without_a_getter_is_missing() -> None:
+    core = torch._C
+    setters = {name for name in dir(core) if name.startswith("_set_") and not hasattr(core, "_get_" + name[5:])}
+    written = {mode.setter.removeprefix("_C.") for mode in MODES}
+    assert setters - written <= UNPAIRED, "new switches: judge them in cachec_torch.modes"
+
+
+#: Setters of what a switch has by another name, of what changes no result, and of torch's own parts.
+UNPAIRED = {
+    *("_set_default_dtype", "_set_default_tensor_type", "_set_fp32_precision_setter", "_set_grad_enabled"),
+    *("_set_sdp_use_cudnn", "_set_sdp_use_fa3", "_set_sdp_use_flash", "_set_sdp_use_math"),
+    *("_set_sdp_use_mem_efficient", "_set_sdp_use_overrideable"),
+    *("_set_cached_tensors_enabled", "_set_conj", "_set_default_mobile_cpu_allocator", "_set_generator_metaclass"),
+    *("_set_meta_in_tls_dispatch_include", "_set_neg"),
+    *("_set_override_stale_capture_stream", "_set_print_stack_traces_on_fatal_signal"),
+    *("_set_should_use_format_with_string_table", "_set_skip_next_torch_function", "_set_throw_on_mutable_data_ptr"),
+    *("_set_warn_deprecated_on_mutable_data_ptr", "_set_warn_on_accumulate_grad_stream_mismatch"),
+    *("_set_worker_pids", "_set_worker_signal_handlers"),
+}
 
 
 def test_a_switch_of_a_newer_release_counts(monkeypatch) -> None:
@@ -222,8 +406,8 @@ PRECISIONS = {"_get_cublas_allow_tf32", "_get_cudnn_allow_tf32", "_get_onednn_al
 
 #: What a function of torch's sets -> how that is reported; empty where it changes no result.
 SETTERS = {
-    "set_anomaly_enabled": "",
-    "set_autocast_cache_enabled": "",
+    "set_anomaly_enabled": "anomaly",
+    "set_autocast_cache_enabled": "autocast_cache",
     "set_autocast_cpu_dtype": "autocast",
     "set_autocast_cpu_enabled": "autocast",
     "set_autocast_dtype": "autocast",
@@ -242,7 +426,7 @@ SETTERS = {
     "set_grad_enabled": "grad",
     "set_num_interop_threads": "",
     "set_num_threads": "threads",
-    "set_printoptions": "",
+    "set_printoptions": "printing",
     "set_rng_state": "",
     "set_warn_always": "",
     "use_deterministic_algorithms": "deterministic",

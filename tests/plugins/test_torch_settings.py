@@ -23,6 +23,11 @@ CHANGES = {
     "deterministic": "torch.use_deterministic_algorithms(True, warn_only=True)",
     "fill": "torch.utils.deterministic.fill_uninitialized_memory = False",
     "precision": "torch.set_float32_matmul_precision('medium')",
+    "precision of one backend": "torch.backends.mkldnn.matmul.fp32_precision = 'bf16'",
+    "anomalies": "stack.enter_context(torch.autograd.detect_anomaly(check_nan=False))",
+    "printing": "torch.set_printoptions(precision=8, sci_mode=False)",
+    "files": "torch.serialization.set_crc32_options(False)",
+    "sparse": "stack.enter_context(torch.sparse.check_sparse_tensor_invariants())",
     "threads": "torch.set_num_threads(torch.get_num_threads() + 1)",
     "cudnn": "torch.backends.cudnn.benchmark = True; torch.backends.cudnn.deterministic = True",
     "mkldnn": "torch.backends.mkldnn.enabled = False",
@@ -37,7 +42,7 @@ PROBE = """[
     str((torch.ones(2) * 0.5).dtype), str(torch.ones(1).device), torch.is_grad_enabled(), torch.get_num_threads(),
     str(torch.mm(torch.ones(2, 2, device="cpu"), torch.ones(2, 2, device="cpu")).dtype),
     torch.ones(1).is_inference(), torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark,
-    torch.get_float32_matmul_precision(), torch.backends.cuda.flash_sdp_enabled(),
+    str(torch.ones(1) / 3), torch.is_anomaly_enabled(), torch.backends.cuda.flash_sdp_enabled(),
 ]"""
 
 
