@@ -11,7 +11,7 @@ from typing import Any
 
 from cachec.base.tracer_hiding import is_unseen
 from cachec.key.process_state import digest
-from cachec.key.tools.environment import OBEYED_NAME, variable_digest
+from cachec.key.tools.environment import OBEYED_NAME, environment_reads, variable_digest
 from cachec.key.trace_validation import PRESENT
 from cachec.model import Read
 
@@ -167,6 +167,8 @@ class VariableRecorder:
         """What was read."""
         self._note_copied()
         variables = [Read("env", name, "", value) for name, value in sorted(self._read.items())]
+        if OBEYED_NAME in self._read:
+            variables += (each for each in environment_reads(OBEYED_NAME, self._given) if each.where not in self._read)
         if self.asked_for_arguments:
             variables.append(Read("process", "arguments", "", digest("arguments")))
         return [*variables, *(Read("current", path, "", PRESENT) for path in sorted(self.asked_for_folder))]
