@@ -262,13 +262,16 @@ def test_the_whole_environment_is_a_look_at_each_variable(cache: cachec.Cache, m
 
 def test_where_a_process_runs_counts_only_by_name_or_in_the_result(tmp_path: Path, program: Program) -> None:
     """The whole environment is taken; what changes is a variable of the table in docs/reference/settings.md."""
-    (tmp_path / "site-packages").mkdir()
+    said = tmp_path / "site-packages" / "asks-1.dist-info"
+    said.mkdir(parents=True)
+    (said / "METADATA").write_text("Metadata-Version: 2.1\nName: asks\nVersion: 1\n")
+    (said / "RECORD").write_text("asks.py,,\nasks-1.dist-info/METADATA,,\nasks-1.dist-info/RECORD,,\n")
     (tmp_path / "site-packages" / "asks.py").write_text(
         "import os\ndef one(name): return os.environ.get(name)\ndef every(): return {**os.environ}\n"
         "def own(): return os.environ.get('LIBRARY')\n"
     )
     (tmp_path / "main.py").write_text(
-        "import os, sys, cachec\nsys.path.append('site-packages')\nimport asks\ncache = cachec.Cache('store')\n"
+        "import os, sys, cachec\nsys.path.append(os.path.abspath('site-packages'))\nimport asks\ncache = cachec.Cache('store')\n"
         "@cache.stage\ndef prefix(n: int) -> list: return [k for k in os.environ if k.startswith('PLACES_')]\n"
         "@cache.stage\ndef named(n: int) -> int: return len(dict(os.environ)['TERM'])\n"
         "@cache.stage\ndef held(n: int) -> list: return [v for v in os.environ.values() if v.endswith('erminal')]\n"
@@ -362,3 +365,18 @@ def test_what_is_looked_for_to_be_removed_is_no_read(cache: cachec.Cache, tmp_pa
     filled(tmp_path, {"old/deep/t.txt": "1"})
     assert stage() == 1
     assert stage.call()[1].reason is Reason.HIT
+
+
+def test_a_file_that_runpy_runs_counts_from_the_project(tmp_path: Path, program: Program) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / ".git").mkdir()
+        (tmp_path / name / "settings.py").write_text("OUT = 7\n")
+        (tmp_path / name / "main.py").write_text(
+            "import runpy, cachec\ncache = cachec.Cache('../store')\n@cache.stage\ndef stage(n: int) -> int:\n"
+            "    return runpy.run_path('settings.py')['OUT']\nvalue, outcome = stage.call(1)\nprint(value, outcome.hit)\n"
+        )
+    assert program(tmp_path / "one" / "main.py") == "7 False"
+    assert program(tmp_path / "two" / "main.py") == "7 True"
+    (tmp_path / "two" / "settings.py").write_text("OUT = 8\n")
+    assert program(tmp_path / "two" / "main.py") == "8 False"
