@@ -27,9 +27,9 @@ _POOL_THREADS: dict[tuple[str, str], Callable[[Any], Any]] = {
 }
 
 
-def _waiting_threads(condition: threading.Condition, threads: Iterable[threading.Thread]) -> Iterator[threading.Thread]:
-    """Those of the threads that wait for a condition, as ``queue.Queue.get`` does."""
-    frames = sys._current_frames() if getattr(condition, "_waiters", None) else {}
+def _waiting_threads(queue: Any, threads: Iterable[threading.Thread]) -> Iterator[threading.Thread]:
+    """Those of the threads that wait for an item of a ``queue.Queue``."""
+    condition, frames = queue.not_empty, sys._current_frames()
     for thread in threads:
         frame = frames.get(thread.ident or 0)
         is_waiting = frame is not None and frame.f_code.co_qualname == "Condition.wait"
@@ -42,13 +42,13 @@ def _loop_thread(loop: Any, threads: Iterable[threading.Thread]) -> Iterator[thr
     yield from (thread for thread in threads if thread.ident == loop._thread_id)
 
 
-#: What wakes a thread to do something, by module and qualified name, with how to find the thread among others.
-_WAKING: dict[tuple[str, str], Callable[[Any, Iterable[threading.Thread]], Iterator[threading.Thread]]] = {
-    ("threading", "Condition.notify"): _waiting_threads,
+#: What gives work to a thread that waits for it, by module and qualified name, with how to find that among others.
+_GIVING: dict[tuple[str, str], Callable[[Any, Iterable[threading.Thread]], Iterator[threading.Thread]]] = {
+    ("queue", "Queue.put"): _waiting_threads,
     ("asyncio.base_events", "BaseEventLoop.call_soon_threadsafe"): _loop_thread,
 }
 #: Modules in which a call may matter although they are installed.
-_WATCHED_MODULES = MODULES.union(unobserved_processes.MODULES, (module for module, _ in (*_POOL_THREADS, *_WAKING)))
+_WATCHED_MODULES = MODULES.union(unobserved_processes.MODULES, (module for module, _ in (*_POOL_THREADS, *_GIVING)))
 
 
 class Profile:
@@ -155,8 +155,8 @@ class Profile:
         elif isinstance(name, str) and (name, code.co_qualname) in _POOL_THREADS:
             self._first(code, frame)
             self._on_threads(_POOL_THREADS[name, code.co_qualname](frame.f_locals["self"]))
-        elif isinstance(name, str) and (name, code.co_qualname) in _WAKING:
-            self._on_waking(_WAKING[name, code.co_qualname](frame.f_locals["self"], list(self._unseen)), frame)
+        elif isinstance(name, str) and (name, code.co_qualname) in _GIVING:
+            self._on_giving(_GIVING[name, code.co_qualname](frame.f_locals["self"], list(self._unseen)), frame)
         elif self._first(code, frame):
             reported[identity] = code
 
@@ -172,8 +172,8 @@ class Profile:
         if any(thread in self._unseen for thread in threads):
             self._mark_incomplete("a pool of threads was there before the run, and what runs in them goes unseen")
 
-    def _on_waking(self, threads: Iterator[threading.Thread], frame: FrameType) -> None:
-        """Code of the project wakes a thread. What libraries tell their threads (``logging``) is their own business."""
+    def _on_giving(self, threads: Iterator[threading.Thread], frame: FrameType) -> None:
+        """Code of the project gives work to threads. What libraries (``logging``) give theirs is their own business."""
         back = frame.f_back
         while back is not None and str(back.f_globals.get("__name__")).partition(".")[0] == "asyncio":
             back = back.f_back

@@ -271,7 +271,8 @@ def test_where_a_process_runs_counts_only_by_name_or_in_the_result(tmp_path: Pat
         "def own(): return os.environ.get('LIBRARY')\n"
     )
     (tmp_path / "main.py").write_text(
-        "import os, sys, cachec\nsys.path.append(os.path.abspath('site-packages'))\nimport asks\ncache = cachec.Cache('store')\n"
+        "import os, sys, cachec\nsys.path.append(os.path.abspath('site-packages'))\nimport asks\n"
+        "cache = cachec.Cache('store')\n"
         "@cache.stage\ndef prefix(n: int) -> list: return [k for k in os.environ if k.startswith('PLACES_')]\n"
         "@cache.stage\ndef named(n: int) -> int: return len(dict(os.environ)['TERM'])\n"
         "@cache.stage\ndef held(n: int) -> list: return [v for v in os.environ.values() if v.endswith('erminal')]\n"
@@ -374,7 +375,8 @@ def test_a_file_that_runpy_runs_counts_from_the_project(tmp_path: Path, program:
         (tmp_path / name / "settings.py").write_text("OUT = 7\n")
         (tmp_path / name / "main.py").write_text(
             "import runpy, cachec\ncache = cachec.Cache('../store')\n@cache.stage\ndef stage(n: int) -> int:\n"
-            "    return runpy.run_path('settings.py')['OUT']\nvalue, outcome = stage.call(1)\nprint(value, outcome.hit)\n"
+            "    return runpy.run_path('settings.py')['OUT']\nvalue, outcome = stage.call(1)\n"
+            "print(value, outcome.hit)\n"
         )
     assert program(tmp_path / "one" / "main.py") == "7 False"
     assert program(tmp_path / "two" / "main.py") == "7 True"
