@@ -473,7 +473,11 @@ class Run:
 
             found = first_difference(self._cache_key.parts(), again.parts())
             # Code that was imported since is told in another way than by its text alone; a value changes by itself.
-            return next((each.words for each in found.parts if each.words.startswith("value ")), found.detail)
+            words = [each.words for each in found.parts]
+            added = [each for each in words if each.startswith("helper ") and each.endswith(" added")]
+            if added and all(each.endswith(" added") for each in words if each.startswith("value ")):
+                return f"{added[0]}, as the run set a name that leads to it (a lazy import): use that before the call"
+            return next((each for each in words if each.startswith("value ")), found.detail)
         self._again = again
         if without:
             with contextlib.suppress(UsageError, OSError):  # then the next call is told
