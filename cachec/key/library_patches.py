@@ -88,7 +88,7 @@ def digest(module: ModuleType, name: str, is_own: Callable[[str], bool]) -> str:
         return _OF_LIBRARY
     if type(value) in _PLAIN:
         return f"{_MARK}{digest_bytes(f'{type(value).__name__} {value!r}'.encode('utf-8', 'surrogatepass'))}"
-    if any(_is_foreign(each, is_own) for each in _parts(value)):
+    if any(_is_foreign(each, module.__name__, is_own) for each in _parts(value)):
         return ""
     if isinstance(value, FunctionType | BuiltinFunctionType | type):
         where = module_of(value) if isinstance(value, type) else value.__module__
@@ -114,7 +114,7 @@ def _parts(value: Any) -> Iterator[Any]:
         yield from list(vars(value).values())
 
 
-def _is_foreign(value: Any, is_own: Callable[[str], bool]) -> bool:
+def _is_foreign(value: Any, library: str, is_own: Callable[[str], bool]) -> bool:
     """Whether a value of a library is a function or an object of the project, or a mock."""
     value = getattr(value, "__func__", value) if isinstance(value, staticmethod | classmethod) else value
     name = value.__globals__.get("__name__") if isinstance(value, FunctionType) else module_of(type(value))
@@ -122,4 +122,4 @@ def _is_foreign(value: Any, is_own: Callable[[str], bool]) -> bool:
         return False
     # Modules without a file are made by libraries, as those of Cython's types.
     has_file = name == "__main__" or getattr(sys.modules[name], "__file__", None) is not None
-    return name == "unittest.mock" or (has_file and is_own(name))
+    return (name == "unittest.mock" != library) or (has_file and is_own(name))

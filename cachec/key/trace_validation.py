@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from cachec.base import fsio
 from cachec.base.fsio import Identity
@@ -22,7 +22,7 @@ from cachec.base.lookups import (
 )
 from cachec.base.paths import absolute, access_letters, entries, links_on, relative_to
 from cachec.errors import UsageError
-from cachec.key.tools.environment import variable_digest
+from cachec.key.tools.environment import EVERY_NAME, OBEYED_NAME, counted_names, variable_digest
 from cachec.key.tools.platform import accelerators_digest, processor_digest
 from cachec.key.tools.toolchain import ToolKeys
 from cachec.model import Read
@@ -278,7 +278,7 @@ class Dependencies:
         if read.kind == "file":
             return self.file(read.where)
         if read.kind == "env":
-            return variable_digest(read.where, self._environ)
+            return variable_digest(read.where, self._environ, read.name)
         if read.kind == "absent":
             return PRESENT if os.path.exists(read.where) else EMPTY  # a dangling link can't be opened
         if read.kind == "listing":
@@ -326,8 +326,15 @@ class Dependencies:
         except OSError:
             return ABSENT
 
-    def change(self, read: Read) -> str:
-        """How what a read saw differs from what is there now, in words; empty where the kind of read says all."""
+    def change(self, read: Read, others: Sequence[Read]) -> str:
+        """How what a read saw differs from what is there now, in words; empty where the kind of read says all. others:
+        those of the same run."""
+        if read.kind == "env" and read.where in {EVERY_NAME, OBEYED_NAME}:
+            then = {each.where for each in others if each.kind == "env" and each.digest != EMPTY}
+            new = [name for name in counted_names(read.where, self._environ, read.name) if name not in then]
+            gone = sorted(name for name in then - {read.where} if name not in self._environ)
+            changes = (("now set", new), ("no longer set", gone))
+            return "; ".join(f"{what}: {', '.join(names)}" for what, names in changes if names)
         return content_change(read.where, read.name, read.digest, self._digests) if read.kind == "content" else ""
 
     def content(self, path: str, flags: str) -> str:

@@ -115,8 +115,8 @@ class PlacedDependencies(Dependencies):
             return lookup_digest(place, read.name, partial(self._places.folder, read.where))
         return super().present(msgspec.structs.replace(read, where=self._places.to_absolute(read.where)))
 
-    def change(self, read: Read) -> str:
-        return super().change(msgspec.structs.replace(read, where=self._places.to_absolute(read.where)))
+    def change(self, read: Read, others: Sequence[Read]) -> str:
+        return super().change(msgspec.structs.replace(read, where=self._places.to_absolute(read.where)), others)
 
 
 class ServerChildState:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from types import FrameType
 
+from cachec.base.distributions import OWN_FOLDER
 from cachec.recording.thread_owner import current
 
 #: Modules of the standard library that look around for their own ends: to show source beside a message, to start a
@@ -36,6 +37,26 @@ def asker(frame: FrameType | None, is_project: Callable[[str], bool]) -> FrameTy
         if not name.startswith(library) or name.startswith(packages):
             return frame if is_project(name) else None
         if str(frame.f_globals.get("__name__")).partition(".")[0] in _OWN_ENDS or removes(frame):
+            return None
+        frame = frame.f_back
+    return None if current() is None else outermost
+
+
+def asker_of_variable(frame: FrameType | None, is_project: Callable[[str], bool], name: str = "") -> FrameType | None:
+    """The same of who asks for a variable of the environment (for all where ``name`` is empty), also by way of an
+    installed library. A name that the library's own code holds is its own setting, which its plugin declares."""
+    library, packages = _library()
+    outermost = frame
+    while frame is not None:
+        outermost, file = frame, frame.f_code.co_filename
+        if file.startswith(library) and not file.startswith(packages):
+            if str(frame.f_globals.get("__name__")).partition(".")[0] in _OWN_ENDS:
+                return None
+        elif is_project(file):
+            return frame
+        elif file.startswith(OWN_FOLDER):
+            return None
+        if name and name in frame.f_code.co_consts:
             return None
         frame = frame.f_back
     return None if current() is None else outermost

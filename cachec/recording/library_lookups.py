@@ -283,7 +283,9 @@ def _resolve_path(observed: Observations, frame: FrameType) -> None:
 
 
 def _made_absolute(observed: Observations, frame: FrameType) -> None:
-    """Record that the result of a relative path has the current folder in it."""
+    """Record that the result of a relative path has the current folder in it. ``runpy`` only opens it."""
+    if frame.f_back is not None and frame.f_back.f_globals.get("__name__") == "runpy":
+        return
     try:
         observed.asked_cwd = observed.asked_cwd or not is_absolute(_first(frame))
     except TypeError:

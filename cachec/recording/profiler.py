@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from types import CodeType, FrameType
 from typing import Any
 from weakref import WeakSet
@@ -17,6 +17,7 @@ from weakref import WeakSet
 from cachec.recording import unobserved_processes
 from cachec.recording.active_runs import Active
 from cachec.recording.audit_hook import Handler, audit_hook
+from cachec.recording.calling_frames import asker
 from cachec.recording.library_lookups import MODULES, begins_work
 
 #: What hands work to threads of a pool or a loop, by module and qualified name, with where these threads are told.
@@ -24,8 +25,30 @@ _POOL_THREADS: dict[tuple[str, str], Callable[[Any], Any]] = {
     ("concurrent.futures.thread", "ThreadPoolExecutor.submit"): lambda pool: pool._threads,
     ("multiprocessing.pool", "Pool._check_running"): lambda pool: pool._pool,
 }
+
+
+def _waiting_threads(queue: Any, threads: Iterable[threading.Thread]) -> Iterator[threading.Thread]:
+    """Those of the threads that wait for an item of a ``queue.Queue``."""
+    condition, frames = queue.not_empty, sys._current_frames()
+    for thread in threads:
+        frame = frames.get(thread.ident or 0)
+        is_waiting = frame is not None and frame.f_code.co_qualname == "Condition.wait"
+        if frame is not None and is_waiting and frame.f_locals.get("self") is condition:
+            yield thread
+
+
+def _loop_thread(loop: Any, threads: Iterable[threading.Thread]) -> Iterator[threading.Thread]:
+    """That of the threads in which an event loop runs."""
+    yield from (thread for thread in threads if thread.ident == loop._thread_id)
+
+
+#: What gives work to a thread that waits for it, by module and qualified name, with how to find that among others.
+_GIVING: dict[tuple[str, str], Callable[[Any, Iterable[threading.Thread]], Iterator[threading.Thread]]] = {
+    ("queue", "Queue.put"): _waiting_threads,
+    ("asyncio.base_events", "BaseEventLoop.call_soon_threadsafe"): _loop_thread,
+}
 #: Modules in which a call may matter although they are installed.
-_WATCHED_MODULES = MODULES.union(unobserved_processes.MODULES, (module for module, _ in _POOL_THREADS))
+_WATCHED_MODULES = MODULES.union(unobserved_processes.MODULES, (module for module, _ in (*_POOL_THREADS, *_GIVING)))
 
 
 class Profile:
@@ -132,6 +155,8 @@ class Profile:
         elif isinstance(name, str) and (name, code.co_qualname) in _POOL_THREADS:
             self._first(code, frame)
             self._on_threads(_POOL_THREADS[name, code.co_qualname](frame.f_locals["self"]))
+        elif isinstance(name, str) and (name, code.co_qualname) in _GIVING:
+            self._on_giving(_GIVING[name, code.co_qualname](frame.f_locals["self"], list(self._unseen)), frame)
         elif self._first(code, frame):
             reported[identity] = code
 
@@ -146,6 +171,18 @@ class Profile:
     def _on_threads(self, threads: Any) -> None:
         if any(thread in self._unseen for thread in threads):
             self._mark_incomplete("a pool of threads was there before the run, and what runs in them goes unseen")
+
+    def _on_giving(self, threads: Iterator[threading.Thread], frame: FrameType) -> None:
+        """Code of the project gives work to threads. What libraries (``logging``) give theirs is their own business."""
+        back = frame.f_back
+        while back is not None and str(back.f_globals.get("__name__")).partition(".")[0] == "asyncio":
+            back = back.f_back
+        for thread in threads if asker(back, self._runs.is_project) is not None else ():
+            for observed in self._runs.acting():
+                observed.incomplete = observed.incomplete or (
+                    f"the thread {thread.name} was there before the run, which gave it work, and what runs in it goes "
+                    "unseen: start it in the stage"
+                )
 
     def _on_replace(self, _event: str, _args: tuple[Any, ...], frame: FrameType) -> None:
         if frame.f_globals.get("__name__") not in {__name__, "threading"}:

@@ -1,9 +1,10 @@
 """Variables of the environment that project code looks up while a run is active.
 
 ``os.environ`` and ``os.environb`` are given a class that tells, and their own back when the last run ends. A look
-counts where the nearest code that is not Python's own library is a project's: what a library looks up for itself is its
-plugin's to declare. The whole environment taken at once (``dict(os.environ)``, ``{**os.environ}``) is a look at every
-variable, unless the run also starts a program, for which one takes it so: that is named in mode ``verify``.
+counts where a project's code asks, also by way of a library (``dotenv_values``): what a library looks up by a name in
+its own code is its plugin's to declare. The whole environment taken at once (``dict(os.environ)``, ``{**os.environ}``)
+is a look at every variable but those that do not count, unless the run also starts a program, for which one takes it
+so: that is named in mode ``verify``.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from cachec.recording.active_runs import Active, active
-from cachec.recording.calling_frames import asker
+from cachec.recording.calling_frames import asker_of_variable
 
 if TYPE_CHECKING:
     _Environ = os._Environ[Any]
@@ -73,10 +74,10 @@ class VariableObserver:
 
     def note_lookup(self, name: str | bytes, value: str | bytes | None, frame: FrameType) -> None:
         """``frame`` asks for a variable, and gets this value."""
-        asking = asker(frame, self._runs.is_project)
+        name, value = os.fsdecode(name), None if value is None else os.fsdecode(value)
+        asking = asker_of_variable(frame, self._runs.is_project, name)
         if asking is None:
             return
-        name, value = os.fsdecode(name), None if value is None else os.fsdecode(value)
         is_of_whole = self._is_next_of_whole(asking, name)
         for observed in self._runs.here():
             if is_of_whole and observed.copied is not None:
@@ -111,7 +112,7 @@ class VariableObserver:
 
     def taken_whole(self, frame: FrameType) -> None:
         """``frame`` goes through all names."""
-        asking = asker(frame, self._runs.is_project)
+        asking = asker_of_variable(frame, self._runs.is_project)
         self._whole = None
         if asking is not None:
             names = os.environ._data  # type: ignore[attr-defined]

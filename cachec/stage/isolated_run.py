@@ -31,7 +31,7 @@ from cachec.key import (
 from cachec.key.canonical_forms import Forms
 from cachec.key.describe import describe
 from cachec.key.option_encoding import SCALARS
-from cachec.key.tools.environment import OBEYED_NAME, variable_digest
+from cachec.key.tools.environment import OBEYED_NAME, environment_reads
 from cachec.key.tools.process_queries import asked_of_machine, state_digest
 from cachec.key.trace_validation import ABSENT, PRESENT
 from cachec.model import ArtifactRef, Node, Read, Reason
@@ -309,7 +309,8 @@ class IsolatedRun(Run):
         except (InputChanged, OSError) as error:
             self.recorder.refuse_storage(Reason.INPUT_CHANGED, str(error))
         if any(path != sys.executable for path in reads.started_programs()):
-            self.recorder.add_read(Read("env", OBEYED_NAME, "", variable_digest(OBEYED_NAME, os.environ)))
+            for read in environment_reads(OBEYED_NAME, os.environ):
+                self.recorder.add_read(read)
         key_builder = self._tools.key_builder
         for name in passed.owners:
             self.recorder.add_read(Read("distribution", name, "", key_builder.metadata(name)))

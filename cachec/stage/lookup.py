@@ -147,7 +147,7 @@ class EntryFinder:
             resolved = self.resolve_read(changed, cache_key)
             return LookupResult(reason, detail=explain(resolved, self._store.digests, changed.where))
         return LookupResult(
-            reason, detail=describe_change(changed, cache_key.keeps_out, self._change(changed, cache_key))
+            reason, detail=describe_change(changed, cache_key.keeps_out, self._change(changed, entry, cache_key))
         )
 
     def _nearest_change(self, entry: Entry, cache_key: CacheKey) -> Read | None:
@@ -163,8 +163,9 @@ class EntryFinder:
                 differing.append(found)
         return min(differing, key=len)[0] if len(differing) > 1 else None
 
-    def _change(self, read: Read, cache_key: CacheKey) -> str:
-        return self._dependencies.change(self.resolve_read(read, cache_key))
+    def _change(self, read: Read, entry: Entry, cache_key: CacheKey) -> str:
+        others = next((trace.reads for trace in entry.traces if read in trace.reads), ())
+        return self._dependencies.change(self.resolve_read(read, cache_key), others)
 
     def decode(self, cache_key: CacheKey, trace: Trace) -> Any:
         """The result of a run, as this call gets it. Raises StoreFault, OSError."""
@@ -372,6 +373,8 @@ def describe_change(read: Read, keeps_out: str = "", change: str = "") -> str:
     if read.kind == "stdin":
         changed = "is a terminal, or was one" if read.name else "is not what the command read from it"
         return f"standard input {changed}"
+    if read.kind == "env" and change:
+        return f"variables {change}"
     if read.kind == "umask":
         return "the mask of new files (umask) is another one"
     verb = {

@@ -33,6 +33,7 @@ from cachec.key.code.lru_cache_validity import memo_name
 from cachec.key.describe import words_of
 from cachec.key.key_builder import CacheKey
 from cachec.key.stage_options import StageLike
+from cachec.key.tools.environment import result_variables
 from cachec.key.weight_guards import bare, callers_weights, replace_weights, short_texts, with_returned_manifests
 from cachec.model import ArtifactRef, Fault, GeneratorState, KeyDescription, Node, PartKind, Read, Reason, Trace
 from cachec.programs.plugin import Plugin
@@ -329,8 +330,11 @@ class Run:
             if self._tools.observing is not None:
                 with fsio.faults("looking at what the run used"):
                     if self.recorder.net is not None:
-                        texts = short_texts(finished.value)
-                        for read in self._tools.observing.named_folders(texts, self._cache_key):
+                        texts = [*short_texts(finished.value)]
+                        for read in (
+                            *self._tools.observing.named_folders(texts, self._cache_key),
+                            *result_variables(texts, self.recorder.net.observed.copied or {}),
+                        ):
                             self.recorder.add_read(read)
                     self._observed_reads = self._tools.observing.collect(self._cache_key, self.recorder)
         except StoreFault as fault:
@@ -470,7 +474,11 @@ class Run:
 
             found = first_difference(self._cache_key.parts(), again.parts())
             # Code that was imported since is told in another way than by its text alone; a value changes by itself.
-            return next((each.words for each in found.parts if each.words.startswith("value ")), found.detail)
+            words = [each.words for each in found.parts]
+            added = [each for each in words if each.startswith("helper ") and each.endswith(" added")]
+            if added and all(each.endswith(" added") for each in words if each.startswith("value ")):
+                return f"{added[0]}, as the run set a name that leads to it (a lazy import): use that before the call"
+            return next((each for each in words if each.startswith("value ")), found.detail)
         self._again = again
         if without:
             with contextlib.suppress(UsageError, OSError):  # then the next call is told

@@ -8,7 +8,7 @@ import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -29,7 +29,7 @@ from cachec.base.instances import is_instance
 from cachec.base.paths import absolute, current_folder, links_on, relative_to
 from cachec.key.code.module_sources import is_cell
 from cachec.key.key_builder import CacheKey, KeyBuilder
-from cachec.key.tools.environment import EVERY_NAME, variable_digest
+from cachec.key.tools.environment import EVERY_NAME, environment_reads, neutral_words, variable_digest
 from cachec.key.tools.process_queries import ENVIRONMENT, PACKAGES, SEARCH_PATH, queried_states, state_digest
 from cachec.key.trace_validation import (
     ABSENT,
@@ -258,9 +258,9 @@ class TraceBuilder:
         for path, letters in list(observed.allowed.items()):
             if not self._run_reads.is_keyed(path):
                 yield from _as_given(observed, Read("access", path, "", allowed_digest(letters)))
-        if observed.copied is not None and not observed.started and not recorder.commands():
-            yield Read("env", EVERY_NAME, "", variable_digest(EVERY_NAME, observed.copied))
         codes = [executed.code for executed in list(observed.executed_code.values())]
+        if observed.copied is not None and not observed.started and not recorder.commands():
+            yield from environment_reads(EVERY_NAME, observed.copied, neutral_words(_texts_of(codes)))
         called = {name for code in codes for name in code.co_names}
         called |= {*_under_other_names(observed), *observed.asked}
         fields = ",".join(sorted({STATUS_NAMES[name] for name in called & STATUS_NAMES.keys()}))
@@ -457,6 +457,17 @@ def _source(cache_key: CacheKey) -> str:
     if source.startswith("<") or is_cell(source):
         source = os.path.join(current_folder() or "/", "typed")
     return source
+
+
+def _texts_of(constants: Iterable[object]) -> Iterator[str]:
+    """The texts among the constants of code."""
+    for each in constants:
+        if isinstance(each, CodeType):
+            yield from _texts_of(each.co_consts)
+        elif isinstance(each, tuple | frozenset):
+            yield from _texts_of(each)
+        elif isinstance(each, str | bytes):
+            yield os.fsdecode(each)
 
 
 def _under_other_names(observed: Observations) -> Iterator[str]:

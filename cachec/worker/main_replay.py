@@ -36,6 +36,9 @@ _SETS = (ast.Assign, ast.AnnAssign, ast.Expr)
 
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
+#: Characters of a statement that are shown.
+_SHOWN = 60
+
 #: Options of Python before ``-c``, and those that take the next word.
 _COMMAND = re.compile(r"-[bBdEhiIOPqRsSuvVx?]*c(.*)", re.DOTALL)
 _WITH_VALUE = frozenset({"-W", "-X", "--check-hash-based-pycs"})
@@ -252,6 +255,7 @@ def replay(main: MainModule, values: Callable[[str], object], imports: ImportRec
     sys.modules["__main__"] = module
     flags = 0
     stale: set[str] = set()
+    left_out = ""
     for text, statements in _statements(main):
         if not main.path:
             lines = text.text.decode("utf-8", "surrogatepass").splitlines(keepends=True)
@@ -263,6 +267,8 @@ def replay(main: MainModule, values: Callable[[str], object], imports: ImportRec
         for each in statements:
             if not each.is_replayed:
                 stale |= each.binds
+                if isinstance(each.node, ast.Expr):
+                    left_out = f"; {ast.unparse(each.node)[:_SHOWN]} in line {each.node.lineno} was not replayed"
                 continue
             absent = set()
             for name in sorted(each.reads & stale):
@@ -277,7 +283,7 @@ def replay(main: MainModule, values: Callable[[str], object], imports: ImportRec
             except ReplayError as error:
                 is_absent = isinstance(error.__cause__, NameError) and error.__cause__.name in absent
                 if not is_absent and not isinstance(each.node, _SETS):
-                    raise
+                    raise ReplayError(f"{error}{left_out}") from error
                 stale |= each.binds  # what else it sets is compared, and sent
             else:
                 stale -= each.binds

@@ -11,7 +11,7 @@ from typing import Any, SupportsIndex
 
 from cachec.base.tracer_hiding import is_unseen
 from cachec.key.process_state import digest
-from cachec.key.tools.environment import OBEYED_NAME, variable_digest
+from cachec.key.tools.environment import OBEYED_NAME, environment_reads, variable_digest
 from cachec.key.trace_validation import PRESENT
 from cachec.model import Read
 
@@ -160,16 +160,23 @@ class VariableRecorder:
         self._note(OBEYED_NAME)
 
     def changed_names(self) -> set[str]:
-        """The variables that the project has set or deleted."""
-        return {name for name, is_project in self._set.items() if is_project}
+        """The variables that the project has set or deleted, and that are not as before again."""
+        return {name for name, is_project in self._set.items() if is_project and self._is_changed(name)}
 
     def reads(self) -> list[Read]:
         """What was read."""
         self._note_copied()
         variables = [Read("env", name, "", value) for name, value in sorted(self._read.items())]
+        if OBEYED_NAME in self._read:
+            variables += (each for each in environment_reads(OBEYED_NAME, self._given) if each.where not in self._read)
         if self.asked_for_arguments:
             variables.append(Read("process", "arguments", "", digest("arguments")))
         return [*variables, *(Read("current", path, "", PRESENT) for path in sorted(self.asked_for_folder))]
+
+    def _is_changed(self, name: str) -> bool:
+        """Whether the run has set a variable that is not as before again (``mock.patch.dict``)."""
+        value = os.environ._data.get(os.environ.encodekey(name))  # type: ignore[attr-defined] # which notes nothing
+        return name in self._set and self._given.get(name) != (None if value is None else os.environ.decodevalue(value))
 
     def _note_set(self, name: str) -> None:
         """A variable was set or deleted; by a library, it is the library's."""
@@ -187,7 +194,7 @@ class VariableRecorder:
             self._note(self._copied.pop())
 
     def _note(self, name: object) -> None:
-        if not isinstance(name, str) or name in self._read or name in self._set or is_unseen():
+        if not isinstance(name, str) or name in self._read or self._is_changed(name) or is_unseen():
             return  # what the run has set itself is no input
         if name in _OF_CACHES and not self._is_asked_by_project(3):
             return

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from operator import attrgetter
 from pathlib import Path
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any, NamedTuple, Protocol
 
 from cachec.base.hashing import FileDigests, digest_bytes
@@ -112,6 +112,8 @@ class ValueTransfer(Sending):
     def reduce(self, value: Any) -> Any:
         kind = type(value)
         named = value if isinstance(value, type | FunctionType) else kind
+        if _is_made_up(made_up := vars(value).get("__name__") if kind is ModuleType else named.__module__):
+            raise CannotSend(f"the module {made_up}, which the program has put into sys.modules")
         if _is_own(named.__module__):
             self.named.add((named.__module__, named.__qualname__.partition(".")[0]))
             if isinstance(named, type) and self._forms is not None:
@@ -208,6 +210,12 @@ def _is_own(module: str) -> bool:
     """Whether a module is the project's."""
     file = getattr(sys.modules.get(module), "__file__", None)
     return module == "__main__" or (isinstance(file, str) and InstalledFolders().is_project(os.path.abspath(file)))
+
+
+def _is_made_up(module: object) -> bool:
+    """Whether a module was put into ``sys.modules`` and not imported from anywhere."""
+    found = sys.modules.get(module) if isinstance(module, str) and module != "__main__" else None
+    return type(found) is ModuleType and found.__spec__ is None and not hasattr(found, "__file__")
 
 
 def _is_custom(kind: type) -> bool:

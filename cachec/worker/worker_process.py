@@ -49,7 +49,7 @@ from cachec.worker.function_locator import FunctionPlace, find
 from cachec.worker.generator_states import Generators
 from cachec.worker.global_transfer import assign
 from cachec.worker.import_recorder import ImportRecorder
-from cachec.worker.main_replay import replay
+from cachec.worker.main_replay import ReplayError, replay
 from cachec.worker.messages import OutputText, PrepareReply, Setup, StageDone, StageRequest, WorkerFailure
 from cachec.worker.mutations import Snapshot, change, snapshot
 from cachec.worker.protocol import CannotSend, MessageChannel, PeerClosedError
@@ -157,7 +157,8 @@ class WorkerProcess:
                 if setup.main is not None:
                     replay(setup.main, setup.values.__getitem__, self._imports)
         except BaseException as error:  # noqa: BLE001 - the project's code, whatever it raises
-            return WorkerFailure(f"{name} can't be imported in a worker: {words_of(error)}")
+            words = str(error) if isinstance(error, ReplayError) else words_of(error)
+            return WorkerFailure(f"{name} can't be imported in a worker: {words}")
         return PrepareReply(
             table=self._table(),
         )
@@ -372,8 +373,9 @@ class WorkerProcess:
         for name, was in before.items():
             if name not in after:
                 return f"it deleted {name}"
-            if changed := change(was, after[name], name):
-                return f"it changed {changed}"
+            path, of, module = name.partition(" of ")
+            if changed := change(was, after[name], path):
+                return f"it changed {changed}{of}{module}"
         added = after.keys() - before.keys()
         for module in known:
             for name, value in vars(sys.modules[module]).items():

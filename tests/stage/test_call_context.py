@@ -260,6 +260,41 @@ def test_the_whole_environment_is_a_look_at_each_variable(cache: cachec.Cache, m
     assert stage.call(True)[1].reason is Reason.ENVIRONMENT_CHANGED
 
 
+def test_where_a_process_runs_counts_only_by_name_or_in_the_result(tmp_path: Path, program: Program) -> None:
+    """The whole environment is taken; what changes is a variable of the table in docs/reference/settings.md."""
+    said = tmp_path / "site-packages" / "asks-1.dist-info"
+    said.mkdir(parents=True)
+    (said / "METADATA").write_text("Metadata-Version: 2.1\nName: asks\nVersion: 1\n")
+    (said / "RECORD").write_text("asks.py,,\nasks-1.dist-info/METADATA,,\nasks-1.dist-info/RECORD,,\n")
+    (tmp_path / "site-packages" / "asks.py").write_text(
+        "import os\ndef one(name): return os.environ.get(name)\ndef every(): return {**os.environ}\n"
+        "def own(): return os.environ.get('LIBRARY')\n"
+    )
+    (tmp_path / "main.py").write_text(
+        "import os, sys, cachec\nsys.path.append(os.path.abspath('site-packages'))\nimport asks\n"
+        "cache = cachec.Cache('store')\n"
+        "@cache.stage\ndef prefix(n: int) -> list: return [k for k in os.environ if k.startswith('PLACES_')]\n"
+        "@cache.stage\ndef named(n: int) -> int: return len(dict(os.environ)['TERM'])\n"
+        "@cache.stage\ndef held(n: int) -> list: return [v for v in os.environ.values() if v.endswith('erminal')]\n"
+        "@cache.stage\ndef library(n: int) -> int: return len(asks.every().get('PLACES', ''))\n"
+        "@cache.stage\ndef asked(n: int) -> str: return asks.one('PLACES')\n"
+        "@cache.stage\ndef own(n: int) -> str: return asks.own()\n"
+        "for stage in (prefix, named, held, library, asked, own):\n"
+        "    value, outcome = stage.call(1)\n    print(stage.__name__, outcome.hit, value, outcome.detail)\n"
+    )
+
+    def missed(**variables: str) -> dict[str, str]:
+        lines = program(tmp_path / "main.py", **variables).splitlines()
+        return {line.partition(" ")[0]: line for line in lines if " False " in line}
+
+    assert len(missed(TERM="a terminal")) == 6
+    assert not missed(TERM="a terminal", SHLVL="9", SSH_TTY="x")
+    assert missed(TERM="b").keys() == {"named", "held"}
+    changed = missed(TERM="a terminal", PLACES="12", LIBRARY="3")
+    assert changed.keys() == {"prefix", "named", "held", "library", "asked"}
+    assert changed["library"] == "library False 2 variables now set: LIBRARY, PLACES"
+
+
 def test_the_arguments_of_the_process(cache: cachec.Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     @cache.stage
     def stage() -> list[str]:
@@ -331,3 +366,19 @@ def test_what_is_looked_for_to_be_removed_is_no_read(cache: cachec.Cache, tmp_pa
     filled(tmp_path, {"old/deep/t.txt": "1"})
     assert stage() == 1
     assert stage.call()[1].reason is Reason.HIT
+
+
+def test_a_file_that_runpy_runs_counts_from_the_project(tmp_path: Path, program: Program) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / ".git").mkdir()
+        (tmp_path / name / "settings.py").write_text("OUT = 7\n")
+        (tmp_path / name / "main.py").write_text(
+            "import runpy, cachec\ncache = cachec.Cache('../store')\n@cache.stage\ndef stage(n: int) -> int:\n"
+            "    return runpy.run_path('settings.py')['OUT']\nvalue, outcome = stage.call(1)\n"
+            "print(value, outcome.hit)\n"
+        )
+    assert program(tmp_path / "one" / "main.py") == "7 False"
+    assert program(tmp_path / "two" / "main.py") == "7 True"
+    (tmp_path / "two" / "settings.py").write_text("OUT = 8\n")
+    assert program(tmp_path / "two" / "main.py") == "8 False"

@@ -238,3 +238,24 @@ def test_an_edit_of_such_a_module_misses(tmp_path: Path, program: Program, edit:
     after = json.loads(program(script, CACHEC_DIR=str(tmp_path / "store")))
     assert after[0][1] == reason
     assert before[0][0] != after[0][0]
+
+
+def test_a_package_that_fills_in_a_name_says_what_to_do(tmp_path: Path, program: Program) -> None:
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "__init__.py").write_text(
+        "import importlib\ndef __getattr__(name):\n    if name != 'conv': raise AttributeError(name)\n"
+        "    globals()[name] = value = importlib.import_module('._conv', __name__).conv\n    return value\n"
+    )
+    (tmp_path / "lib" / "_conv.py").write_text("K = 3\ndef conv(n): return n * K\n")
+    main = (
+        "import cachec, lib\nBEFORE\ncache = cachec.Cache('store')\n@cache.stage\ndef run(n: int) -> int:\n"
+        "    return lib.conv(n)\nvalue, outcome = run.call(2)\nprint(value, outcome.hit, outcome.detail)\n"
+    )
+    (tmp_path / "main.py").write_text(main.replace("BEFORE", ""))
+    assert program(tmp_path / "main.py") == (
+        "6 False helper lib._conv.conv added, as the run set a name that leads to it (a lazy import): use that before "
+        "the call"
+    )
+    (tmp_path / "main.py").write_text(main.replace("BEFORE", "lib.conv"))
+    assert program(tmp_path / "main.py").startswith("6 False")
+    assert program(tmp_path / "main.py").startswith("6 True")

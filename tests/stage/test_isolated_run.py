@@ -1035,7 +1035,7 @@ def test_what_a_stage_fills_keeps_it_here_both_ways(project: Path, run: Run) -> 
     (project / "late.py").write_text("")
     both = {"CACHEC_MODE": "both", "CACHEC_ISOLATED": "1"}
     for env in (None, both):
-        assert run(_FILLS, env=env)[1] == ["bypass:not-isolated (it changed Settings of __main__.instance)"]
+        assert run(_FILLS, env=env)[1] == ["bypass:not-isolated (it changed Settings.instance of __main__)"]
 
 
 @pytest.mark.parametrize("asks", ["os.path.samefile('cur', 'v1')", "os.stat('cur').st_ino == os.stat('v1').st_ino"])
@@ -1088,3 +1088,41 @@ def test_a_stage_within_another_that_needs_what_was_not_sent_is_no_error(tmp_pat
     assert ended.stdout == "True\n"
     assert "bypass __main__.inner: not-isolated" in ended.stderr
     assert "ForbiddenUseError" not in ended.stderr
+
+
+def test_variables_that_are_as_before_again_are_not_set(run: Run) -> None:
+    """``patch.dict`` empties the environment, and fills it again: what is asked for next is the caller's."""
+    text = (
+        "from unittest import mock\n@cache.stage\ndef f(x):\n"
+        '    with mock.patch.dict(os.environ, MODE="x"): mode = os.environ["MODE"]\n'
+        '    return mode, os.environ.get("HOME")\nshow(f, 1)'
+    )
+    assert run(text, env={"HOME": "/one"}) == ("('x', '/one')\n", ["miss:first-run (no entry of this stage yet)"])
+    assert run(text, env={"HOME": "/one"}) == ("('x', '/one')\n", ["hit"])
+    printed, outcomes = run(text, env={"HOME": "/two"})
+    assert printed == "('x', '/two')\n"
+    assert outcomes == ["miss:environment-changed (env HOME has another value)"]
+    assert run(text.replace("mode, ", "os.environ.setdefault('NEW', '1'), "))[1] == [
+        "bypass:not-isolated (it set the variable NEW)"
+    ]
+
+
+def test_a_module_without_a_file_bars_the_stages_that_name_it(run: Run) -> None:
+    text = (
+        "import types\nconf = types.ModuleType('appconf')\nconf.K = 3\nsys.modules['appconf'] = conf\n"
+        "@cache.stage\ndef one(x): return x\n@cache.stage\ndef two(x): return x * conf.K\nshow(one, 2)\nshow(two, 2)"
+    )
+    printed, outcomes = run(text)
+    assert printed == "2\n6\n"
+    assert outcomes == [
+        "miss:first-run (no entry of this stage yet)",
+        "bypass:not-isolated (it needs conf of __main__, which can't be sent: the module appconf, which the program "
+        "has put into sys.modules)",
+    ]
+
+
+def test_a_script_that_can_not_be_replayed_says_what_was_left_out(project: Path, run: Run) -> None:
+    (project / "hooks.py").write_text("import sys\ndef install(): sys.modules['virtual'] = type(sys)('virtual')\n")
+    [outcome] = run("import hooks\nhooks.install()\nimport virtual\n@cache.stage\ndef f(x): return x\nshow(f, 1)")[1]
+    assert "No module named 'virtual'" in outcome
+    assert "hooks.install() in line 9 was not replayed" in outcome

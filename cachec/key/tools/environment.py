@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 
 from cachec.base.display_text import is_secret
 from cachec.base.hashing import EMPTY, Hasher
 from cachec.errors import UsageError
-from cachec.model import Part, PartKind
+from cachec.model import Part, PartKind, Read
 
 #: What is sorted, printed and read (``1,5``) depends on them.
 LOCALE = ("LANG", "LANGUAGE", *(f"LC_{name}" for name in (
@@ -18,28 +18,68 @@ LOCALE = ("LANG", "LANGUAGE", *(f"LC_{name}" for name in (
 #: Stands for all of LOCALE together where a variable is named.
 LOCALE_NAME = "LC_*"
 
-#: Stands for every variable where one is named.
+#: Stands for the names of all variables but ``NEUTRAL`` where one is named.
 EVERY_NAME = "*"
 
-#: Stands for every variable but those that say where, for whom and under what a program runs (``variables.NEUTRAL``).
+#: The same, less names of secrets: what a program may obey.
 OBEYED_NAME = "* that a program may obey"
+
+#: Characters of a value that any text may hold by chance.
+_SHORT = 2
 
 #: Characters of a value that are shown.
 _SHOWN = 120
 
 
-def variable_digest(name: str, environ: Mapping[str, str]) -> str:
+def counted_names(which: str, environ: Mapping[str, str], words: str = "") -> list[str]:
+    """The names of the variables that are set and count where the whole environment was taken (``which``). words:
+    separated by spaces; a variable of ``NEUTRAL`` with one of them in its name counts, too."""
+    from cachec.key.tools.command_variables import NEUTRAL, Rule, list_unmatched  # few runs take all variables
+
+    if which == OBEYED_NAME:
+        return Rule((), (), others=True).matching(environ)
+    counted = {*list_unmatched(environ, NEUTRAL)}
+    return sorted(name for name in environ if name in counted or any(word in name for word in words.split()))
+
+
+def environment_reads(which: str, environ: Mapping[str, str], words: str = "") -> Iterator[Read]:
+    """The reads of a run that took the whole environment: of all names that count, and of each of their values."""
+    yield Read("env", which, words, variable_digest(which, environ, words))
+    for name in counted_names(which, environ, words):
+        yield Read("env", name, "", variable_digest(name, environ))
+
+
+def neutral_words(texts: Iterable[str]) -> str:
+    """Those of the texts of code by which it may choose a variable of ``NEUTRAL``, as ``counted_names`` has them."""
+    from cachec.key.tools.command_variables import NEUTRAL  # few runs take all variables
+
+    found = set()
+    for text in filter(str.isidentifier, {*texts}):
+        if len(text) > 1 and any(
+            text in name or (name.endswith("*") and text.startswith(name[:-1])) for name in NEUTRAL
+        ):
+            found.add(text)
+    return " ".join(sorted(found))
+
+
+def result_variables(texts: Iterable[str], environ: Mapping[str, str]) -> Iterator[Read]:
+    """Reads of the variables of ``NEUTRAL`` that the texts of a result name or hold. environ: what the run took."""
+    left = environ.keys() - counted_names(EVERY_NAME, environ)
+    for text in texts if left else ():
+        for name in sorted(left):
+            if text == name or (len(environ[name]) > _SHORT and environ[name] in text):
+                left.discard(name)
+                yield Read("env", name, "", variable_digest(name, environ))
+
+
+def variable_digest(name: str, environ: Mapping[str, str], words: str = "") -> str:
     """The digest of one variable; ``EMPTY`` where it is not set, which is not the digest of an empty value.
 
-    Of ``LOCALE_NAME``: of all of these that are set; of ``EVERY_NAME``, ``OBEYED_NAME``: of all that they stand for.
+    Of ``LOCALE_NAME``: of all of these that are set; of ``EVERY_NAME``, ``OBEYED_NAME``: of the names that count.
     """
     value = environ.get(name)
-    if name == OBEYED_NAME:
-        from cachec.key.tools.command_variables import Rule  # of programs
-
-        value = "\0".join(f"{each}={environ[each]}" for each in Rule((), (), others=True).matching(environ))
-    if name == EVERY_NAME:
-        value = "\0".join(f"{each}={environ[each]}" for each in sorted(environ))
+    if name in {OBEYED_NAME, EVERY_NAME}:
+        value = "\0".join(counted_names(name, environ, words))
     if name == LOCALE_NAME:
         value = "\0".join(f"{each}={environ[each]}" for each in LOCALE if each in environ) or None
     if value is None:
