@@ -64,7 +64,11 @@ CASES: dict[str, tuple[str, dict[str, int], dict[str, int]]] = {
     "made, renamed, read": ("echo x > tmp; mv tmp out; read x < out", {"out": STATUS}, {"out": CREATED}),
     "renamed over another": ("echo x > tmp; mv tmp in1; read x < in1", {"in1": STATUS}, {"in1": CREATED}),
     "linked": ("ln in1 out; read x < out", {"in1": CONTENT, "out": STATUS}, {"out": CREATED}),
-    "a folder": ("mkdir d; echo x > d/a; read x < d/a; ls d", {"d": STATUS}, {"d": CREATED, "d/a": CREATED}),
+    "a folder": (
+        "mkdir d; echo x > d/a; read x < d/a; ls d",
+        {"d": STATUS},
+        {"d": CREATED | Effect.LISTED, "d/a": CREATED},
+    ),
     "a folder that is there": ("mkdir -p sub; read x < sub/in3", {"sub": STATUS, "sub/in3": CONTENT}, {}),
     "a folder, renamed": (
         "mkdir t; echo x > t/a; mv t d; read x < d/a",
