@@ -13,7 +13,7 @@ from cachec.base.hashing import Hasher
 from cachec.model import Mode, Part, PartKind, part_label
 
 #: Bump it when the meaning of a key changes: every older entry is then a miss.
-KEY_VERSION = "4"
+KEY_VERSION = "5"
 
 
 class StageOptions(msgspec.Struct, frozen=True, dict=True):

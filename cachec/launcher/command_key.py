@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from cachec.programs.program import Program
 
 #: Bump it when the meaning of a command's key changes: every older entry is then a miss.
-KEY_VERSION = "8"
+KEY_VERSION = "9"
 
 _DOMAIN = frame("domain", b"command")
 

@@ -9,7 +9,7 @@ Imports no module that takes a millisecond: not even ``typing``.
 
     direct/ab/<64 hex>    in the cache's default folder; the name is the BLAKE3 of arguments, folder, version, user
 
-    bytes 0-15    ``cachec direct14`` and a newline
+    bytes 0-15    ``cachec direct15`` and a newline
     bytes 16-47   BLAKE3-256 of the rest
     bytes 48-55   u64 little-endian: length of the fields; then the fields, then the blobs
     fields        separated by NUL, numbers in decimal, a list as its length and its items:
@@ -49,7 +49,7 @@ from cachec.base.xdg import cache_folder, expand_user
 from cachec.launcher.restore import check_place, mode_of, restore_bytes, restore_file
 from cachec.launcher.result import write_streams
 
-MAGIC = b"cachec direct14\n"
+MAGIC = b"cachec direct15\n"
 _HEADER = len(MAGIC) + 32 + 8
 
 #: A file that has to be read, as its identity proves nothing, is left to the whole road from this size: that
