@@ -491,7 +491,6 @@ class IsolatedRun(Run):
         finished = FinishedRun(None, done.seconds)
         try:
             node = _DECODE(done.node)
-            self._note_project_path(node)
             refusal = self.recorder.storage_refusal()
             if refusal is not None:
                 finished.refusal_reason, finished.changed = refusal

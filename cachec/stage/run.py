@@ -158,8 +158,6 @@ class Run:
             filled_before = self._count_fills()
             if store and not self._collect_reads(finished):
                 node = None
-            if node is not None:
-                self._note_project_path(node)
             refusal = self.recorder.storage_refusal()
             if self._stale:
                 finished.refusal_reason, finished.changed = Reason.STALE_MEMO, _stale(self._stale)
@@ -369,6 +367,7 @@ class Run:
     def _publish(self, finished: FinishedRun, node: Node) -> None:
         try:
             with fsio.faults("publishing a result"):
+                self._note_project_path(node)
                 trace = self._store_run(finished, node)
         except StoreFault as fault:
             finished.fault, finished.detail = fault.fault, fault.detail
