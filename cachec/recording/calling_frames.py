@@ -25,6 +25,11 @@ _OWN_ENDS = frozenset(
     }
 )
 
+#: Packages whose variables their plugins declare: they copy the environment as they compile.
+DECLARED = frozenset({"executorch", "iree", "jax", "jaxlib", "onnxruntime", "torch", "triton", "tvm", "tvm_ffi"})
+
+_IMPORT_SYSTEM = "<frozen importlib._bootstrap>"
+
 
 def asker(frame: FrameType | None, is_project: Callable[[str], bool]) -> FrameType | None:
     """The nearest frame that is not the standard library's, where it is the project's and asks for itself. Where there
@@ -44,17 +49,19 @@ def asker(frame: FrameType | None, is_project: Callable[[str], bool]) -> FrameTy
 
 def asker_of_variable(frame: FrameType | None, is_project: Callable[[str], bool], name: str = "") -> FrameType | None:
     """The same of who asks for a variable of the environment (for all where ``name`` is empty), also by way of an
-    installed library. A name that the library's own code holds is its own setting, which its plugin declares."""
+    installed library. What a library looks up as it is imported, by a name in its own code, or as one of ``DECLARED``
+    is its own setting; so is what a plugin of cachec looks up."""
     library, packages = _library()
     outermost = frame
     while frame is not None:
         outermost, file = frame, frame.f_code.co_filename
+        package = str(frame.f_globals.get("__name__")).partition(".")[0]
         if file.startswith(library) and not file.startswith(packages):
-            if str(frame.f_globals.get("__name__")).partition(".")[0] in _OWN_ENDS:
+            if package in _OWN_ENDS or file == _IMPORT_SYSTEM:
                 return None
         elif is_project(file):
             return frame
-        elif file.startswith(OWN_FOLDER):
+        elif file.startswith(OWN_FOLDER) or package in DECLARED or package.startswith("cachec_"):
             return None
         if name and name in frame.f_code.co_consts:
             return None

@@ -294,7 +294,7 @@ def _mlir(_folder: Path) -> tuple[list[Seed], Read]:
 
 
 def _renames(_folder: Path) -> tuple[list[Seed], Read]:
-    return [seed_of_json(Renames({"a": "b", "c": "d"}, ("e",)).encoded())], Renames.decoded
+    return [seed_of_json(Renames({"a": "b", "c": "d"}, ("e",)).encode())], Renames.decode
 
 
 def _library(_folder: Path) -> tuple[list[Seed], Read]:

@@ -19,8 +19,8 @@ import cachec
 from cachec import Reason
 from cachec.errors import PluginError, UnkeyableArgument, UnstorableValue, UnusableHere
 from cachec.weights import WeightSet
-from cachec_jax import compile_xla, lowering, structures, to_stablehlo
-from cachec_jax.forms import TreeForm
+from cachec_jax import compile_xla, lowering, pytree_codec, to_stablehlo
+from cachec_jax.program_format import TreeForm
 
 X = jax.ShapeDtypeStruct((2, 3), jnp.float32)
 
@@ -157,7 +157,7 @@ def test_static_fields_count_in_a_key(cache: cachec.Cache) -> None:
         assert program == lower.uncached(weights)
         return outcome.reason
 
-    assert outcome(params()) is Reason.NEW_INPUT
+    assert outcome(params()) is Reason.FIRST_RUN
     assert outcome(params(50)) is Reason.HIT
     assert outcome(params(scale=2.0)) is Reason.WEIGHT_SPEC_CHANGED
     assert outcome(params(50, scale=2.0)) is Reason.HIT
@@ -226,7 +226,7 @@ def structure(static: Any) -> Any:
 
 
 def test_a_sentinel_in_static_data_is_found_by_its_name() -> None:
-    there = structures.structure_of(structures.form_of(structure((ABSENT, {"a": ABSENT}))))
+    there = pytree_codec.structure_of(pytree_codec.form_of(structure((ABSENT, {"a": ABSENT}))))
     assert there == structure((ABSENT, {"a": ABSENT}))
 
 
@@ -234,18 +234,18 @@ def test_a_sentinel_in_static_data_is_found_by_its_name() -> None:
 def test_other_objects_in_static_data_are_refused_with_a_way_out(value) -> None:
     value = array(0, 2) if value is array else value
     with pytest.raises(UnstorableValue, match="unflatten them in the function"):
-        structures.form_of(structure(value))
+        pytree_codec.form_of(structure(value))
 
 
 @pytest.mark.parametrize("name", ["COUNTING", "Absent", "GONE", "array", 1])
 def test_a_stored_name_that_is_no_sentinel_is_refused(name) -> None:
-    form = structures.form_of(structure(ABSENT))
+    form = pytree_codec.form_of(structure(ABSENT))
     place = f"{__name__}:{name}" if name != 1 else 1
     changed = msgspec.json.decode(
         msgspec.json.encode(form).replace(f'"{__name__}:ABSENT"'.encode(), msgspec.json.encode(place)), type=TreeForm
     )
     with pytest.raises(UnusableHere, match="no sentinel here"):
-        structures.structure_of(changed)
+        pytree_codec.structure_of(changed)
 
 
 def test_modules_of_equinox_are_compiled_and_linked() -> None:

@@ -265,11 +265,12 @@ def test_where_a_process_runs_counts_only_by_name_or_in_the_result(tmp_path: Pat
     said = tmp_path / "site-packages" / "asks-1.dist-info"
     said.mkdir(parents=True)
     (said / "METADATA").write_text("Metadata-Version: 2.1\nName: asks\nVersion: 1\n")
-    (said / "RECORD").write_text("asks.py,,\nasks-1.dist-info/METADATA,,\nasks-1.dist-info/RECORD,,\n")
+    (said / "RECORD").write_text("asks.py,,\nlate.py,,\nasks-1.dist-info/METADATA,,\nasks-1.dist-info/RECORD,,\n")
     (tmp_path / "site-packages" / "asks.py").write_text(
         "import os\ndef one(name): return os.environ.get(name)\ndef every(): return {**os.environ}\n"
         "def own(): return os.environ.get('LIBRARY')\n"
     )
+    (tmp_path / "site-packages" / "late.py").write_text("import os\nOWN = {k for k in os.environ if k[:4] == 'LATE'}\n")
     (tmp_path / "main.py").write_text(
         "import os, sys, cachec\nsys.path.append(os.path.abspath('site-packages'))\nimport asks\n"
         "cache = cachec.Cache('store')\n"
@@ -279,7 +280,8 @@ def test_where_a_process_runs_counts_only_by_name_or_in_the_result(tmp_path: Pat
         "@cache.stage\ndef library(n: int) -> int: return len(asks.every().get('PLACES', ''))\n"
         "@cache.stage\ndef asked(n: int) -> str: return asks.one('PLACES')\n"
         "@cache.stage\ndef own(n: int) -> str: return asks.own()\n"
-        "for stage in (prefix, named, held, library, asked, own):\n"
+        "@cache.stage\ndef imported(n: int) -> str:\n    import late\n    return late.__name__\n"
+        "for stage in (prefix, named, held, library, asked, own, imported):\n"
         "    value, outcome = stage.call(1)\n    print(stage.__name__, outcome.hit, value, outcome.detail)\n"
     )
 
@@ -287,7 +289,7 @@ def test_where_a_process_runs_counts_only_by_name_or_in_the_result(tmp_path: Pat
         lines = program(tmp_path / "main.py", **variables).splitlines()
         return {line.partition(" ")[0]: line for line in lines if " False " in line}
 
-    assert len(missed(TERM="a terminal")) == 6
+    assert len(missed(TERM="a terminal")) == 7
     assert not missed(TERM="a terminal", SHLVL="9", SSH_TTY="x")
     assert missed(TERM="b").keys() == {"named", "held"}
     changed = missed(TERM="a terminal", PLACES="12", LIBRARY="3")
