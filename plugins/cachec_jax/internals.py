@@ -77,7 +77,7 @@ def __getattr__(name: str) -> Any:
     raise UnsupportedVersion(f"cachec_jax needs {_PLACES[name][0]} of JAX, found {type(why).__name__}: {why}")
 
 
-class _Record(dict[str, Any]):
+class _LoweringRecord(dict[str, Any]):
     """JAX's record under names. A name that the installed release does not record raises UnsupportedVersion."""
 
     def __missing__(self, name: str) -> Any:
@@ -86,7 +86,7 @@ class _Record(dict[str, Any]):
 
 def lowering_record(lowering: Any) -> Mapping[str, Any]:
     """Return JAX's record of a ``MeshComputation`` for its compiler. A missing name raises UnsupportedVersion."""
-    return _Record(lowering.compile_args)
+    return _LoweringRecord(lowering.compile_args)
 
 
 #: Arguments that only older releases need to make a program, with the values for one program without automatic

@@ -38,7 +38,7 @@ class ModuleState:
         """Raises PluginError for what can't be watched, or would be forgotten in a compiled program."""
         parts = () if module is None else module.named_modules()
         self._parts = {part: name for name, part in parts}
-        self._entries: list[_Entry] = []
+        self._entries: list[_WatchedContainer] = []
         self._tensors: list[tuple[torch.Tensor, int]] = []  # that count by value, with their versions
         self._seen: set[int] = set()
         self.weights: dict[str, torch.Tensor] = {}
@@ -108,8 +108,8 @@ class ModuleState:
                 raise PluginError(f"module {name!r} has hooks, which a compiled program would not run; remove them")
         where = f"module {name!r}" if name else "the module"
         own = {key: value for key, value in vars(part).items() if key not in _TABLES and not is_stand_in(value)}
-        self._entries.append(_Entry(where, vars(part)))
-        self._entries.append(_Entry(f"the parts of {where}", part._modules))
+        self._entries.append(_WatchedContainer(where, vars(part)))
+        self._entries.append(_WatchedContainer(f"the parts of {where}", part._modules))
         attributes = [(key, self._value(value, f"{where}.{key}")) for key, value in own.items()]
         parts = [(key, None if child is None else self._parts[child]) for key, child in part._modules.items()]
         tables = [
@@ -182,23 +182,23 @@ class ModuleState:
         """Its closure, its defaults, and the modules and tensors among the globals that it names."""
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             content = _contents(cell)
-            self._entries.append(_Entry(f"{where}: {name}", cell))
+            self._entries.append(_WatchedContainer(f"{where}: {name}", cell))
             self._follow(content, f"{where}: {name}")
         self._follow(function.__defaults__, f"the defaults of {where}")
         self._follow(function.__kwdefaults__, f"the defaults of {where}")
         for name in function.__code__.co_names:
             value = function.__globals__.get(name)
             if isinstance(value, torch.nn.Module | torch.Tensor):
-                self._entries.append(_Entry(f"{where}: {name}", function.__globals__, (name,)))
+                self._entries.append(_WatchedContainer(f"{where}: {name}", function.__globals__, (name,)))
                 self._follow(value, f"{where}: {name}")
 
     def _watch(self, container: Any, where: str) -> None:
         if len(self._entries) > _MAX_VALUES:
             raise PluginError(f"the module holds over {_MAX_VALUES:,} containers; they can't be watched")
-        self._entries.append(_Entry(where, container))
+        self._entries.append(_WatchedContainer(where, container))
 
 
-class _Entry:
+class _WatchedContainer:
     """A container and what it held. names: of those that count, of a mapping; None for all."""
 
     __slots__ = ("_container", "_ids", "_keys", "_names", "_values", "_where")
