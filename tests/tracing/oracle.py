@@ -119,8 +119,12 @@ class _Reader:
         if not path:
             return None
         folder: str | None = self._folder(call.pid)
-        if descriptor is not None and not call.arguments[descriptor].startswith("AT_FDCWD"):
-            folder = descriptor_path(call.arguments[descriptor])
+        if descriptor is not None:
+            given = descriptor_path(call.arguments[descriptor])
+            if not call.arguments[descriptor].startswith("AT_FDCWD"):
+                folder = given
+            elif given:  # a child may be seen before the call that made it has returned
+                folder = self._folders[call.pid] = given
         if folder is None and not path.startswith("/"):
             return None
         path = os.path.join(folder or "/", path)
