@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch.utils import _pytree as pytree
 
-from cachec.errors import CacheMissError, PluginError, UsageError, clip
+from cachec.errors import CachecError, CacheMissError, PluginError, UsageError, clip
 from cachec.programs.artifact import File
 from cachec.programs.supported_versions import step_aside
 from cachec.weights import WeightSet
@@ -44,6 +44,11 @@ class _Source(NamedTuple):
         """The function, where no module stands for it."""
         return self.function if self.module is None else None
 
+    @property
+    def code(self) -> tuple[Any, ...]:
+        """The classes of the module and its parts, and the function without a module."""
+        return tuple(dict.fromkeys(map(type, self.module.modules() if self.module is not None else ()))), self.alone
+
 
 def aot(
     function: Any = None,
@@ -57,8 +62,8 @@ def aot(
     """``torch.compile`` ahead of time: a module, a method of one, or a function, for inference on the CPU.
 
     A hit in a new process traces nothing. Weights are those of the live module, wherever they lie at each call. What
-    else the module holds, what a function closes over, and torch's switches are compared at each call with what they
-    were. example_inputs, example_kwargs: by their types, shapes and dtypes; other values count. Without them, the
+    else the module holds, its code with the globals that it names, what a function closes over, and torch's switches
+    are compared at each call with what they were. example_inputs, example_kwargs: by their types, shapes and dtypes; other values count. Without them, the
     function is compiled at the first call, and for up to ``MAX_PROGRAMS`` kinds of inputs. dynamic_shapes: as
     ``torch.export.export`` takes them; ``("batch", 2, 64)`` stands for a ``Dim``, which imports sympy. options:
     Inductor's. cache: by default ``cachec.Cache()``.
@@ -99,6 +104,8 @@ class AheadOfTime:
         self.__wrapped__: Any = function
         self._source = _source(function)
         self.stage = cache.stage(name="torch.aot", tools=["torch"], ignore=["source"], isolated=False)(_build)
+        self._code = cache.stage(name="torch.aot.code", isolated=False)(_stand_for_code)
+        self._code_key = ""
         self._shapes, self._options = shapes, dict(options)
         self._is_by_example = is_by_example
         self._libraries: list[LiveLibrary] = []
@@ -153,6 +160,7 @@ class AheadOfTime:
             if isinstance(made, str):
                 raise PluginError(made)
             library = LiveLibrary(made, state.weights)
+            self._code_key = self._code_key or self._code.key(*self._source.code)
             self._state, self._global_state = state, self._global_state or GlobalState()
         return library
 
@@ -180,7 +188,7 @@ class AheadOfTime:
         obstacle = _obstacle_around()
         if obstacle or state is None or self._global_state is None:
             return obstacle
-        changed = self._global_state.change() or state.change()
+        changed = self._global_state.change() or state.change() or self._code_change()
         if changed:
             return changed
         is_moved, misfit = state.refresh()
@@ -188,6 +196,16 @@ class AheadOfTime:
             for library in self._libraries:
                 library.bind(state.weights)
         return misfit
+
+    def _code_change(self) -> str:
+        """In words, that code, a global that it names or a setting of torch is not as it was; empty where all is."""
+        try:
+            with torch.inference_mode(False), torch.no_grad():  # as when it was compiled
+                if self._code.key(*self._source.code) == self._code_key:
+                    return ""
+        except CachecError as error:
+            return f"its code has no key any more: {error}"
+        return "the code of the module or function changed, a global that it names, or a setting of torch"
 
     def _by_torch_compile(self, reason: str) -> Callable[..., Any]:
         if self._fallback is None:
@@ -270,6 +288,10 @@ def _torch_shapes(shapes: Any, dimensions: dict[tuple[str, int, int], Any]) -> A
     if isinstance(shapes, list | tuple):
         return type(shapes)(_torch_shapes(each, dimensions) for each in shapes)
     return shapes
+
+
+def _stand_for_code(classes: tuple[type, ...], function: Callable[..., Any] | None) -> None:
+    """Is not called: the key of this stage says what code is, with all that it names."""
 
 
 def _build(

@@ -218,6 +218,18 @@ def test_a_changed_module_is_given_to_torch_compile(cache, how) -> None:
             assert run(X, 7)[0] == "torch.compile"
 
 
+@pytest.mark.long
+@pytest.mark.parametrize(("holder", "name", "value"), [(torch_served, "FACTOR", 2.0), (Served, "forward", nn.Identity)])
+def test_code_that_changed_is_given_to_torch_compile(cache, monkeypatch, holder, name, value) -> None:
+    module = served(0)
+    run = without_compiler(compiled_by(module, cache))
+    with torch.no_grad():
+        same(run(X, 7), module(X, 7))
+        monkeypatch.setattr(holder, name, value)
+        with pytest.warns(CachecWarning, match="code of the module"):
+            assert run(X, 7)[0] == "torch.compile"
+
+
 #: The states of torch in which no compiled program is right, and what the reason says.
 STATES = {
     "gradients": (torch.enable_grad, "parameters of the module take part in gradients"),
