@@ -6,7 +6,14 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from cachec.key.tools.command_variables import NEUTRAL, NEUTRAL_GROUPS, Rule, is_secret, list_unmatched, matches
+from cachec.key.tools.command_variables import (
+    NEUTRAL,
+    NEUTRAL_GROUPS,
+    Rule,
+    is_secret_variable,
+    list_unmatched,
+    matches,
+)
 from cachec.key.tools.environment import variable_digest
 from cachec.key.trace_validation import searched_digest
 from cachec.launcher.path_map import PathMap
@@ -20,7 +27,7 @@ _FOLDERS = (
 )
 
 #: Neutral variables whose values are no results of a command by themselves: folders, which count in other ways.
-_COUNTED = ("PATH", "PWD", "OLDPWD", "HOME", "XDG_*", "_", "CACHEC_*")
+_COUNTED_OTHERWISE = ("PATH", "PWD", "OLDPWD", "HOME", "XDG_*", "_", "CACHEC_*")
 
 #: Variables that differ between runs of one build.
 _OF_RUNS = NEUTRAL_GROUPS["runs of CI"]
@@ -55,8 +62,8 @@ def find_neutral_reads(
     }
     names = {*environ, *words}
     neutral = names.difference(list_unmatched(names, NEUTRAL))
-    for name in sorted(list_unmatched(neutral, (*_COUNTED, *rule.keyed, *rule.passed))):
-        if is_secret(name):
+    for name in sorted(list_unmatched(neutral, (*_COUNTED_OTHERWISE, *rule.keyed, *rule.passed))):
+        if is_secret_variable(name):
             continue
         value = os.fsencode(environ.get(name, ""))
         if not value:

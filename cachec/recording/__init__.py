@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from cachec.base.lazy import lazily
 from cachec.recording import thread_owner
@@ -18,8 +18,7 @@ else:  # a hit asks for the current one alone
 def current() -> ReadRecorder | None:
     """The recorder of the stage that this context runs in, or that this thread was started by, or given a job by; None
     outside of all."""
-    recorder: ReadRecorder | None = thread_owner.current()
-    return recorder
+    return cast("ReadRecorder | None", thread_owner.current())  # the one class of its runs
 
 
 __all__ = ["CommandRun", "FileState", "ReadRecorder", "current", "recording"]

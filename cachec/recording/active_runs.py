@@ -44,7 +44,8 @@ class Active:
         every, observers = self._all, recorder.observers
         if len(every) == len(observers) == 1 and every[0] is observers[0]:
             return every
-        return tuple(each for each in observers if any(each is one for one in every))
+        by_id = {id(each): each for each in every}
+        return tuple(by_id[id(each)] for each in observers if id(each) in by_id)
 
     def _anybodys(self) -> tuple[Observations, ...]:
         every = self._all

@@ -8,18 +8,34 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
+from collections.abc import Sequence
 from contextvars import Context, ContextVar
 from functools import lru_cache, partial
 from types import CodeType, FrameType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
+
+
+class Run(Protocol):
+    """What is used of a ``recorder.ReadRecorder``, which works with this module."""
+
+    is_on: bool
+
+    @property
+    def observers(self) -> Sequence[object]:
+        """The ``Observations`` of this run and of those around it."""
+
+    @property
+    def parent(self) -> Run | None:
+        """The run around this one."""
+
 
 #: The recorder of this context; None outside of every stage.
-here: ContextVar[Any] = ContextVar("cachec_recorder", default=None)
+here: ContextVar[Run | None] = ContextVar("cachec_recorder", default=None)
 
 _POOL = "concurrent.futures.thread"
 
 
-def current() -> Any:
+def current() -> Run | None:
     """The recorder of the innermost stage, of those that run, for which this thread works. None where there is none, or
     where nobody knows: a thread that was there before may have its work from anywhere."""
     found = _going_on(here.get())
@@ -79,7 +95,7 @@ def ends() -> None:
             table.lent[place] = thing, around
 
 
-def has_threads(recorder: Any) -> bool:
+def has_threads(recorder: Run) -> bool:
     """Whether other threads may work for a run: this one is of a pool, or the run has started one that lives, or has
     given a pool a job that has not begun."""
     if here.get() is None:
@@ -105,7 +121,7 @@ class _Job(NamedTuple):
     """item: gone once the job is done. recorder: whose it is. epoch: what was lent out when it was met."""
 
     item: weakref.ref[Any]
-    recorder: Any
+    recorder: Run | None
     function: CodeType | None
     epoch: object
 
@@ -141,7 +157,7 @@ def _thread_table() -> _ThreadTable:
     return _ThreadTable()
 
 
-def _going_on(recorder: Any) -> Any:
+def _going_on(recorder: Run | None) -> Run | None:
     """What a run leaves behind may go on for those around it."""
     while recorder is not None and not recorder.is_on:
         recorder = recorder.parent

@@ -89,7 +89,7 @@ class Cluster(RowExecutor):
             pure=False,
             key=_key(task),
         )
-        there.add_done_callback(lambda future: _tell(future, future_result))
+        there.add_done_callback(lambda future: _copy_result(future, future_result))
         future_result.add_done_callback(lambda future: there.cancel() if future.cancelled() else None)
         return cast("Future[T]", future_result)
 
@@ -117,7 +117,7 @@ def _key(task: Task) -> str:
     return f"{'look' if task.check else 'warm'} {task.row.id} {time.time_ns():x}"
 
 
-def _tell(future: Any, future_result: Future[Result]) -> None:
+def _copy_result(future: Any, future_result: Future[Result]) -> None:
     """Hand on what came of a task of Dask."""
     if not future_result.set_running_or_notify_cancel():
         return

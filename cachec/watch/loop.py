@@ -64,7 +64,7 @@ class Watcher:
         debounce: float = DEBOUNCE,
     ) -> None:
         self._settings = settings
-        self._tell = tell
+        self._emit = tell
         self._wanted = wanted
         self._warm = warm
         self._jobs = jobs
@@ -94,7 +94,7 @@ class Watcher:
         self._standby = self._pool()
         try:
             self._react([], first=True)
-            self._tell(Event(kind="watching", files=len(self._files)))
+            self._emit(Event(kind="watching", files=len(self._files)))
             while not self._stopped:
                 changed = self._await_change()
                 if changed:
@@ -144,7 +144,7 @@ class Watcher:
             settled = time.monotonic()
             reported = tuple(path for path in changed if not self._files.is_own(path))
             if reported and not first:
-                self._tell(Event(kind="changed", paths=reported))
+                self._emit(Event(kind="changed", paths=reported))
             if not self._sources.isdisjoint(changed) and not self._read_again():
                 return
             newer = self._check(changed, settled)
@@ -152,7 +152,7 @@ class Watcher:
                 newer = self._compile(settled)
             if newer is None:
                 return
-            self._tell(Event(kind="cancelled"))
+            self._emit(Event(kind="cancelled"))
             changed, first = list(dict.fromkeys([*changed, *newer])), False
 
     def _check(self, changed: list[str], settled: float) -> list[str] | None:
@@ -243,7 +243,7 @@ class Watcher:
         before = self._known.get(result.id)
         self._known[result.id] = known
         if result.status is Status.COMPILED or known != before:
-            self._tell(Event(kind=kinds[result.status], target=result.id, why=why, seconds=time.monotonic() - settled))
+            self._emit(Event(kind=kinds[result.status], target=result.id, why=why, seconds=time.monotonic() - settled))
 
     # --- the targets themselves
 
@@ -270,7 +270,7 @@ class Watcher:
         try:
             self._read_targets()
         except CachecError as error:
-            self._tell(Event(kind="error", why=str(error)))
+            self._emit(Event(kind="error", why=str(error)))
             return False
         return True
 

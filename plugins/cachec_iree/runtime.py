@@ -23,7 +23,7 @@ _SCOPE = "model"
 _DEVICE = "local-task"
 
 
-class LentMemory:
+class BorrowedMemory:
     """Memory that IREE uses: buffers that are released only after IREE has returned them.
 
     IREE's threads may drop the last reference without Python's lock (``FileHandleWrapMemory`` in
@@ -76,7 +76,7 @@ class LinkedModule:
         instance = rt.VmInstance()
         self._device = rt.get_device(_DEVICE)
         index = rt.ParameterIndex()
-        self._lent = LentMemory()
+        self._lent = BorrowedMemory()
         for name, view in parameters.items():
             if view.nbytes:  # nothing to map; a module asks for no parameter without elements
                 index.add_buffer(name, self._lent.lend(view))

@@ -63,8 +63,10 @@ def aot(
 
     A hit in a new process traces nothing. Weights are those of the live module, wherever they lie at each call. What
     else the module holds, its code with the globals that it names, what a function closes over, and torch's switches
-    are compared at each call with what they were. example_inputs, example_kwargs: by their types, shapes and dtypes; other values count. Without them, the
-    function is compiled at the first call, and for up to ``MAX_PROGRAMS`` kinds of inputs. dynamic_shapes: as
+    are compared at each call with what they were.
+
+    example_inputs, example_kwargs: by their types, shapes and dtypes; other values count. Without them, the function is
+    compiled at the first call, and for up to ``MAX_PROGRAMS`` kinds of inputs. dynamic_shapes: as
     ``torch.export.export`` takes them; ``("batch", 2, 64)`` stands for a ``Dim``, which imports sympy. options:
     Inductor's. cache: by default ``cachec.Cache()``.
 
@@ -84,19 +86,19 @@ def aot(
         from cachec.cache import Cache
 
         cache = Cache()
-    made = AheadOfTime(function, cache, dynamic_shapes, options, is_by_example=example_inputs is not None)
+    made = AotFunction(function, cache, dynamic_shapes, options, is_by_example=example_inputs is not None)
     if example_inputs is not None:
         made.compile(tuple(example_inputs), dict(example_kwargs))
     return made
 
 
-class AheadOfTime:
+class AotFunction:
     """What ``aot`` returns. ``__wrapped__`` is the module or function itself."""
 
     def __init__(
         self, function: Any, cache: Cache, shapes: Any, options: Mapping[str, Any], *, is_by_example: bool
     ) -> None:
-        if isinstance(function, AheadOfTime):
+        if isinstance(function, AotFunction):
             function = function.__wrapped__
         if not callable(function):
             raise UsageError(f"aot expected a module or a function, found {type(function).__name__}")

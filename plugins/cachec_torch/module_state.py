@@ -236,7 +236,7 @@ class _WatchedContainer:
 def is_stand_in(value: Any) -> bool:
     """Whether ``aot`` put a value in the place of a method."""
     kind = type(value)
-    return kind.__name__ == "AheadOfTime" and kind.__module__ == "cachec_torch.ahead_of_time"
+    return kind.__name__ == "AotFunction" and kind.__module__ == "cachec_torch.ahead_of_time"
 
 
 def _contents(cell: Any) -> Any:

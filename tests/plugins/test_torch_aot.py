@@ -20,7 +20,7 @@ import cachec_torch
 from cachec.errors import CachecWarning, PluginError
 from cachec.model import Reason
 from cachec_torch import ahead_of_time
-from cachec_torch.ahead_of_time import AheadOfTime
+from cachec_torch.ahead_of_time import AotFunction
 from cachec_torch.module_state import ModuleState
 from tests.plugins import torch_served
 from tests.plugins.torch_served import Branches, Served, served
@@ -78,7 +78,7 @@ def cache(folder) -> cachec.Cache:
     return cachec.Cache(folder / "store", log="off", mode="on")
 
 
-def without_compiler(run: AheadOfTime) -> AheadOfTime:
+def without_compiler(run: AotFunction) -> AotFunction:
     """What ``torch.compile`` would be given says so. torch itself stays as it is: a change of it counts."""
     run.compiler = lambda function: lambda *args, **kwargs: ("torch.compile", function)
     return run
@@ -286,7 +286,7 @@ def _own_store(tmp_path, monkeypatch) -> None:
 
 
 def key_of(module, args=(torch.ones(3, 8), 7), shapes=None) -> str:
-    made = AheadOfTime(module, cachec.Cache(log="off", mode="on"), shapes, {}, is_by_example=True)
+    made = AotFunction(module, cachec.Cache(log="off", mode="on"), shapes, {}, is_by_example=True)
     with torch.no_grad():
         state = ModuleState(module if isinstance(module, nn.Module) else None, None)
         return made.stage.key(*made.arguments(state, args, {}))
@@ -406,7 +406,7 @@ def test_without_an_example_the_first_call_is_one(tmp_path, monkeypatch) -> None
         asked.append(args)
         self._obstacle = "of the test"
 
-    monkeypatch.setattr(ahead_of_time.AheadOfTime, "compile", compile_)
+    monkeypatch.setattr(ahead_of_time.AotFunction, "compile", compile_)
     cache = cachec.Cache(tmp_path / "store", log="off", mode="on")
     run = without_compiler(cachec_torch.aot(cache=cache)(served(0)))
     with warnings.catch_warnings():

@@ -89,7 +89,7 @@ class Rule:
             if name in self.names or name in passed or name.startswith(passed_prefixes):
                 continue
             is_neutral = name in neutral or name.startswith(neutral_prefixes)
-            if name.startswith(self._prefixes) or (self.others and not is_neutral and not is_secret(name)):
+            if name.startswith(self._prefixes) or (self.others and not is_neutral and not is_secret_variable(name)):
                 found.append(name)
         return sorted(found)
 
@@ -125,7 +125,7 @@ def _split(patterns: Iterable[str]) -> tuple[frozenset[str], tuple[str, ...]]:
     return frozenset(names), tuple(prefixes)
 
 
-def is_secret(name: str) -> bool:
-    """Whether the name of a variable tells of a secret."""
+def is_secret_variable(name: str) -> bool:
+    """Whether a variable is a secret by its name, and so does not count."""
     text = name.upper().replace("TOKENI", "")
     return any(word in text for word in SECRET_WORDS)

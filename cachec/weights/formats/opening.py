@@ -120,7 +120,7 @@ class Checkpoints:
             tell_read((*known.paths, *known.absent), like=source)
             if known.current():
                 return known
-        on_open = partial(_tell, source)
+        on_open = partial(_report_open, source)
         checkpoint, trusted = self._read(key[0], _OpenRequest(ties, world, specs), on_open)
         if trusted:
             self._opened.put(key, checkpoint)
@@ -293,7 +293,7 @@ def process_checkpoints() -> Checkpoints:
     return Checkpoints()
 
 
-def _tell(source: Source, path: str) -> None:
+def _report_open(source: Source, path: str) -> None:
     tell_read((path,), like=source)
 
 
