@@ -15,7 +15,7 @@ from types import CodeType, FrameType
 from typing import Any, NamedTuple, Protocol
 
 
-class Run(Protocol):
+class RecordedRun(Protocol):
     """What is used of a ``recorder.ReadRecorder``, which works with this module."""
 
     is_on: bool
@@ -25,17 +25,17 @@ class Run(Protocol):
         """The ``Observations`` of this run and of those around it."""
 
     @property
-    def parent(self) -> Run | None:
+    def parent(self) -> RecordedRun | None:
         """The run around this one."""
 
 
 #: The recorder of this context; None outside of every stage.
-here: ContextVar[Run | None] = ContextVar("cachec_recorder", default=None)
+here: ContextVar[RecordedRun | None] = ContextVar("cachec_recorder", default=None)
 
 _POOL = "concurrent.futures.thread"
 
 
-def current() -> Run | None:
+def current() -> RecordedRun | None:
     """The recorder of the innermost stage, of those that run, for which this thread works. None where there is none, or
     where nobody knows: a thread that was there before may have its work from anywhere."""
     found = _going_on(here.get())
@@ -95,7 +95,7 @@ def ends() -> None:
             table.lent[place] = thing, around
 
 
-def has_threads(recorder: Run) -> bool:
+def has_threads(recorder: RecordedRun) -> bool:
     """Whether other threads may work for a run: this one is of a pool, or the run has started one that lives, or has
     given a pool a job that has not begun."""
     if here.get() is None:
@@ -121,7 +121,7 @@ class _Job(NamedTuple):
     """item: gone once the job is done. recorder: whose it is. epoch: what was lent out when it was met."""
 
     item: weakref.ref[Any]
-    recorder: Run | None
+    recorder: RecordedRun | None
     function: CodeType | None
     epoch: object
 
@@ -157,7 +157,7 @@ def _thread_table() -> _ThreadTable:
     return _ThreadTable()
 
 
-def _going_on(recorder: Run | None) -> Run | None:
+def _going_on(recorder: RecordedRun | None) -> RecordedRun | None:
     """What a run leaves behind may go on for those around it."""
     while recorder is not None and not recorder.is_on:
         recorder = recorder.parent
